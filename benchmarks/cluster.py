@@ -27,10 +27,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from kubernetes import client as kubernetes
-from kubernetes import config, watch
-from sklearn.datasets import load_digits
-from sklearn.linear_model import LogisticRegression
 from urllib3.exceptions import ProtocolError
 
 from benchmarks.machine import until
@@ -89,7 +85,9 @@ class Installation:
     @cached_property
     def core(self) -> Any:
         """Kubernetes' core API, for nodes and ConfigMaps."""
-        return kubernetes.CoreV1Api(config.new_client_from_config())
+        from kubernetes import client, config
+
+        return client.CoreV1Api(config.new_client_from_config())
 
     @cached_property
     def mlflow(self) -> Any:
@@ -119,6 +117,9 @@ class Installation:
 
     def log(self, name: str, samples: int) -> Any:
         """Logs a digit classifier with spec and validation set; returns MLflow's model information."""
+        from sklearn.datasets import load_digits
+        from sklearn.linear_model import LogisticRegression
+
         images, labels = load_digits(return_X_y=True)
         images = (images / 16).astype(np.float32)
         model = LogisticRegression(max_iter=200).fit(images[:samples], labels[:samples])
@@ -242,12 +243,14 @@ def releases_held(installation: Installation) -> Iterator[None]:
 
 def webhooks(installation: Installation, count: int) -> dict[str, Any]:
     """Milliseconds from the start of a registration until its Workflow is observed, one registration at a time."""
+    from kubernetes import client, config, watch
+
     name = f"bench-webhook-{stamp()}"
     logged = installation.log(name, 200)
     created_at: dict[str, float] = {}
     stream, done = watch.Watch(), threading.Event()
     list_workflows = partial(
-        kubernetes.CustomObjectsApi(config.new_client_from_config()).list_namespaced_custom_object,
+        client.CustomObjectsApi(config.new_client_from_config()).list_namespaced_custom_object,
         *_ARGO,
         installation.namespace,
         "workflows",

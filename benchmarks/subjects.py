@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.architectures import Architecture, resnet50, seeded, served, trained_digits
 from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.pipelines.engines.local.releases import Releases
@@ -81,6 +80,8 @@ class _Model:
 
 
 def _digits() -> _Model:
+    from benchmarks.architectures import trained_digits
+
     digits = trained_digits()
     validation = {"input": digits.images[1200:], "label": digits.labels[1200:]}
     about = "trained on scikit-learn's digits, 1x8x8"
@@ -89,6 +90,8 @@ def _digits() -> _Model:
 
 def _resnet50() -> _Model:
     import torch
+
+    from benchmarks.architectures import Architecture, resnet50, seeded
 
     def images(batch: int) -> Any:
         return torch.randn(batch, 3, 224, 224, generator=torch.Generator().manual_seed(batch))
@@ -99,6 +102,8 @@ def _resnet50() -> _Model:
 
 def _encoder() -> _Model:
     import torch
+
+    from benchmarks.architectures import Architecture, seeded, served
 
     def tokens(batch: int) -> Any:
         return torch.randint(0, 8192, (batch, 128), generator=torch.Generator().manual_seed(batch))

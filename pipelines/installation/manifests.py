@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import yaml
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-from shiplift.pipelines.engines.argo import layout, templates
+from shiplift.pipelines.engines.argo import layout
 from shiplift.pipelines.engines.argo.workflows import CONCLUDE_TEMPLATE, PUSH_TEMPLATE, RELEASE_TEMPLATE
 from shiplift.pipelines.installation import accounts, authentication, webhook_secrets
 from shiplift.pipelines.installation.values import (
@@ -29,6 +29,7 @@ from shiplift.pipelines.installation.values import (
     Values,
 )
 from shiplift.pipelines.release import REINSTATE, ROLLBACK
+from shiplift.runtime.base import libyaml
 from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.objects.activator import ACTIVATOR, ADMIN, HEADLESS
 from shiplift.runtime.serving.kubernetes.objects.bench import METER
@@ -55,8 +56,8 @@ def documents(values: Values) -> list[Object]:
 
 def part_of(values: Values, part: str) -> list[Object]:
     """The objects of one of `PARTS`."""
-    texts = templates.templates(values.template_settings) if part == "workflows" else [_rendered(values, part)]
-    return [labelled(body) for text in texts for body in yaml.safe_load_all(text) if body]
+    texts = _workflows(values) if part == "workflows" else [_rendered(values, part)]
+    return [labelled(body) for text in texts for body in libyaml.load_all(text) if body]
 
 
 def render(values: Values, folder: Path) -> list[Path]:
@@ -80,7 +81,7 @@ def render(values: Values, folder: Path) -> list[Path]:
 
 def text_of(bodies: list[Object]) -> str:
     """Objects as YAML documents."""
-    return yaml.safe_dump_all(bodies, sort_keys=False, explicit_start=True, width=120)
+    return libyaml.dump_all(bodies, sort_keys=False, explicit_start=True, width=120)
 
 
 def left_to_do(values: Values) -> Iterator[str]:
@@ -92,6 +93,12 @@ def left_to_do(values: Values) -> Iterator[str]:
         yield f"  {name}{copy}: {contents}"
     if values.network.policies and not values.network.api_server:
         yield "Set network.api_server, or pods that load models may reach ports 443 and 6443 anywhere."
+
+
+def _workflows(values: Values) -> list[str]:
+    from shiplift.pipelines.engines.argo.templates import templates  # noqa: PLC0415 - Hera takes a second
+
+    return templates(values.template_settings)
 
 
 def _rendered(values: Values, part: str) -> str:
@@ -117,8 +124,8 @@ def _quoted(value: str | dict[str, str]) -> str:
                      default_flow_style=True, width=10**9).strip()  # fmt: skip
 
 
-class _Dumper(yaml.SafeDumper):
-    """PyYAML's own. Hera changes the safe one for the whole process, so that texts of several lines become blocks."""
+class _Dumper(libyaml.Dumper):  # type: ignore[misc] # one of two
+    """One with PyYAML's own texts: Hera changes those of the safe ones for the whole process."""
 
 
 _Dumper.add_representer(str, yaml.representer.SafeRepresenter.represent_str)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from shiplift.pipelines.engines.argo.layout import CONFIG, HOME
-from shiplift.pipelines.engines.argo.templates import Size, TemplateSettings
+from shiplift.pipelines.engines.argo.template_settings import Size, TemplateSettings
 from shiplift.pipelines.release import RELEASE, SINGLE
 from shiplift.pipelines.triggers.settings import (
     DeliveryLimits,

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
-from scipy import ndimage
 
 FILE = Path(__file__).parents[2] / "examples" / "ocr" / "reading.py"
 
@@ -26,6 +25,8 @@ def steps() -> Any:
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.2, 0.5, 0.8, 1.0])
 def test_boxes_are_those_of_what_touches(steps: Any, share: float) -> None:
+    from scipy import ndimage
+
     for seed in range(20):
         ink = np.random.default_rng(seed).random((23, 31)) < share
         labels, _ = ndimage.label(ink, structure=np.ones((3, 3)))

@@ -9,7 +9,6 @@ and whether it is a cache hit, is decided in the pod, as on engine 1.
 import json
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from hera.workflows import DAG, Container, Env, Parameter, Task, WorkflowTemplate
@@ -35,6 +34,7 @@ from shiplift.pipelines.engines.argo.layout import (
     TUNER,
     dashed,
 )
+from shiplift.pipelines.engines.argo.template_settings import Size, TemplateSettings
 from shiplift.pipelines.engines.argo.workflows import ERROR, LATE
 from shiplift.pipelines.engines.interruption import GRACE_S
 from shiplift.pipelines.graph import FanOut, Pipeline, Stage
@@ -58,32 +58,6 @@ _RETRY_IF = (
 )
 _STAGES = "stages"  # the input of a pod some of whose stages may have a pod of their own
 _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """What a stage needs: its CPU request, and its memory request and limit. A pod is as large as its largest stage."""
-
-    cpu: str
-    memory: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class TemplateSettings:
-    """What the templates depend on. `sizes` overrides the resources of stages, by the stage's name.
-
-    `gpu_image` is the image of `gpu_tools` stages for NVIDIA targets; empty: `image`.
-    """
-
-    namespace: str
-    image: str
-    site: Site
-    pull_policy: str = "IfNotPresent"
-    sizes: Mapping[str, Size] = field(default_factory=dict)
-    keep_s: int = 7 * 86400
-    keep_pods_s: int = 300
-    git_secrets: Sequence[str] = ()
-    gpu_image: str = ""
 
 
 def templates(settings: TemplateSettings) -> list[str]:

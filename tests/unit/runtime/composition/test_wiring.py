@@ -4,7 +4,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shiplift.runtime.composition import wiring
@@ -55,7 +55,6 @@ def drawn(draw: st.DrawFn, least: int = 1) -> Drawn:
     return Drawn(takes=takes, shuffled=draw(st.permutations(range(count))))
 
 
-@settings(deadline=None, max_examples=50)
 @given(drawn())
 def test_a_sound_graph_passes_in_an_order_that_respects_its_edges(graph: Drawn) -> None:
     result = graph.check()
@@ -66,7 +65,6 @@ def test_a_sound_graph_passes_in_an_order_that_respects_its_edges(graph: Drawn) 
     assert len(result.edges) == sum(map(len, graph.takes)) + len(graph.body["outputs"]) + graph.takes.count([])
 
 
-@settings(deadline=None, max_examples=50)
 @given(drawn())
 def test_the_order_is_that_of_the_file_where_the_edges_leave_it_open(graph: Drawn) -> None:
     written = [f"s{at}" for at in graph.shuffled]
@@ -76,7 +74,6 @@ def test_the_order_is_that_of_the_file_where_the_edges_leave_it_open(graph: Draw
         assert all(needs[other] & set(order[at:]) for other in later)
 
 
-@settings(deadline=None, max_examples=50)
 @given(drawn(least=2), st.data())
 def test_an_edge_backwards_is_a_cycle(graph: Drawn, data: st.DataObject) -> None:
     edges = [(other, at) for at, inputs in enumerate(graph.takes) for other in inputs]
@@ -88,7 +85,6 @@ def test_an_edge_backwards_is_a_cycle(graph: Drawn, data: st.DataObject) -> None
     assert f"s{other}" in cycle.what
 
 
-@settings(deadline=None, max_examples=50)
 @given(drawn(), st.data())
 def test_an_unknown_tensor_is_named(graph: Drawn, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(graph.takes) - 1))
@@ -97,7 +93,6 @@ def test_an_unknown_tensor_is_named(graph: Drawn, data: st.DataObject) -> None:
     assert f"steps.s{at}.inputs.i0" in {problem.path for problem in problems if "nothing gives" in problem.what}
 
 
-@settings(deadline=None, max_examples=50)
 @given(drawn(), st.data())
 def test_a_tensor_that_two_steps_give_is_named(graph: Drawn, data: st.DataObject) -> None:
     assume(len(graph.takes) > 1)
@@ -108,7 +103,6 @@ def test_a_tensor_that_two_steps_give_is_named(graph: Drawn, data: st.DataObject
     assert repr(f"t{second}") in twice.what
 
 
-@settings(deadline=None, max_examples=50)
 @given(drawn(), st.data(), st.sampled_from([("shape", [-1, 5]), ("shape", [-1]), ("datatype", "INT8")]))
 def test_a_wrong_type_is_found_at_its_edge_and_nowhere_else(
     graph: Drawn, data: st.DataObject, change: tuple[str, Any]
@@ -118,7 +112,6 @@ def test_a_wrong_type_is_found_at_its_edge_and_nowhere_else(
     assert [problem.path for problem in graph.check().problems] == [f"outputs.{name}"]
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.dictionaries(st.integers(0, 6).map(str), st.sets(st.integers(0, 6).map(str), max_size=4), max_size=7))
 def test_either_every_step_has_a_place_or_a_cycle_says_why(graph: dict[str, set[str]]) -> None:
     graph = {node: before & set(graph) for node, before in graph.items()}

@@ -1,12 +1,16 @@
 import math
 import re
 import subprocess
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from shutil import which
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from shiplift.runtime.gates import report as report_module
 from shiplift.runtime.gates.report import (
     ModelSummary,
     Story,
@@ -92,8 +96,25 @@ def whole_story(**changes: Any) -> Story:
     return Story(**fields | changes)
 
 
+@cache
+def whole_page() -> str:
+    """The page of the whole story, with its charts: drawn once."""
+    return render(report(), whole_story())
+
+
+@pytest.fixture
+def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Charts are told what to draw, and draw nothing."""
+
+    def sketch(draw: Callable[[Any], None]) -> str:
+        draw(MagicMock())
+        return "<svg></svg>"
+
+    monkeypatch.setattr(report_module, "_svg", sketch)
+
+
 def test_a_report_tells_the_whole_story() -> None:
-    page = render(report(), whole_story())
+    page = whole_page()
     for words in (
         "digits", "version 3", "every check passed", "too much", "accuracy", "it is slower", "a note on data",
         "a note on load", "random-7", "champion version 1", "name: &#34;digits&#34;", "shiplift/validation.npz",
@@ -126,6 +147,7 @@ def test_a_release_that_ended_early_has_a_report_too() -> None:
     assert "<svg" not in page
 
 
+@pytest.mark.usefixtures("sketched")
 def test_charts_are_drawn_where_there_are_measurements() -> None:
     assert render(report(), whole_story()).count("<svg") == 3
     assert render(report(), whole_story(tuned=None)).count("<svg") == 2
@@ -136,7 +158,7 @@ def test_charts_are_drawn_where_there_are_measurements() -> None:
 
 
 def test_the_page_loads_nothing_from_anywhere() -> None:
-    page = render(report(), whole_story())
+    page = whole_page()
     assert re.findall(r"<(?:script|link|iframe|object|embed|img|base)\b", page) == []
     assert re.findall(r"(?:src|srcset|action|formaction)\s*=", page) == []
     assert [to for to in re.findall(r"href\s*=\s*[\"']([^\"']*)", page) if not to.startswith("#")] == []
@@ -145,7 +167,7 @@ def test_the_page_loads_nothing_from_anywhere() -> None:
 
 
 def test_the_page_has_no_colour_of_ink_but_its_own() -> None:
-    page = render(report(), whole_story())
+    page = whole_page()
     assert "#010203" not in page
     assert "currentColor" in page
 
@@ -192,9 +214,15 @@ def everything() -> Story:
     )  # fmt: skip
 
 
-def test_a_page_shows_whatever_was_measured() -> None:
+@cache
+def full_page() -> str:
+    """The page of everything, with its charts: drawn once."""
     checks = (check(severity="warn"), check(Outcome.FAIL, "memory", "too much"))
-    page = render(report(checks=checks), everything())
+    return render(report(checks=checks), everything())
+
+
+def test_a_page_shows_whatever_was_measured() -> None:
+    page = full_page()
     for words in (
         "Latency by arrival rate", "Pareto front", "Highest arrival rate within the p99 limit: 500", "warning",
         "the client was the bottleneck", "north &lt;b&gt;", '<span class="removed">-b: 7</span>',
@@ -205,6 +233,7 @@ def test_a_page_shows_whatever_was_measured() -> None:
     assert page.count("<svg") == 4
 
 
+@pytest.mark.usefixtures("sketched")
 def test_a_slice_is_one_line_with_every_precision_beside_it() -> None:
     def scored(precision: Any, **scores: float) -> Candidate:
         parts = tuple(Slice(name=name, score=score, error=0.01, samples=200) for name, score in scores.items())
@@ -227,8 +256,8 @@ def test_a_slice_is_one_line_with_every_precision_beside_it() -> None:
 
 
 def test_the_whole_configuration_is_folded_away_beside_its_changes() -> None:
-    assert "<details><summary" in render(report(), everything())
-    assert "<details open><summary" in render(report(), whole_story())
+    assert "<details><summary" in full_page()
+    assert "<details open><summary" in whole_page()
 
 
 def test_the_pareto_front_is_what_nothing_beats_in_both() -> None:
@@ -244,6 +273,7 @@ def test_the_same_configuration_has_no_changes() -> None:
     assert [kind for kind, _ in config_changes("a\nb", "a\nc")] == ["soft", "same", "removed", "added"]
 
 
+@pytest.mark.usefixtures("sketched")
 def test_two_releases_are_shown_side_by_side() -> None:
     older, newer = report(version=1, checks=(check(),)), report(version=3, model=EVIL)
     page = render_comparison((older, whole_story()), (newer, everything()))
@@ -310,19 +340,18 @@ def _schemes(page: str) -> dict[str, dict[str, str]]:
     return {"light": light, "dark": dark, "print": light | dict(re.findall(names, style[print_at:]))}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
-def test_text_and_charts_can_be_read_on_every_paper(scheme: str) -> None:
+def test_text_and_charts_can_be_read_on_every_paper() -> None:
     """WCAG 2's levels: 4.5 for text, 3 for what a chart is drawn with."""
-    page = render(report(), everything())
-    colours = _schemes(page)[scheme]
-    for paper in ("paper", "card"):
-        for name in ("ink", "soft", "pass", "fail", "inconclusive"):
-            assert _contrast(colours[name], colours[paper]) >= 4.5, (name, paper)
+    page = full_page()
     drawn = set(re.findall(r"(?:stroke|fill): (#[0-9a-f]{6})", page))
     grid = set(re.findall(r"stroke: (#[0-9a-f]{6}); stroke-opacity: 0.25", page))
     assert len(drawn) > 3
-    for colour in drawn | grid:
-        assert _contrast(colour, colours["card"]) >= 3, colour
+    for scheme, colours in _schemes(page).items():
+        for paper in ("paper", "card"):
+            for name in ("ink", "soft", "pass", "fail", "inconclusive"):
+                assert _contrast(colours[name], colours[paper]) >= 4.5, (scheme, name, paper)
+        for colour in drawn | grid:
+            assert _contrast(colour, colours["card"]) >= 3, (scheme, colour)
 
 
 CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := which(name))), None)
@@ -340,12 +369,12 @@ def chromium(folder: Path) -> list[str]:
 @pytest.mark.parametrize("which_page", ["release", "comparison", "index"])
 def test_a_phone_shows_the_page_whole_and_not_blank(which_page: str, tmp_path: Path) -> None:
     """At 390 pixels nothing sticks out sideways, and the screenshot has ink and colour on it."""
-    page = {
-        "release": lambda: render(report(), everything()),
+    pages: dict[str, Callable[[], str]] = {
+        "release": full_page,
         "comparison": lambda: render_comparison((report(), whole_story()), (report(version=4), everything())),
         "index": lambda: render_index((ModelSummary(model="digits", champion=3, limits="none", releases=(report(),)),)),
-    }[which_page]()
-    (tmp_path / "page.html").write_text(page)
+    }
+    (tmp_path / "page.html").write_text(pages[which_page]())
     # Headless Chromium has no window narrower than 500 pixels: a frame is as narrow as it is told to be.
     frame = '<iframe id="f" src="page.html" width="390" height="1600" style="border:0"></iframe>'
     script = (
@@ -374,7 +403,7 @@ def test_a_phone_shows_the_page_whole_and_not_blank(which_page: str, tmp_path: P
 def test_a_dark_screen_shows_the_page_dark_with_light_ink(tmp_path: Path) -> None:
     from matplotlib.image import imread
 
-    (tmp_path / "page.html").write_text(render(report(), everything()))
+    (tmp_path / "page.html").write_text(full_page())
     shot, at = tmp_path / "dark.png", (tmp_path / "page.html").as_uri()
     words = [*chromium(tmp_path), "--blink-settings=preferredColorScheme=0", "--window-size=1280,2000"]
     subprocess.run([*words, f"--screenshot={shot}", at], capture_output=True, check=True, timeout=120)
@@ -385,7 +414,7 @@ def test_a_dark_screen_shows_the_page_dark_with_light_ink(tmp_path: Path) -> Non
 
 
 def test_the_page_is_complete_html() -> None:
-    page = render(report(), whole_story())
+    page = whole_page()
     assert page.startswith("<!doctype html>")
     for tag in ("html", "head", "body", "main", "table", "figure", "svg", "dl", "pre", "style"):
         assert len(re.findall(rf"<{tag}[ >\n]", page)) == page.count(f"</{tag}>"), tag

@@ -2,7 +2,6 @@ import io
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from shiplift.runtime.base.errors import DataInvalid
@@ -20,10 +19,14 @@ def npz(**arrays: Any) -> bytes:
 
 
 def csv(**columns: Any) -> bytes:
+    import pandas as pd
+
     return str(pd.DataFrame(columns).to_csv(index=False)).encode()
 
 
 def parquet(**columns: Any) -> bytes:
+    import pandas as pd
+
     body = io.BytesIO()
     pd.DataFrame(columns).to_parquet(body)
     return body.getvalue()

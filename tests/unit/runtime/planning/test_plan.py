@@ -12,7 +12,15 @@ from tests.unit.runtime.planning.graphs import GRAPHS, configuration, drawn, pro
 SMALL = Grid(max_batch=(1, 8), spare=1)
 
 
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer requests than a real plan is made with: for what does not depend on how well it holds."""
+    monkeypatch.setattr("shiplift.runtime.planning.search.REQUESTS", 1000)
+    monkeypatch.setattr("shiplift.runtime.planning.plan.CONFIRMING", 4000)
+
+
 @pytest.mark.parametrize("name", ["chain", "loop", "cascade"])
+@pytest.mark.usefixtures("short")
 def test_a_plan_holds_its_limit_and_says_where_the_time_goes(name: str) -> None:
     made = plan(problem(name, rate=30, p99_ms=250, grid=SMALL))
     assert 0 < made.p50_ms < made.p99_ms <= made.limit_p99_ms
@@ -24,6 +32,7 @@ def test_a_plan_holds_its_limit_and_says_where_the_time_goes(name: str) -> None:
     assert made.worst_case_cores >= made.cores
 
 
+@pytest.mark.usefixtures("short")
 def test_python_steps_have_their_part() -> None:
     made = plan(problem("loop", rate=30, p99_ms=250, grid=SMALL))
     (crop,) = made.python
@@ -32,11 +41,13 @@ def test_python_steps_have_their_part() -> None:
     assert crop.latency_share > 0
 
 
+@pytest.mark.usefixtures("short")
 def test_equal_problems_have_equal_plans() -> None:
     asked = problem("cascade", rate=30, p99_ms=100, grid=SMALL)
     assert plan(asked) == plan(asked)
 
 
+@pytest.mark.usefixtures("short")
 def test_what_an_answer_takes_besides_is_part_of_the_limit() -> None:
     asked = problem("one", rate=20, p99_ms=60, grid=SMALL)
     slower = replace(asked, profiles=asked.profiles.model_copy(update={"request_ms": 5.0}))

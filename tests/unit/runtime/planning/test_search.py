@@ -13,6 +13,12 @@ FAST = configuration(threads=2, batch_ms={1: 6.0, 8: 20.0}, memory_mb=120.0)
 SMALL = Grid(max_batch=(1, 8), spare=1)
 
 
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer requests than a real search simulates: the same search, in a quarter of the time."""
+    monkeypatch.setattr("shiplift.runtime.planning.search.REQUESTS", 1250)
+
+
 def test_options_keep_up_and_are_the_cheapest_first() -> None:
     asked = problem("chain", configuration(), FAST, rate=150, grid=Grid(max_batch=(1, 4, 8), queue_delay_us=(0, 1000)))
     search = SettingsSearch(asked)

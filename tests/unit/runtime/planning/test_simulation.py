@@ -4,14 +4,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from shiplift.runtime.planning.simulation import simulate
 from tests.unit.runtime.planning.graphs import GRAPHS, drawn, settings
 from tests.unit.runtime.planning.in_simpy import latencies
-
-QUICK = hypothesis_settings(max_examples=25, deadline=None)
 
 
 @pytest.mark.parametrize("name", sorted(set(GRAPHS) - {"shared"}))
@@ -19,7 +16,7 @@ QUICK = hypothesis_settings(max_examples=25, deadline=None)
 def test_every_request_takes_as_long_as_in_simpy(name: str, max_batch: int) -> None:
     """Members that give several batches to one at the same instant are excluded here: see the next test."""
     cold_ms = {4.0: 1.0, 20.0: 3.0} if max_batch == 1 else {}  # with it, more comes at one instant where instances wait
-    graph, scenario, profiles = drawn(name, rate=60, cv=1.5, count=400, step_ms=0.5, cold_ms=cold_ms)
+    graph, scenario, profiles = drawn(name, rate=60, cv=1.5, count=150, step_ms=0.5, cold_ms=cold_ms)
     served = {
         member: settings(
             instances=1 + at % 2, max_batch=1 if at else max_batch, queue_delay_us=2000 * at, cold_ms=cold_ms
@@ -86,10 +83,9 @@ def test_one_member_with_varying_times_is_an_m_g_1_queue(load: float) -> None:
 @given(
     name=st.sampled_from(sorted(GRAPHS)), load=st.floats(0.1, 0.9), instances=st.integers(1, 4), seed=st.integers(0, 99)
 )
-@QUICK
 def test_utilisation_is_the_offered_work(name: str, load: float, instances: int, seed: int) -> None:
     """The utilisation law: what is busy is what came times how long it takes, however it queued."""
-    graph, scenario, profiles = drawn(name, rate=20 * load * instances, count=500, seed=seed)
+    graph, scenario, profiles = drawn(name, rate=20 * load * instances, count=200, seed=seed)
     served = {member: settings(instances=instances, spread=0) for member in graph.used}
     outcome = simulate(graph, scenario, profiles, served)
     for member, did in outcome.loads.items():
@@ -100,9 +96,8 @@ def test_utilisation_is_the_offered_work(name: str, load: float, instances: int,
 
 
 @given(name=st.sampled_from(sorted(GRAPHS)), max_batch=st.integers(1, 8), seed=st.integers(0, 99))
-@QUICK
 def test_little_s_law_holds_and_nobody_is_lost(name: str, max_batch: int, seed: int) -> None:
-    graph, scenario, profiles = drawn(name, rate=50, count=300, seed=seed)
+    graph, scenario, profiles = drawn(name, rate=50, count=150, seed=seed)
     served = {member: settings(instances=2, max_batch=max_batch) for member in graph.used}
     outcome = simulate(graph, scenario, profiles, served)
     assert np.isfinite(outcome.latencies).all()
@@ -116,21 +111,19 @@ def test_little_s_law_holds_and_nobody_is_lost(name: str, max_batch: int, seed: 
 
 
 @given(name=st.sampled_from(["one", "chain", "join", "cascade"]), slow=st.floats(5, 60), seed=st.integers(0, 99))
-@QUICK
 def test_a_higher_rate_is_never_faster(name: str, slow: float, seed: int) -> None:
     """Without batches, requests that come closer together wait longer, each single one of them."""
 
     def served(rate: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        graph, scenario, profiles = drawn(name, rate=rate, count=300, seed=seed)
+        graph, scenario, profiles = drawn(name, rate=rate, count=150, seed=seed)
         return simulate(graph, scenario, profiles, {member: settings() for member in graph.used}).latencies
 
     assert (served(1.3 * slow) >= served(slow) - 1e-9).all()
 
 
 @given(seed=st.integers(0, 99), max_batch=st.integers(1, 8))
-@QUICK
 def test_a_join_waits_for_the_slowest(seed: int, max_batch: int) -> None:
-    graph, scenario, profiles = drawn("join", rate=50, count=300, seed=seed)
+    graph, scenario, profiles = drawn("join", rate=50, count=150, seed=seed)
     served = {member: settings(instances=2, max_batch=max_batch) for member in graph.used}
     outcome = simulate(graph, scenario, profiles, served)
     left, right, both = (graph.steps.index(step) for step in ("left", "right", "both"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shiplift.runtime.base.errors import SpecInvalid
@@ -309,7 +309,6 @@ _trees = st.recursive(
 _sections = st.dictionaries(st.sampled_from([*ReleaseSpec.model_fields, "other"]), _trees, max_size=4)
 
 
-@settings(deadline=None, max_examples=60)
 @given(_sections)
 def test_any_yaml_is_a_spec_or_an_error_that_says_why(body: dict[str, Any]) -> None:
     try:
@@ -320,7 +319,6 @@ def test_any_yaml_is_a_spec_or_an_error_that_says_why(body: dict[str, Any]) -> N
         assert isinstance(parsed, ReleaseSpec)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
 def test_any_text_is_a_spec_or_an_error_that_says_why(text: str) -> None:
     try:
@@ -355,7 +353,6 @@ _specs = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=50)
 @given(_specs)
 def test_a_spec_written_down_and_read_again_is_the_same(body: dict[str, Any]) -> None:
     text = yaml.safe_dump(body, allow_unicode=True)
@@ -417,20 +414,30 @@ def test_the_spec_has_numbers_to_try() -> None:
     assert len(NUMBERS) > 50
 
 
-@pytest.mark.parametrize("path", NUMBERS, ids=".".join)
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        (True, "must not be true"), (False, "must not be false"), (float("inf"), "must be a finite number"),
-        (float("nan"), "must be a finite number"), (10**30, "too large a number"), (-(10**30), "too large a number"),
-        ([True], "must not be true"), ({"a": True}, "must not be true"),
-    ],
-)  # fmt: skip
-def test_no_number_of_the_spec_is_a_boolean_infinite_or_absurd(path: tuple[str, ...], value: Any, problem: str) -> None:
-    with pytest.raises(SpecInvalid) as error:
-        document.validate(_body(ReleaseSpec, path, value))
-    assert any(f"{path[-1]}: {problem}" in part or f"{path[-1]}: is {problem}" in part
-               for part in error.value.what.split("; ")), error.value.what  # fmt: skip
+NO_NUMBERS: list[tuple[Any, str]] = [
+    (True, "must not be true"), (False, "must not be false"), (float("inf"), "must be a finite number"),
+    (float("nan"), "must be a finite number"), (10**30, "too large a number"), (-(10**30), "too large a number"),
+    ([True], "must not be true"), ({"a": True}, "must not be true"),
+]  # fmt: skip
+
+
+def _complaint(body: dict[str, Any]) -> str:
+    try:
+        document.validate(body)
+    except SpecInvalid as error:
+        return error.what
+    return ""
+
+
+def test_no_number_of_the_spec_is_a_boolean_infinite_or_absurd() -> None:
+    wrong = {}
+    for path in NUMBERS:
+        for value, problem in NO_NUMBERS:
+            said = _complaint(_body(ReleaseSpec, path, value))
+            wanted = (f"{path[-1]}: {problem}", f"{path[-1]}: is {problem}")
+            if not any(words in part for part in said.split("; ") for words in wanted):
+                wrong[".".join(path), repr(value)] = said or "it was accepted"
+    assert not wrong
 
 
 def _body(kind: type[Record], path: tuple[str, ...], value: Any) -> dict[str, Any]:

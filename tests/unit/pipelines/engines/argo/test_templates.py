@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import yaml
 
 from shiplift.pipelines import pods
 from shiplift.pipelines.engines.argo.ending import ending_of
@@ -21,9 +20,10 @@ from shiplift.pipelines.engines.argo.pod import messages
 from shiplift.pipelines.engines.argo.pod.call import Call, parse
 from shiplift.pipelines.engines.argo.pod.parameters import MAX_RECORD_BYTES, write
 from shiplift.pipelines.engines.argo.pod.walk import run
-from shiplift.pipelines.engines.argo.templates import Size, TemplateSettings, templates
+from shiplift.pipelines.engines.argo.template_settings import Size, TemplateSettings
 from shiplift.pipelines.graph import Placement, Stage
 from shiplift.pipelines.release import PODS, RELEASE
+from shiplift.runtime.base import libyaml
 from shiplift.runtime.base.errors import ArtifactCorrupt, Cancelled, Temporary, UsageError
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
@@ -53,9 +53,22 @@ def settings(**changes: Any) -> TemplateSettings:
     return TemplateSettings(namespace="shiplift", image="shiplift-pipeline:1", site=where, **changes)
 
 
+def templates(wanted: TemplateSettings) -> list[str]:
+    from shiplift.pipelines.engines.argo.templates import templates  # it loads Hera, which takes a second
+
+    return templates(wanted)
+
+
+_RENDERED: dict[str, dict[str, Any]] = {}
+
+
 def rendered(**changes: Any) -> dict[str, Any]:
-    bodies = [yaml.safe_load(text) for text in templates(settings(**changes))]
-    return {body["metadata"]["name"]: body["spec"] for body in bodies}
+    """The templates by name; they are made once, and only read."""
+    key = repr(changes)
+    if key not in _RENDERED:
+        bodies = libyaml.load_all("---\n".join(templates(settings(**changes))))
+        _RENDERED[key] = {body["metadata"]["name"]: body["spec"] for body in bodies}
+    return _RENDERED[key]
 
 
 def test_the_templates_are_the_golden_ones(golden: Golden) -> None:

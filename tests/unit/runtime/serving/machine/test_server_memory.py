@@ -17,11 +17,11 @@ from shiplift.runtime.serving.machine import server_memory
 
 PLENTY = 1 << 20
 KEEPERS = {
-    "memory": "kept = b'x' * (300 << 20)",
-    "a child's memory": "import os\nif os.fork():\n    sys.stdin.read()\nkept = b'x' * (300 << 20)",
-    "/dev/shm": "open('/dev/shm/kept', 'wb').write(b'x' * (300 << 20))",
-    "/tmp": "open('/tmp/kept', 'wb').write(b'x' * (300 << 20))",
-    "a deleted file": "import os; file = open('/tmp/kept', 'wb'); os.unlink(file.name); file.write(b'x' * (300 << 20))",
+    "memory": "kept = b'x' * (100 << 20)",
+    "a child's memory": "import os\nif os.fork():\n    sys.stdin.read()\nkept = b'x' * (100 << 20)",
+    "/dev/shm": "open('/dev/shm/kept', 'wb').write(b'x' * (100 << 20))",
+    "/tmp": "open('/tmp/kept', 'wb').write(b'x' * (100 << 20))",
+    "a deleted file": "import os; file = open('/tmp/kept', 'wb'); os.unlink(file.name); file.write(b'x' * (100 << 20))",
 }
 
 
@@ -42,7 +42,7 @@ def server(script: str) -> Iterator[int]:
 def test_what_a_server_keeps_is_counted(keeper: str) -> None:
     with server(KEEPERS[keeper]) as pid:
         for limit in (PLENTY, 1):  # above the limit it is counted more exactly
-            assert 300 <= server_memory.used_mb(pid, limit=limit) < 700
+            assert 100 <= server_memory.used_mb(pid, limit=limit) < 500
 
 
 def test_its_files_in_memory_have_a_limit_of_the_kernel() -> None:

@@ -1,7 +1,6 @@
 import random
 
 import pytest
-from scipy.stats import beta
 
 from shiplift.runtime.serving.operator.shares import consistent, requests_needed
 
@@ -24,6 +23,8 @@ def test_and_from_its_neighbours(percent: int, neighbour: int) -> None:
 @pytest.mark.parametrize("percent", [1, 10, 50, 90])
 @pytest.mark.parametrize("asked", [40, 240])
 def test_the_interval_is_the_one_of_clopper_and_pearson(percent: int, asked: int) -> None:
+    from scipy.stats import beta
+
     for answered in range(1, asked):
         low = beta.ppf(0.005, answered, asked - answered + 1)
         high = beta.ppf(0.995, answered + 1, asked - answered)

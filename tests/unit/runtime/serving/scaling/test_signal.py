@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shiplift.runtime.records.capacity import Capacity
@@ -83,7 +83,6 @@ def test_the_wish_is_within_the_bounds(values: list[float], waiting: float, curr
     assert SCALING.minimum <= decision.replicas <= SCALING.maximum
 
 
-@settings(max_examples=200)
 @given(values=rates, waiting=waits, times=st.floats(1, 10))
 def test_more_traffic_never_means_fewer_replicas(values: list[float], waiting: float, times: float) -> None:
     assert replicas([times * value for value in values], waiting) >= replicas(values, waiting)

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2 as pb
 
@@ -245,7 +245,6 @@ _configs = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(_signatures, _servings, _configs, st.sampled_from(SERVERS))
 def test_whatever_the_spec_allows_can_be_written_and_read_back(
     signature: Signature, serving: Serving, at: ServingConfig, server: ServerKind
@@ -261,7 +260,6 @@ def test_an_unknown_field_cannot_be_read() -> None:
         parse('name: "a" odd_field: 3')
 
 
-@settings(deadline=None, max_examples=30)
 @given(_configs, st.sampled_from(SERVERS))
 def test_tuning_changes_what_it_varies_and_nothing_else(at: ServingConfig, server: ServerKind) -> None:
     """A package tuned to a configuration is the package made with it."""

@@ -32,6 +32,13 @@ steps:
 """
 
 
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few requests: how well a plan holds is tested with the planner."""
+    monkeypatch.setattr("shiplift.runtime.planning.search.REQUESTS", 500)
+    monkeypatch.setattr("shiplift.runtime.planning.plan.CONFIRMING", 1000)
+
+
 class Engine:
     """An engine, as far as a plan asks it: what it `remembers` is the same for every member."""
 

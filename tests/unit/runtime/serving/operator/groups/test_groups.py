@@ -168,7 +168,7 @@ def test_what_a_hand_did_to_any_group_is_undone_at_once(hand: Callable[[World, s
     quiet(world)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5)
 @given(
     kills=st.lists(st.integers(0, 25), max_size=8), gap=st.integers(1, 12), seed=st.integers(0, 1000),
     wants=st.lists(st.integers(1, 3), min_size=1, max_size=3),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shiplift.runtime.serving.operator.sharing.placing import (
@@ -192,7 +192,6 @@ def from_sizes(drawn: list[tuple[int, float, str, bool, bool]]) -> list[Tenant]:
     ]
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(sizes, max_size=12), st.lists(sizes, max_size=12))
 def test_plans_respect_the_limits_converge_and_then_nothing_moves(
     first: list[tuple[int, float, str, bool, bool]], second: list[tuple[int, float, str, bool, bool]]
