@@ -161,7 +161,10 @@ def _ended(child: int) -> bool:
     return Path(f"/proc/{child}/stat").read_text().split()[2] == "Z"
 
 
-def test_a_missing_artifact_differs_from_a_server_that_does_not_answer(store: ArtifactStore, tmp_path: Path) -> None:
+def test_a_missing_artifact_differs_from_a_server_that_does_not_answer(
+    store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0.01")
     gone = store.put_bytes(b"here").model_copy(update={"sha256": "0" * 64})
     assert not store.holds(gone)
     with pytest.raises(ArtifactCorrupt, match="000000000000 is not in"):
@@ -199,6 +202,7 @@ def test_a_server_that_dies_in_the_middle_of_a_download_is_temporary(
             source.read()
 
 
+@pytest.mark.slow
 def test_a_server_behind_tls_serves_versions_and_artifacts_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
