@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
@@ -30,7 +30,6 @@ _matrices = npst.arrays(np.float64, (7, 3), elements=st.just(0.0) | st.floats(0.
 _values = st.tuples(_matrices, _matrices)
 
 
-@settings(deadline=None, max_examples=30)
 @given(_pairs)
 def test_accuracy_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     got, expected = pair
@@ -39,7 +38,6 @@ def test_accuracy_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> 
     assert error == pytest.approx(math.sqrt(value * (1 - value) / (len(got) - 1)))
 
 
-@settings(deadline=None, max_examples=15)
 @given(_pairs)
 def test_f1_is_scikit_learn_s_macro_average(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     got, expected = pair
@@ -48,7 +46,6 @@ def test_f1_is_scikit_learn_s_macro_average(pair: tuple[NDArray[Any], NDArray[An
     assert 0 <= error < 1
 
 
-@settings(deadline=None, max_examples=15)
 @given(_pairs)
 def test_the_f1_of_a_class_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     got, expected = pair
@@ -68,14 +65,12 @@ def test_the_f1_of_a_class_with_a_name_has_a_bootstrap_error() -> None:
     assert 0.01 < error < 0.04
 
 
-@settings(deadline=None, max_examples=30)
 @given(_values)
 def test_mae_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     value, *_ = metrics.score("mae", {"out": pair[0]}, pair[1])
     assert value == pytest.approx(sklearn.mean_absolute_error(pair[1], pair[0]))
 
 
-@settings(deadline=None, max_examples=30)
 @given(_values)
 def test_cosine_is_scikit_learn_s_pairwise_similarity(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     from sklearn.metrics.pairwise import cosine_similarity
@@ -105,7 +100,6 @@ def test_a_smaller_error_or_loss_is_better_and_a_larger_anything_else() -> None:
     assert smaller == {"mae", "rmse", "mape", "log_loss", "wer", "cer"}
 
 
-@settings(deadline=None, max_examples=10)
 @given(st.integers(2, 4), st.integers(30, 60), st.integers(0, 1000))
 def test_roc_auc_and_log_loss_are_scikit_learn_s(classes: int, samples: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -145,7 +139,6 @@ def test_roc_auc_is_undefined_where_all_samples_are_of_one_class() -> None:
     assert math.isnan(metrics.score("roc_auc", {"scores": np.eye(2, dtype=np.float32)}, np.array([1, 1]))[0])
 
 
-@settings(deadline=None, max_examples=10)
 @given(_values)
 def test_errors_of_regressions_are_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     actual, expected = pair
