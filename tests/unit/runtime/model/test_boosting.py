@@ -1,16 +1,10 @@
 from pathlib import Path
 from typing import Any
 
-import catboost
-import lightgbm
-import mlflow.catboost
-import mlflow.lightgbm
-import mlflow.xgboost
 import numpy as np
 import onnx
 import pandas as pd
 import pytest
-import xgboost
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
@@ -52,6 +46,10 @@ def inputs(frame: pd.DataFrame) -> Arrays:
 
 def saved(how: str, folder: Path) -> Any:
     """A model of the houses, trained in one of the usual ways and saved by MLflow; returns its flavor."""
+    import lightgbm
+    import mlflow
+    import xgboost
+
     frame, price = houses()
     high = (price > price.median()).astype(int)
     kind: dict[str, Any] = {"enable_categorical": True, "n_estimators": 8}
@@ -91,6 +89,8 @@ def test_columns_are_categories_as_at_training(tmp_path: Path, how: str) -> None
 
 
 def test_the_answers_are_those_of_the_model_on_its_own_frame(tmp_path: Path) -> None:
+    import mlflow
+
     frame, _ = houses()
     saved("lightgbm classifier", tmp_path / "model")
     model = mlflow.lightgbm.load_model(str(tmp_path / "model"))
@@ -99,6 +99,9 @@ def test_the_answers_are_those_of_the_model_on_its_own_frame(tmp_path: Path) -> 
 
 
 def test_a_column_named_as_an_output_is_refused(tmp_path: Path) -> None:
+    import lightgbm
+    import mlflow
+
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"variable": rng.normal(size=99), "x": rng.normal(size=99)})
     model = lightgbm.train({"verbose": -1}, lightgbm.Dataset(frame, frame["x"]), 2)
@@ -127,6 +130,9 @@ def test_a_signature_of_other_data_is_refused(
 
 @pytest.mark.parametrize("how", ["binary", "texts", "multi", "value", "frame"])
 def test_catboost_answers_in_onnx_as_it_does_itself(tmp_path: Path, how: str) -> None:
+    import catboost
+    import mlflow
+
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 4)).astype(np.float32)
     high = x[:, 0] + x[:, 1] > 0
@@ -156,6 +162,9 @@ def test_catboost_answers_in_onnx_as_it_does_itself(tmp_path: Path, how: str) ->
 
 
 def test_catboost_with_categorical_features_is_refused_by_name(tmp_path: Path) -> None:
+    import catboost
+    import mlflow
+
     frame, price = houses()
     frame = frame[["age", "city"]]
     model = catboost.CatBoostRegressor(iterations=3, verbose=0, allow_writing_files=False, cat_features=["city"])

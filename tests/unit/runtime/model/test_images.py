@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from shiplift.runtime.records.tensor import TensorSpec
 from tests.huggingface import image_file, png_header
 
 pytest.importorskip("PIL")
-pytest.importorskip("transformers")
+pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="the `transformers` extra is not installed")
 SETTINGS = {
     "task": "image-classification", "inputs": ["input"], "labels": ["ship", "crane", "quay"], "top": 2,
     "max_pixels": 1_000_000, "resize": [32, 24], "filter": 2, "crop": None, "scale": 1 / 255, "mean": [0.5, 0.4, 0.3],

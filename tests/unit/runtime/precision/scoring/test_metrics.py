@@ -1,3 +1,4 @@
+import functools
 import math
 import sys
 from typing import Any
@@ -14,7 +15,11 @@ from shiplift.runtime.precision.scoring import metrics
 from shiplift.runtime.precision.scoring.classes import f1_of, predicted
 from shiplift.runtime.records.precision import SCALES
 
-sklearn = pytest.importorskip("sklearn.metrics")
+
+@functools.cache
+def sklearn() -> Any:
+    """Imported by the tests that compare: it takes a second."""
+    return pytest.importorskip("sklearn.metrics")
 
 
 def class_f1(outputs: Any, labels: Any, label: Any) -> metrics.Score:
@@ -34,7 +39,7 @@ _values = st.tuples(_matrices, _matrices)
 def test_accuracy_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     got, expected = pair
     value, error, _ = metrics.score("accuracy", {"label": got}, expected)
-    assert value == pytest.approx(sklearn.accuracy_score(expected, got))
+    assert value == pytest.approx(sklearn().accuracy_score(expected, got))
     assert error == pytest.approx(math.sqrt(value * (1 - value) / (len(got) - 1)))
 
 
@@ -42,7 +47,7 @@ def test_accuracy_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> 
 def test_f1_is_scikit_learn_s_macro_average(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     got, expected = pair
     value, error, _ = metrics.score("f1", {"label": got}, expected)
-    assert value == pytest.approx(sklearn.f1_score(expected, got, average="macro", zero_division=0))
+    assert value == pytest.approx(sklearn().f1_score(expected, got, average="macro", zero_division=0))
     assert 0 <= error < 1
 
 
@@ -50,7 +55,7 @@ def test_f1_is_scikit_learn_s_macro_average(pair: tuple[NDArray[Any], NDArray[An
 def test_the_f1_of_a_class_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     got, expected = pair
     classes = np.unique(expected)
-    theirs = sklearn.f1_score(expected, got, labels=classes, average=None, zero_division=0)
+    theirs = sklearn().f1_score(expected, got, labels=classes, average=None, zero_division=0)
     for label, score in zip(classes, theirs, strict=True):
         value, error, _ = class_f1({"label": got}, expected, label)
         assert value == pytest.approx(score)
@@ -68,7 +73,7 @@ def test_the_f1_of_a_class_with_a_name_has_a_bootstrap_error() -> None:
 @given(_values)
 def test_mae_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     value, *_ = metrics.score("mae", {"out": pair[0]}, pair[1])
-    assert value == pytest.approx(sklearn.mean_absolute_error(pair[1], pair[0]))
+    assert value == pytest.approx(sklearn().mean_absolute_error(pair[1], pair[0]))
 
 
 @given(_values)
@@ -108,18 +113,18 @@ def test_roc_auc_and_log_loss_are_scikit_learn_s(classes: int, samples: int, see
     likely = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     auc, error, _ = metrics.score("roc_auc", {"logits": logits}, labels)
     scores = likely[:, 1] if classes == 2 else likely
-    assert auc == pytest.approx(sklearn.roc_auc_score(labels, scores, multi_class="ovr"), abs=1e-6)
+    assert auc == pytest.approx(sklearn().roc_auc_score(labels, scores, multi_class="ovr"), abs=1e-6)
     assert 0 < error < 1
     for outputs in ({"logits": logits}, {"label": labels, "probabilities": likely}):
         loss, *_ = metrics.score("log_loss", outputs, labels)
-        assert loss == pytest.approx(sklearn.log_loss(labels, likely, labels=range(classes)), rel=1e-4)
+        assert loss == pytest.approx(sklearn().log_loss(labels, likely, labels=range(classes)), rel=1e-4)
 
 
 def test_the_score_of_one_class_alone_is_a_probability_or_a_logit() -> None:
     labels = np.array([0, 1, 1, 0, 1])
     probability = np.array([[0.2], [0.9], [0.6], [0.4], [0.3]], np.float32)
     logit = np.log(probability / (1 - probability))
-    expected = sklearn.roc_auc_score(labels, probability[:, 0])
+    expected = sklearn().roc_auc_score(labels, probability[:, 0])
     for output in (probability, logit, logit[:, 0]):
         assert metrics.score("roc_auc", {"score": output}, labels)[0] == pytest.approx(expected)
 
@@ -146,9 +151,9 @@ def test_errors_of_regressions_are_scikit_learn_s(pair: tuple[NDArray[Any], NDAr
     assert metrics.score("rmse", outputs, expected)[0] == pytest.approx(
         math.sqrt(np.mean((actual - expected) ** 2))
     )  # over all numbers, of every column alike
-    assert metrics.score("r2", outputs, expected)[0] == pytest.approx(sklearn.r2_score(expected, actual))
+    assert metrics.score("r2", outputs, expected)[0] == pytest.approx(sklearn().r2_score(expected, actual))
     assert metrics.score("mape", outputs, expected)[0] == pytest.approx(
-        sklearn.mean_absolute_percentage_error(expected, actual)
+        sklearn().mean_absolute_percentage_error(expected, actual)
     )
 
 
@@ -204,7 +209,7 @@ def test_ndcg_is_scikit_learn_s_over_all_neighbours() -> None:
     worth = np.zeros((30, 30))
     for row, order in enumerate(np.argsort(-similar(expected), axis=1)):
         worth[row, order[:10]] = np.arange(10, 0, -1)
-    theirs = sklearn.ndcg_score(worth, similar(actual), k=10)
+    theirs = sklearn().ndcg_score(worth, similar(actual), k=10)
     assert metrics.score("ndcg_at_10", {"embedding": actual}, expected)[0] == pytest.approx(theirs)
 
 

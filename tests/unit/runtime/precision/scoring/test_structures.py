@@ -1,5 +1,6 @@
 """Texts, masks and boxes: the values of the libraries' documentation, and of the libraries themselves."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,11 @@ from numpy.typing import NDArray
 from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.precision.scoring import metrics
 
-sklearn = pytest.importorskip("sklearn.metrics")
+
+@functools.cache
+def sklearn() -> Any:
+    """Imported by the tests that compare: it takes a second."""
+    return pytest.importorskip("sklearn.metrics")
 
 
 def texts(*items: str) -> NDArray[Any]:
@@ -97,7 +102,7 @@ _masks = npst.arrays(np.int64, (4, 5, 6), elements=st.integers(0, 3))
 
 @given(_masks, _masks)
 def test_mean_iou_is_scikit_learn_s_jaccard_score(actual: NDArray[Any], expected: NDArray[Any]) -> None:
-    theirs = sklearn.jaccard_score(expected.ravel(), actual.ravel(), average="macro")
+    theirs = sklearn().jaccard_score(expected.ravel(), actual.ravel(), average="macro")
     assert metrics.score("mean_iou", {"mask": actual}, expected).value == pytest.approx(theirs)
     scores = np.eye(4, dtype=np.float32)[actual].transpose(0, 3, 1, 2)
     assert metrics.score("mean_iou", {"logits": scores}, expected[:, None]).value == pytest.approx(theirs)
