@@ -82,6 +82,7 @@ def test_each_kept_candidate_becomes_a_package_in_its_order(bench: Bench) -> Non
     assert result.objection() is None
 
 
+@pytest.mark.usefixtures("confined")
 def test_a_package_is_a_repository_that_proves_itself(bench: Bench, tmp_path: Path) -> None:
     first = bench.package().packages[0]
     tree = bench.store.fetch(first.repository, tmp_path / "tree")
@@ -250,6 +251,7 @@ def test_a_target_left_without_a_candidate_says_why_each_was_dropped(bench: Benc
     assert objection.reasons == ("precision: fp32 on ONNX Runtime: too slow; int8 on ONNX Runtime: too slow",)
 
 
+@pytest.mark.usefixtures("confined")
 def test_nothing_is_left_behind_in_the_home(bench: Bench) -> None:
     before = {*bench.home.iterdir()}
     bench.package()

@@ -87,6 +87,7 @@ def bench(tmp_path: Path) -> TextBench:
     return TextBench(tmp_path)
 
 
+@pytest.mark.usefixtures("confined")
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 def test_a_text_package_takes_texts_and_brings_its_tokenizer(bench: TextBench, tmp_path: Path, engine: str) -> None:
     (built,) = bench.package(offered(bench, engine)).packages

@@ -11,35 +11,39 @@ from shiplift.runtime.records.model import Flavor
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from tests.unit.examples import tensor
 
-ONES, ZEROS = np.ones((3, 2), np.float32), np.zeros((3, 2), np.float32)
-
 
 def logged(*inputs: TensorSpec, flavor: Flavor = "pytorch") -> LoggedModel:
     return LoggedModel(flavor=flavor, signature=Signature(inputs=inputs, outputs=(tensor("y", -1),)), example=None)
 
 
 def program(folder: Path, *arguments: Any, **keywords: Any) -> None:
+    """A pt2 file that adds `left` and `right`."""
     import torch
 
-    class Sum(torch.nn.Module):  # type: ignore[misc]
+    class Sum(torch.nn.Module):  # type: ignore[misc] # torch has no types here
         def forward(self, left: Any, right: Any) -> Any:
             return left + right
 
     (folder / "data").mkdir()
-    arguments = tuple(map(torch.from_numpy, arguments))
-    keywords = {name: torch.from_numpy(array) for name, array in keywords.items()}
     torch.export.save(torch.export.export(Sum(), arguments, keywords), folder / "data" / "model.pt2")
 
 
+def two() -> tuple[Any, Any]:
+    import torch
+
+    return torch.ones(3, 2), torch.zeros(3, 2)
+
+
 def test_the_example_in_a_pt2_file_is_named_by_the_signature(tmp_path: Path) -> None:
-    program(tmp_path, ONES, ZEROS)
+    program(tmp_path, *two())
     example, note = missing_example(tmp_path, logged(tensor("a", -1, 2), tensor("b", -1, 2)))
     assert {name: array.tolist() for name, array in example.items()} == {"a": [[1, 1]] * 3, "b": [[0, 0]] * 3}
     assert "pt2 file" in note
 
 
 def test_keyword_arguments_are_matched_by_name(tmp_path: Path) -> None:
-    program(tmp_path, ONES, right=ZEROS)
+    left, right = two()
+    program(tmp_path, left, right=right)
     example, _ = missing_example(tmp_path, logged(tensor("right", -1, 2), tensor("x", -1, 2)))
     assert example["right"].tolist() == [[0, 0]] * 3
     assert example["x"].tolist() == [[1, 1]] * 3
@@ -50,7 +54,7 @@ def test_keyword_arguments_are_matched_by_name(tmp_path: Path) -> None:
     [((tensor("a", -1, 2),), "do not match"), ((tensor("a", -1, 2), tensor("b", -1, 3)), r"'b' has shape \(3, 2\)")],
 )
 def test_an_example_that_does_not_fit_is_refused(tmp_path: Path, inputs: Any, message: str) -> None:
-    program(tmp_path, ONES, ZEROS)
+    program(tmp_path, *two())
     with pytest.raises(NotAdmitted, match=message):
         missing_example(tmp_path, logged(*inputs))
 

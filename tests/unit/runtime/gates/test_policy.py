@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shiplift.runtime.spec.serving_settings import Rollout
 
 from shiplift.runtime.gates import policy, quality
 from shiplift.runtime.gates.quality import parity_check, score_check
@@ -18,6 +17,7 @@ from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, V
 from shiplift.runtime.spec.measurement import Regression, Slo
 from shiplift.runtime.spec.model import Data, OwnMetric, Parity, Quality
 from shiplift.runtime.spec.rules import Policy, Rule
+from shiplift.runtime.spec.serving_settings import Rollout
 from tests.unit.examples import case, champion, comparison, deployment, exported, load_report, package, point
 
 PASS, FAIL, INCONCLUSIVE = Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE

@@ -3,6 +3,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pandas as pd
 import pytest
 
 from shiplift.runtime.base.errors import ExportFailed
@@ -23,10 +24,8 @@ SPECS = (
 CITIES, ZIPS = ["Ulm", "Berlin", "Rom", "Bonn"], [89073, 10115, 53111]
 
 
-def houses(count: int = 400) -> tuple[Any, Any]:
+def houses(count: int = 400) -> tuple[pd.DataFrame, Any]:
     """A frame with categories in an order that is not the alphabet's, and prices that depend on all columns."""
-    import pandas as pd
-
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({
         "age": rng.uniform(0, 100, count),
@@ -39,7 +38,7 @@ def houses(count: int = 400) -> tuple[Any, Any]:
     return frame, price + 20 * frame["garden"]
 
 
-def inputs(frame: Any) -> Arrays:
+def inputs(frame: pd.DataFrame) -> Arrays:
     """The frame as clients send it: each column as (rows, 1), without categories."""
     plain = frame.astype({"city": object, "zip code": np.int64})
     return {name: np.array(plain[name]).reshape(-1, 1) for name in plain}
@@ -48,8 +47,7 @@ def inputs(frame: Any) -> Arrays:
 def saved(how: str, folder: Path) -> Any:
     """A model of the houses, trained in one of the usual ways and saved by MLflow; returns its flavor."""
     import lightgbm
-    import mlflow.lightgbm
-    import mlflow.xgboost
+    import mlflow
     import xgboost
 
     frame, price = houses()
@@ -91,9 +89,9 @@ def test_columns_are_categories_as_at_training(tmp_path: Path, how: str) -> None
 
 
 def test_the_answers_are_those_of_the_model_on_its_own_frame(tmp_path: Path) -> None:
-    frame, _ = houses()
-    import mlflow.lightgbm
+    import mlflow
 
+    frame, _ = houses()
     saved("lightgbm classifier", tmp_path / "model")
     model = mlflow.lightgbm.load_model(str(tmp_path / "model"))
     original = loaders.load(tmp_path / "model", "lightgbm", SPECS, (), tabular=True)
@@ -102,8 +100,7 @@ def test_the_answers_are_those_of_the_model_on_its_own_frame(tmp_path: Path) -> 
 
 def test_a_column_named_as_an_output_is_refused(tmp_path: Path) -> None:
     import lightgbm
-    import mlflow.lightgbm
-    import pandas as pd
+    import mlflow
 
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"variable": rng.normal(size=99), "x": rng.normal(size=99)})
@@ -134,8 +131,7 @@ def test_a_signature_of_other_data_is_refused(
 @pytest.mark.parametrize("how", ["binary", "texts", "multi", "value", "frame"])
 def test_catboost_answers_in_onnx_as_it_does_itself(tmp_path: Path, how: str) -> None:
     import catboost
-    import mlflow.catboost
-    import pandas as pd
+    import mlflow
 
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 4)).astype(np.float32)
@@ -167,7 +163,7 @@ def test_catboost_answers_in_onnx_as_it_does_itself(tmp_path: Path, how: str) ->
 
 def test_catboost_with_categorical_features_is_refused_by_name(tmp_path: Path) -> None:
     import catboost
-    import mlflow.catboost
+    import mlflow
 
     frame, price = houses()
     frame = frame[["age", "city"]]

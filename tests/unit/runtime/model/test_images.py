@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shiplift.runtime.admission.examples import missing_example
@@ -21,6 +21,7 @@ from shiplift.runtime.model.text.samples import tokenized
 from shiplift.runtime.records.tensor import TensorSpec
 from tests.huggingface import image_file, png_header
 
+pytest.importorskip("PIL")
 pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="the `transformers` extra is not installed")
 SETTINGS = {
     "task": "image-classification", "inputs": ["input"], "labels": ["ship", "crane", "quay"], "top": 2,
@@ -52,7 +53,6 @@ def processor(**changes: Any) -> Any:
 )
 @given(width=st.integers(1, 90), height=st.integers(1, 90), kind=st.sampled_from(["JPEG", "PNG"]),
        mode=st.sampled_from(["RGB", "L"]))  # fmt: skip
-@settings(max_examples=25, deadline=None)
 def test_the_pixels_are_those_of_the_image_processor(
     tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any], width: int, height: int, kind: str, mode: str
 ) -> None:
@@ -127,7 +127,6 @@ def test_a_line_that_would_become_a_huge_image_is_refused(tmp_path: Path) -> Non
 
 
 @given(body=st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
 def test_no_bytes_end_in_another_error(tmp_path_factory: pytest.TempPathFactory, body: bytes) -> None:
     folder = tmp_path_factory.getbasetemp() / "fuzzed"
     folder.mkdir(exist_ok=True)
@@ -235,7 +234,14 @@ def detector(kind: str, **changes: Any) -> Any:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["yolos", "detr", "rt-detr"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "yolos",
+        pytest.param("detr", marks=pytest.mark.slow),
+        pytest.param("rt-detr", marks=pytest.mark.slow),
+    ],
+)
 def test_a_detector_s_graph_and_front_answer_what_its_pipeline_does(kind: str, tmp_path: Path) -> None:
     import mlflow
     import onnxruntime

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from onnx import TensorProto, helper
@@ -44,7 +44,6 @@ def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return request.param, onnx_models.session(file)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     logits=npst.arrays(
         np.float32, st.tuples(st.integers(1, 5), st.just(CLASSES)), elements=st.floats(-80, 80, width=32), unique=True

@@ -2,7 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ def spec_of(array: NDArray[Any]) -> Any:
     return tensor("x", -1, *array.shape[1:], datatype=datatype(array.dtype))
 
 
-@settings(deadline=None, max_examples=80)
 @given(_examples, st.integers(1, 9))
 def test_random_samples_look_like_the_example_and_stay_in_its_range(example: NDArray[Any], count: int) -> None:
     (got,) = random_like({"x": example}, (spec_of(example),), count, seed=1).values()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
@@ -36,7 +36,6 @@ _arrays = npst.arrays(
 )
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.dictionaries(_names, _arrays, max_size=4))
 def test_arrays_come_back_from_an_npz_as_they_were(arrays: dict[str, NDArray[Any]]) -> None:
     again = load_npz(dump_npz(arrays))
@@ -46,7 +45,6 @@ def test_arrays_come_back_from_an_npz_as_they_were(arrays: dict[str, NDArray[Any
         np.testing.assert_array_equal(again[name], array)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(_TEXT | _TEXT.map(str.encode), max_size=5))
 def test_text_comes_back_as_text(items: list[Any]) -> None:
     again = load_npz(dump_npz({"x": np.array(items, dtype=object)}))["x"]
@@ -134,7 +132,6 @@ def test_14_mb_that_unpack_to_12_gib_are_refused_with_both_numbers() -> None:
     assert "policy.unpacked_mb" in error.value.do
 
 
-@settings(deadline=None, max_examples=80)
 @given(at=st.integers(0, 10**6), piece=st.binary(min_size=1, max_size=16))
 def test_a_damaged_npz_is_read_or_refused_and_never_anything_else(at: int, piece: bytes) -> None:
     body = savez(x=np.arange(200), y=np.ones((3, 3), np.float32))

@@ -34,8 +34,8 @@ def builder(bench: Bench, work: str = "work", **changes: Any) -> Builder:
     validation = bench.store.fetch(datasets.validation, folder / "validation.npz")
     defaults: dict[str, Any] = {
         "model": model, "reference": reference, "work": folder, "signature": bench.exported.signature,
-        "target": ON_ONNX_RUNTIME, "data": Data(), "settings": Quantization(max_score_drop=1), "memory_mb": 8192,
-        "limits": DataLimits(),
+        "target": ON_ONNX_RUNTIME, "data": Data(), "memory_mb": 8192, "limits": DataLimits(),
+        "settings": Quantization(max_score_drop=1, methods=("minmax",)),
         "validation": Dataset(file=validation, name="validation.npz"),
     }  # fmt: skip
     return Builder(**defaults | changes)

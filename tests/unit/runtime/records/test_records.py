@@ -3,7 +3,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -125,14 +125,12 @@ def test_a_record_read_back_from_json_has_the_same_identity(record: Record) -> N
 _numbers = st.none() | st.integers(1, 10**6) | st.floats(min_value=1e-9, max_value=1e9)
 
 
-@settings(deadline=None, max_examples=100)
 @given(p99=_numbers, throughput=_numbers, failures=st.integers(0, 100), memory=_numbers)
 def test_numbers_given_as_int_or_float_have_one_identity(p99: Any, throughput: Any, failures: int, memory: Any) -> None:
     slo = Slo(p99_ms=p99, throughput_per_s=throughput, failures=failures, memory_mb=memory)
     assert identity(Slo.model_validate_json(slo.model_dump_json())) == identity(slo)
 
 
-@settings(deadline=None, max_examples=100)
 @given(measured=st.none() | st.floats(), limit=st.none() | st.floats(), reason=st.text(max_size=20))
 def test_any_number_survives_json(measured: float | None, limit: float | None, reason: str) -> None:
     record = check(measured=measured, limit=limit, reason=reason)
@@ -146,7 +144,6 @@ _values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=100)
 @given(_values)
 def test_an_identity_is_plain_json_and_its_own_identity(value: Any) -> None:
     once = identity(value)

@@ -27,7 +27,7 @@ def blob_of(tmp_path: Path, artifact: Artifact) -> Path:
     return tmp_path / "store" / "sha256" / artifact.sha256[:2] / artifact.sha256
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.binary(max_size=4096))
 def test_bytes_come_back_as_they_were_put(store: ArtifactStore, tmp_path: Path, body: bytes) -> None:
     artifact = store.put_bytes(body)
@@ -42,7 +42,7 @@ _trees = st.dictionaries(
 ).filter(lambda files: not any(b.startswith(f"{a}/") for a in files for b in files))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(files=_trees)
 def test_a_tree_comes_back_as_it_was_put(store: ArtifactStore, tmp_path: Path, files: dict[str, bytes]) -> None:
     folder, to = tmp_path / uuid.uuid4().hex, tmp_path / uuid.uuid4().hex

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, Temporary
-from shiplift.runtime.model.python import environments, pip, resolving
+from shiplift.runtime.model.python import environments, layers, pip, resolving
 from shiplift.runtime.records.model import PythonEnvironment, PythonModel, Wheel
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -61,6 +61,9 @@ def test_on_a_cluster_an_environment_is_installed_once_and_travels_as_a_layer(
     place = Cluster(namespace="a", serving_namespace="b", server_image="c")
     store = ArtifactStore((tmp_path / "store").as_uri())
 
+    def no_interpreter(folder: Path) -> None:
+        folder.mkdir()
+
     def pod(name: str) -> Site:
         return site.model_copy(update={"place": place, "home": str(tmp_path / name)})
 
@@ -68,6 +71,7 @@ def test_on_a_cluster_an_environment_is_installed_once_and_travels_as_a_layer(
         (work / "lib" / f"python{pip.PYTHON}" / "site-packages" / "a.py").write_text("VALUE = 1\n")
 
     monkeypatch.setattr(environments, "run_pip", run_pip)
+    monkeypatch.setattr(layers, "copy_interpreter", no_interpreter)  # thousands of files to pack
     environments.ensure(pod("export"), ENVIRONMENT)
     layer = environments.packed(pod("export"), ENVIRONMENT, store)
     assert layer is not None

@@ -24,7 +24,23 @@ print(json.dumps([sys.prefix, sys.path, sorted(mapped), mine.VALUE]))
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made") / "environment"
+    return made(tmp_path_factory.mktemp("made") / "environment")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that runs nothing: a real interpreter has thousands of files to pack."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers, "copy_interpreter", no_interpreter)
+        return made(tmp_path_factory.mktemp("made") / "small")
+
+
+def no_interpreter(folder: Path) -> None:
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / PYTHON).write_text("no program\n" * 1000)
+
+
+def made(folder: Path) -> Path:
     folder.mkdir()
     layers.make_portable(folder)
     packages = folder / "lib" / PYTHON / "site-packages"
@@ -35,10 +51,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_packing_again_gives_the_same_file(environment: Path, tmp_path: Path) -> None:
-    first = layers.pack(environment, tmp_path / "first").read_bytes()
-    (environment / "stamp").touch()
-    assert layers.pack(environment, tmp_path / "second").read_bytes() == first
+def test_packing_again_gives_the_same_file(small: Path, tmp_path: Path) -> None:
+    first = layers.pack(small, tmp_path / "first").read_bytes()
+    (small / "stamp").touch()
+    assert layers.pack(small, tmp_path / "second").read_bytes() == first
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
 
 
@@ -69,8 +85,8 @@ def test_an_unpacked_environment_runs_on_nothing_of_the_machine_but_its_c_librar
     assert (moved / "stamp").read_text() == "mine==1\n"
 
 
-def test_unpacking_again_changes_nothing(environment: Path, tmp_path: Path) -> None:
-    layer = layers.pack(environment, tmp_path / "layer")
+def test_unpacking_again_changes_nothing(small: Path, tmp_path: Path) -> None:
+    layer = layers.pack(small, tmp_path / "layer")
     moved = layers.unpack(layer, tmp_path / "to")
     (moved / "stamp").write_text("kept")
     assert layers.unpack(layer, tmp_path / "to") == moved
@@ -78,10 +94,10 @@ def test_unpacking_again_changes_nothing(environment: Path, tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["layer", "to"]
 
 
-def test_a_package_s_layers_are_unpacked_under_their_digests(environment: Path, tmp_path: Path) -> None:
+def test_a_package_s_layers_are_unpacked_under_their_digests(small: Path, tmp_path: Path) -> None:
     package = tmp_path / "package"
     (package / layers.FOLDER).mkdir(parents=True)
-    layers.pack(environment, package / layers.name_of("abc"))
+    layers.pack(small, package / layers.name_of("abc"))
     layers.unpack_all(package, tmp_path / "to")
     assert (tmp_path / "to" / "abc" / "stamp").is_file()
     layers.unpack_all(tmp_path / "another", tmp_path / "to")  # most packages have none
@@ -133,8 +149,8 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     assert list((tmp_path / "folder").iterdir()) == []
 
 
-def test_what_is_cut_off_or_no_archive_is_refused(environment: Path, tmp_path: Path) -> None:
-    whole = layers.pack(environment, tmp_path / "layer").read_bytes()
+def test_what_is_cut_off_or_no_archive_is_refused(small: Path, tmp_path: Path) -> None:
+    whole = layers.pack(small, tmp_path / "layer").read_bytes()
     for body in (whole[: len(whole) // 2], b"no archive", b""):
         (tmp_path / "layer").write_bytes(body)
         with pytest.raises(ArtifactCorrupt, match="can't be unpacked"):

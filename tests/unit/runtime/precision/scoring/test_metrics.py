@@ -1,3 +1,4 @@
+import functools
 import math
 import sys
 from typing import Any
@@ -15,7 +16,9 @@ from shiplift.runtime.precision.scoring.classes import f1_of, predicted
 from shiplift.runtime.records.precision import SCALES
 
 
+@functools.cache
 def sklearn() -> Any:
+    """Imported by the tests that compare: it takes a second."""
     return pytest.importorskip("sklearn.metrics")
 
 
@@ -32,7 +35,6 @@ _matrices = npst.arrays(np.float64, (7, 3), elements=st.just(0.0) | st.floats(0.
 _values = st.tuples(_matrices, _matrices)
 
 
-@settings(deadline=None, max_examples=30)
 @given(_pairs)
 def test_accuracy_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     got, expected = pair
@@ -41,7 +43,6 @@ def test_accuracy_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> 
     assert error == pytest.approx(math.sqrt(value * (1 - value) / (len(got) - 1)))
 
 
-@settings(deadline=None, max_examples=15)
 @given(_pairs)
 def test_f1_is_scikit_learn_s_macro_average(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     got, expected = pair
@@ -50,7 +51,6 @@ def test_f1_is_scikit_learn_s_macro_average(pair: tuple[NDArray[Any], NDArray[An
     assert 0 <= error < 1
 
 
-@settings(deadline=None, max_examples=15)
 @given(_pairs)
 def test_the_f1_of_a_class_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     got, expected = pair
@@ -70,14 +70,12 @@ def test_the_f1_of_a_class_with_a_name_has_a_bootstrap_error() -> None:
     assert 0.01 < error < 0.04
 
 
-@settings(deadline=None, max_examples=30)
 @given(_values)
 def test_mae_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     value, *_ = metrics.score("mae", {"out": pair[0]}, pair[1])
     assert value == pytest.approx(sklearn().mean_absolute_error(pair[1], pair[0]))
 
 
-@settings(deadline=None, max_examples=30)
 @given(_values)
 def test_cosine_is_scikit_learn_s_pairwise_similarity(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     from sklearn.metrics.pairwise import cosine_similarity
@@ -107,7 +105,7 @@ def test_a_smaller_error_or_loss_is_better_and_a_larger_anything_else() -> None:
     assert smaller == {"mae", "rmse", "mape", "log_loss", "wer", "cer"}
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)  # each resamples several scores
 @given(st.integers(2, 4), st.integers(30, 60), st.integers(0, 1000))
 def test_roc_auc_and_log_loss_are_scikit_learn_s(classes: int, samples: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -147,7 +145,7 @@ def test_roc_auc_is_undefined_where_all_samples_are_of_one_class() -> None:
     assert math.isnan(metrics.score("roc_auc", {"scores": np.eye(2, dtype=np.float32)}, np.array([1, 1]))[0])
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)  # each resamples several scores
 @given(_values)
 def test_errors_of_regressions_are_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     actual, expected = pair

@@ -1,10 +1,11 @@
 """Texts, masks and boxes: the values of the libraries' documentation, and of the libraries themselves."""
 
+import functools
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
@@ -13,7 +14,9 @@ from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.precision.scoring import metrics
 
 
+@functools.cache
 def sklearn() -> Any:
+    """Imported by the tests that compare: it takes a second."""
     return pytest.importorskip("sklearn.metrics")
 
 
@@ -59,7 +62,6 @@ def test_texts_without_a_word_have_no_rate() -> None:
     assert np.isnan(metrics.score("wer", {"text": texts("a")}, texts("")).value)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=5))
 def test_a_text_has_no_error_against_itself(items: list[str]) -> None:
     score = metrics.score("cer", {"text": texts(*items)}, texts(*items)).value
@@ -98,7 +100,6 @@ def test_a_sequence_is_right_if_all_that_counts_of_it_is() -> None:
 _masks = npst.arrays(np.int64, (4, 5, 6), elements=st.integers(0, 3))
 
 
-@settings(deadline=None, max_examples=25)
 @given(_masks, _masks)
 def test_mean_iou_is_scikit_learn_s_jaccard_score(actual: NDArray[Any], expected: NDArray[Any]) -> None:
     theirs = sklearn().jaccard_score(expected.ravel(), actual.ravel(), average="macro")

@@ -1,0 +1,17 @@
+"""The steps' tests run what a sandbox runs in their own process, unless they ask for `confined`."""
+
+import pytest
+
+from tests.unit.unconfined import unconfined
+
+
+@pytest.fixture
+def confined() -> None:
+    """The test runs in the real sandbox."""
+
+
+@pytest.fixture(autouse=True)
+def _workplace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "confined" not in request.fixturenames:
+        monkeypatch.setattr("shiplift.steps.quantize.workplace", unconfined)
+        monkeypatch.setattr("shiplift.steps.package.workplace", unconfined)
