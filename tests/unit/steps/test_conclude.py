@@ -14,7 +14,6 @@ from shiplift.runtime.records.release import Ending, ReleaseReport, StageRun
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.runtime.store.registry import session
 from shiplift.steps.conclude import conclude
 from tests.unit.examples import check, deployment, load_report, package, site, trial
 
@@ -23,7 +22,7 @@ REQUEST = Request(model="digits", version=3)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_AGAIN_S", 0)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
 
 
 def concluded(home: Path, trigger: Trigger | None = None, **ending: Any) -> ReleaseReport:
