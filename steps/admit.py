@@ -8,22 +8,14 @@ from pathlib import Path
 
 from shiplift.runtime.admission import policy
 from shiplift.runtime.admission.inspection import INSPECT, Inspected, inspect
-from shiplift.runtime.admission.kinds import check_answers, check_generation, check_pipeline, check_python
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
 from shiplift.runtime.base.files import Irregular, read_regular, regular_files
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.confinement.workplace import expect, workplace
+from shiplift.runtime.families import table
 from shiplift.runtime.model.contracts import likely_flavor
 from shiplift.runtime.records.artifact import Artifact
-from shiplift.runtime.records.model import (
-    FALL_BACK,
-    PIPELINE,
-    PYTHON,
-    Contract,
-    Datasets,
-    ModelVersion,
-    RecordedRequests,
-)
+from shiplift.runtime.records.model import Datasets, ModelVersion, RecordedRequests
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.admitted import Admitted
@@ -61,14 +53,7 @@ def admit(site: Site, request: Request) -> Admitted:
         _check_site(site, spec)
         _check_size(model, min(spec.admission.max_size_mb, site.policy.max_size_mb))
         inspected = inspect(model, place, spec, store, Path(site.home) / "inspections")
-        if inspected.flavor == PYTHON or (spec.export.fallback == "python" and inspected.flavor in FALL_BACK):
-            check_python(site, spec)
-        if inspected.generates:
-            check_generation(spec)
-        else:
-            check_answers(spec)
-        if inspected.flavor == PIPELINE:
-            check_pipeline(site, spec, inspected.code)
+        table.recognised(inspected).check(site, spec, inspected)
         datasets = _datasets(registry, run_id, spec, model, store)
         admitted = _admitted(info, run_id, spec, inspected, model, store, datasets)
         return admitted.model_copy(update={"recorded_requests": _recorded(registry, run_id, spec, model, store)})
@@ -184,14 +169,7 @@ def _admitted(
             run_id=run_id,
             registered_at=info.created_at,
         ),
-        contract=Contract(
-            signature=inspected.signature,
-            example=inspected.example,
-            tabular=inspected.tabular,
-            requirements=inspected.requirements,
-            generates=inspected.generates,
-            notes=inspected.notes,
-        ),
+        contract=table.recognised(inspected).contract(inspected),
         datasets=datasets,
         scan=inspected.scan,
         wanted=Wanted(targets=spec.targets),

@@ -15,6 +15,7 @@ from markupsafe import escape
 
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.families import table
 from shiplift.runtime.gates.report import Story, render
 from shiplift.runtime.gates.story import story_of
 from shiplift.runtime.records.base import Record
@@ -80,7 +81,8 @@ class _AvailableHistory(History):
 def _story(site: Site, ledger: Ledger, ending: Ending) -> Story:
     history = _AvailableHistory(ledger, ending.stages, ending.givers)
     config = server_config_or_reason(ArtifactStore(site.artifacts_uri), history.package)
-    return story_of(history, config=config, champion_config=_champion_config(site, ledger, history.last(Verdict)))
+    champion_config = _champion_config(site, ledger, history.last(Verdict))
+    return story_of(history, table.told, config=config, champion_config=champion_config)
 
 
 def _champion_config(site: Site, ledger: Ledger, verdict: Verdict | None) -> str:

@@ -11,7 +11,8 @@ from shiplift.runtime.base.errors import StorageFull
 from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.artifact import Artifact
-from shiplift.runtime.records.model import Datasets, Exported, Isolation, ModelVersion, ParityCase
+from shiplift.runtime.records.kinds.exported import ExportedGraph
+from shiplift.runtime.records.model import Datasets, Isolation, ModelVersion, ParityCase
 from shiplift.runtime.records.precision import Candidate, Candidates
 from shiplift.runtime.records.serving import Champion
 from shiplift.runtime.records.site import Machine, Site
@@ -41,7 +42,7 @@ def main(small: Path) -> int:
         outputs=(TensorSpec(name="y", datatype="FP32", shape=(-1, 512)),),
     )
     x = np.ones((2, 512), np.float32)
-    exported = Exported(
+    exported = ExportedGraph(
         model=tree, signature=spec, opset=20, parity=(ParityCase(inputs="example", batch=2, max_abs=0, max_rel=0),),
         reference=store.put_bytes(dump_npz({"input/x": x, "output/y": x})),
         isolation=Isolation(network="none", files="none", memory_limit_mb=1, timeout_s=1),

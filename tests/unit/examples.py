@@ -8,9 +8,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from shiplift.runtime.admission.inspection import Inspected
 from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport, Trial
-from shiplift.runtime.records.model import Exported, Isolation, ParityCase
+from shiplift.runtime.records.model import Isolation, ParityCase, Scan
 from shiplift.runtime.records.serving import (
     Champion,
     Deployment,
@@ -123,15 +125,35 @@ def isolation() -> Isolation:
     return Isolation(network="namespace", files="landlock", memory_limit_mb=512, timeout_s=30)
 
 
-def exported(*parity: ParityCase, **changes: Any) -> Exported:
+def inspected(flavor: str = "onnx", **changes: Any) -> Inspected:
+    """What the sandbox read of a version."""
     defaults: dict[str, Any] = {
+        "scan": Scan(scanner="modelaudit 0", files=1),
+        "flavor": flavor,
+        "signature": signature(),
+        "tabular": False,
+        "states": {},
+        "requirements": (),
+        "task": "",
+        "code": (),
+        "notes": (),
+        "example": artifact("e"),
+    }
+    return Inspected(**defaults | changes)
+
+
+def exported(*parity: ParityCase, kind: str = "graph", **changes: Any) -> Exported:
+    """An exported model of a kind; what its kind does not have is left out."""
+    defaults: dict[str, Any] = {
+        "kind": kind,
         "model": artifact("b", kind="tree"),
         "signature": signature(),
-        "opset": 20,
         "reference": artifact("c"),
+        "parity": parity or (case(),),
         "isolation": isolation(),
+        **({"opset": 20} if kind in ("graph", "text", "image") else {}),
     }
-    return Exported(parity=parity or (case(),), **defaults | changes)
+    return Exported.model_validate(defaults | changes)
 
 
 def case(max_abs: float = 1e-6, max_rel: float = 1e-6, inputs: str = "example", batch: int = 2) -> ParityCase:

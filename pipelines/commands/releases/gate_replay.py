@@ -13,7 +13,7 @@ from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.gates import policy
 from shiplift.runtime.gates.policy import Limits
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.model import Exported
+from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.precision import Candidates
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict

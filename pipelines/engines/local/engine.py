@@ -14,6 +14,7 @@ from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound, ShipliftError, StackDown, Temporary
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import Unusable
+from shiplift.runtime.families import table
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.gates.story import story_of
 from shiplift.runtime.records.release import Event, ReleaseReport
@@ -196,7 +197,7 @@ class LocalEngine:
     def story(self, report: ReleaseReport) -> Story:
         """The records of a release, prepared for its report page."""
         history = self.history(report)
-        return story_of(history, config=server_config_or_reason(self.store(), history.package))
+        return story_of(history, table.told, config=server_config_or_reason(self.store(), history.package))
 
     def champions(self) -> dict[str, int] | None:
         """The champion of each model, which is what production serves (0: none); None without the registry's answer."""

@@ -6,11 +6,11 @@ from shiplift.pipelines.graph import Stage
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.admission.inspection import INSPECT
 from shiplift.runtime.confinement.policy import Entry
+from shiplift.runtime.families.graph.candidates import BUILD
+from shiplift.runtime.families.graph.export import CONVERT, VERIFY
+from shiplift.runtime.families.packaging.packages import ANSWER
 from shiplift.runtime.measure import logged
 from shiplift.runtime.records.base import Sections
-from shiplift.steps.export import CONVERT, VERIFY
-from shiplift.steps.package import ANSWER
-from shiplift.steps.quantize import BUILD
 
 
 def test_a_release_is_these_stages_in_this_order() -> None:

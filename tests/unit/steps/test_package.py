@@ -9,7 +9,8 @@ from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.precision.tensorrt_plans import PLAN, STAMP, Stamp
-from shiplift.runtime.records.model import Datasets, Exported, ModelVersion, ParityCase
+from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.model import Datasets, ModelVersion, ParityCase
 from shiplift.runtime.records.precision import Candidate, Candidates, Slice
 from shiplift.runtime.records.serving import Champion, ServerNeeds
 from shiplift.runtime.records.tensor import Signature
