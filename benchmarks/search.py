@@ -28,7 +28,7 @@ from shiplift.runtime.precision import quantization
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.precision import Engine, Precision
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.serving import GraphPackage, Package
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.verdict import Packages
@@ -136,7 +136,7 @@ def _package(
         golden = golden_arrays(example, answers)
         write_package(tree, description, file.parent, "bundled", example=example, golden=golden)
         repository: Artifact = ArtifactStore(site.artifacts_uri).put_tree(tree)
-    return Package(
+    return GraphPackage(
         target="local-cpu", server="bundled", model=name, version=1, engine=engine, precision=precision,
         config=first, repository=repository, signature=signature,
     )  # fmt: skip

@@ -110,7 +110,7 @@ def load_test(
 
         def side(name: str, package: Package, staged: Staged) -> _Side:
             file = _write_requests(test, store, package, recorded_requests, name)
-            return _Side(name=name, staged=staged, requests=file, sequences=package.sequences)
+            return _Side(name=name, staged=staged, requests=file, sequences=package.stateful)
 
         staged = Staged(model=serving_name(package.model), endpoint=deployment.endpoint)
         challenger = side("challenger", package, staged)

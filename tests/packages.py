@@ -6,7 +6,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.records.serving import Package, ServingConfig
+from shiplift.runtime.records.serving import GraphPackage, Package, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.repository import golden_arrays, write_package
@@ -36,7 +36,7 @@ def multiplying(
     rows = np.concatenate([ROW, ROW + 1])
     golden = golden_arrays({"input": rows}, {"output": np.float32(factor) * rows})
     write_package(package, described, folder, "bundled", example={"input": rows}, golden=golden)
-    return Package(
+    return GraphPackage(
         target="local-cpu", server="bundled", model=model, version=version, precision="fp32", config=_CONFIG,
         repository=store.put_tree(package), signature=SIGNATURE,
     )  # fmt: skip

@@ -6,7 +6,7 @@ With `serving.tensors`, the graph is served beside it as a model of its own, for
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import TENSORS
@@ -18,7 +18,6 @@ from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import ExportedImage, ExportedText, Front
 from shiplift.runtime.records.precision import Candidate
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.packaging.text_backend import write_text_backend
 from shiplift.runtime.serving.triton.repository import golden_arrays, write_model, write_package
@@ -100,7 +99,7 @@ class FrontMaker(GraphAnswers[F]):
         example = under("input/", under(GRAPH, self._graph(draft.golden)))
         write_model(draft.tree, described, draft.model, server, example=example)
 
-    def record(self, draft: Draft, common: dict[str, Any]) -> Package:  # noqa: ARG002 - the same for each draft
-        """The record, with the graph's tensors if it is served, too."""
-        tensors = self.work.exported.signature if self.work.serving.tensors else None
-        return Package(**common, tensors=tensors)
+    @property
+    def tensors(self) -> Signature | None:
+        """The graph's, if it is served, too."""
+        return self.work.exported.signature if self.work.serving.tensors else None

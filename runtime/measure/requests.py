@@ -43,9 +43,9 @@ def write(generator: LoadGenerator, path: Path, package: Package, golden: Arrays
     """
     signature = package.signature
     example = inputs_in(golden, signature)
-    if package.companions:  # what a pipeline does depends on what it is asked
+    if package.member_models:  # what a pipeline does depends on what it is asked
         return generator.write_requests(path, signature, whole(split(example)))
-    if package.sequences:
+    if package.stateful:
         return generator.write_sequences(path, signature, synthetic_sequences(example, signature, load))
     return generator.write_requests(path, signature, synthetic(example, signature, load, golden.get(ROOM)))
 
@@ -103,7 +103,7 @@ def _lengths_of(samples: list[Arrays], package: Package) -> list[int]:
 
 def batch_problem(package: Package, load: Load) -> str:
     """Why a package can't take requests of as many samples as the spec says; empty if it can."""
-    most = 1 if package.sequences or package.signature.batch == 1 else package.config.max_batch
+    most = 1 if package.stateful or package.signature.batch == 1 else package.config.max_batch
     if load.batch <= most:
         return ""
     return f"load.batch is {load.batch}, but {package.model} version {package.version} takes at most {most} per request"
@@ -124,11 +124,11 @@ def write_logged(
     body, path, signature = Path(file).read_bytes(), Path(out) / REQUESTS, served.signature
     generator = load_generator(here, protocol, streamed=signature.streamed)
     limits = data_limits(here.policy)
-    if served.sequences:
+    if served.stateful:
         generator.write_sequences(path, signature, recorded_sequences(body, name, signature, sequence_length, limits))
         return {"lengths": []}
     samples = recorded(body, name, signature, limits)
-    generator.write_requests(path, signature, whole(samples) if served.companions else samples)
+    generator.write_requests(path, signature, whole(samples) if served.member_models else samples)
     return {"lengths": _lengths_of(samples, served)}
 
 

@@ -89,8 +89,8 @@ class PodServer:
 
     def _load_companions(self, package: Package) -> None:
         """Loads a pipeline's members, which its graph can't be loaded without; they stay."""
-        loaded = self._client.loaded() if package.companions else {}
-        for name in package.companions:
+        loaded = self._client.loaded() if package.member_models else {}
+        for name in package.member_models:
             if name not in loaded:
                 self._client.load(name)
 

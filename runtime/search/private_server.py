@@ -48,7 +48,7 @@ class PrivateServer:
         tree = self.tree(point.package)
         reconfigure(tree, name, point.config)
         install(tree, self.server.repository, source=name, name=name)
-        load_companions(self.client, tree, self.server.repository, point.package.companions)
+        load_companions(self.client, tree, self.server.repository, point.package.member_models)
         self.client.load(name)
         return name
 

@@ -99,7 +99,7 @@ def space_of(
     `lengths` are those of the requests, if they have any. A pipeline has one configuration: its members were tuned when
     they were released, and its definition says how many requests it works on at once.
     """
-    if any(package.companions for package in packages):
+    if any(package.member_models for package in packages):
         (package,) = packages
         config = package.config
         return Space(

@@ -106,7 +106,7 @@ def _trial(
         model=model,
         address=workbench.bench.address(load.protocol),
         requests=workbench.requests,
-        sequences=point.package.sequences,
+        sequences=point.package.stateful,
         batch=load.batch,
     )
     window = Window(

@@ -120,7 +120,7 @@ def test_bundles_are_promoted_and_rolled_back_under_traffic(tmp_path: Path, way:
                 stopped.set()
             seen = sum((each.result() for each in asking), Counter())
         assert set(seen) == set(factors)
-        assert place.loaded() == {"chain", *first.companions, *second.companions}
+        assert place.loaded() == {"chain", *first.member_models, *second.member_models}
 
 
 def test_only_the_bundles_that_serve_and_served_last_stay_loaded(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_member_that_is_gone_is_loaded_again_from_the_store(tmp_path: Path) ->
         package = place.bundle(1, 2)
         place.move(package)
         with TritonClient(place.server.grpc) as client:
-            client.unload(package.companions[0])
+            client.unload(package.member_models[0])
         assert isinstance(place.site.place, Machine)
         reinstall(place.site, place.site.place, package, timeout_s=60)
         np.testing.assert_array_equal(request(place.server, "chain", {"x": ROWS})["six"], 6 * ROWS)
@@ -212,7 +212,7 @@ def test_a_bundle_is_staged_beside_its_champion(tmp_path: Path) -> None:
 
 def digest_of(package: Package) -> str:
     """The digest of a bundle, as in the names of its members."""
-    (digest,) = {name.rpartition("--")[2] for name in package.companions}
+    (digest,) = {name.rpartition("--")[2] for name in package.member_models}
     return digest
 
 

@@ -45,8 +45,13 @@ def config(max_batch: int = 8, queue_delay_us: int = 0, instances: int = 1, thre
     return ServingConfig(max_batch=max_batch, queue_delay_us=queue_delay_us, instances=instances, threads=threads)
 
 
+_KIND_BY_FIELD = {"environment": "python", "companions": "pipeline", "members": "pipeline", "tensors": "text"}
+
+
 def package(**changes: Any) -> Package:
+    """A package, of a graph unless `kind` or a field that another kind has says otherwise."""
     defaults: dict[str, Any] = {
+        "kind": next((kind for field, kind in _KIND_BY_FIELD.items() if field in changes), "graph"),
         "target": "local-cpu",
         "server": "bundled",
         "model": "digits",
@@ -60,7 +65,7 @@ def package(**changes: Any) -> Package:
         "metric": "accuracy",
         "validation": "v" * 64,
     }
-    return Package(**defaults | changes)
+    return Package.model_validate(defaults | changes)
 
 
 def trial(**changes: Any) -> Trial:

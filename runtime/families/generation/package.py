@@ -9,7 +9,7 @@ from shiplift.runtime.model.golden import SAMPLES
 from shiplift.runtime.model.tensors import Arrays, batch_of
 from shiplift.runtime.records.kinds.exported import ExportedGeneration
 from shiplift.runtime.records.precision import Candidate
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.serving import GenerationPackage
 from shiplift.runtime.serving.packaging.generation_backend import write_generation_backend
 from shiplift.runtime.serving.triton.repository import write_package
 
@@ -41,6 +41,6 @@ class GenerationMaker(RecordedMaker[ExportedGeneration]):
             backend=write_generation_backend(draft.folder / "backend", draft.model, draft.candidate.engine, logged),
         )
 
-    def record(self, draft: Draft, common: dict[str, Any]) -> Package:  # noqa: ARG002 - the same for each draft
+    def record(self, draft: Draft, common: dict[str, Any]) -> GenerationPackage:  # noqa: ARG002 - the same for each draft
         """The record: it has nothing of its own."""
-        return Package(**common)
+        return GenerationPackage(**common)

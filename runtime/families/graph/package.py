@@ -13,7 +13,7 @@ from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import ExportedGraph
 from shiplift.runtime.records.precision import Candidate
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.serving import GraphPackage
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.triton.config import positional
 from shiplift.runtime.serving.triton.repository import write_package
@@ -83,6 +83,6 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
             golden=draft.golden,
         )
 
-    def record(self, draft: Draft, common: dict[str, Any]) -> Package:
+    def record(self, draft: Draft, common: dict[str, Any]) -> GraphPackage:
         """The record, which says whether requests belong to sequences."""
-        return Package(**common, sequences=bool(draft.described.states))
+        return GraphPackage(**common, sequences=bool(draft.described.states))

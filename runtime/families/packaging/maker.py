@@ -234,7 +234,6 @@ class Maker(ABC, Generic[E]):
             "slices": candidate.slices,
             "metric": candidates.metric,
             "validation": candidates.validation,
-            "jpegs": candidates.jpegs,
             "padding": draft.answered.padding,
             "nodes": work.target.nodes,
             "needs": server_needs(work.serving, work.target.server),

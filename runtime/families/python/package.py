@@ -7,7 +7,7 @@ from shiplift.runtime.families.packaging.recorded import RecordedMaker
 from shiplift.runtime.model.python.layers import name_of
 from shiplift.runtime.records.kinds.exported import ExportedPython
 from shiplift.runtime.records.model import PythonEnvironment
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.serving import PythonPackage
 from shiplift.runtime.serving.packaging.python_backend import write_python_backend
 from shiplift.runtime.serving.triton.repository import write_package
 
@@ -37,6 +37,6 @@ class PythonMaker(RecordedMaker[ExportedPython]):
         if python.layer:
             self.work.store.fetch(python.layer, draft.tree / name_of(self.environment.digest))
 
-    def record(self, draft: Draft, common: dict[str, Any]) -> Package:  # noqa: ARG002 - the same for each draft
+    def record(self, draft: Draft, common: dict[str, Any]) -> PythonPackage:  # noqa: ARG002 - the same for each draft
         """The record, with the environment that servers need."""
-        return Package(**common, environment=self.environment)
+        return PythonPackage(**common, environment=self.environment)

@@ -2,10 +2,10 @@
 
 from shiplift.runtime.admission.inspection import Inspected
 from shiplift.runtime.families import asking
-from shiplift.runtime.families.fronts import FrontMaker
 from shiplift.runtime.families.graph.candidates import build_candidates
 from shiplift.runtime.families.graph.export import export_graph
 from shiplift.runtime.families.packaging.packages import judged_packages
+from shiplift.runtime.families.text.package import TextMaker
 from shiplift.runtime.families.told import converted
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
 from shiplift.runtime.model.text.tasks import GENERATION, IMAGE_TASKS, TEXT_FLAVORS
@@ -51,7 +51,7 @@ class TextFamily:
 
     def packages(self, work: Packaging[ExportedText]) -> Packages:
         """Each with the graph and the tokenizer."""
-        return judged_packages(work, FrontMaker(work))
+        return judged_packages(work, TextMaker(work))
 
     def told(self, exported: ExportedText) -> str:
         """How it was converted."""

@@ -99,7 +99,7 @@ class LocalProduction:
         """Unloads what was only needed for the move, and removes the files of versions that no longer serve."""
         name, state = serving_name(model), served(Path(self._site.home), model)
         unneeded = [_BESIDE, _BESIDE + TENSORS]
-        if state and not state.package.tensors:  # unlike the version before
+        if state and not state.package.graph_tensors:  # unlike the version before
             unneeded.append(TENSORS)
         with TritonClient(self._machine.grpc) as client:
             drop_models(client, self.repository, [name + ending for ending in unneeded])
@@ -123,9 +123,9 @@ class LocalProduction:
     def _beside(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
         progress(f"loading version {package.version} beside the one that serves")
         beside, home = name + _BESIDE, Path(self._site.home)
-        if package.companions:
-            note_companions(home, package.model, (*companions(home, package.model), *package.companions))
-        new = load_companions(client, tree, self.repository, package.companions)
+        if package.member_models:
+            note_companions(home, package.model, (*companions(home, package.model), *package.member_models))
+        new = load_companions(client, tree, self.repository, package.member_models)
         try:
             install_all(tree, self.repository, source=name, name=beside)
             for ending in package.endings:
@@ -205,7 +205,7 @@ def reinstall(site: Site, machine: Machine, package: Package, *, timeout_s: floa
             tree = ArtifactStore(site.artifacts_uri).fetch(package.repository, folder)
             prepare(site, package, tree)
             with TritonClient(machine.grpc) as client:
-                load_companions(client, tree, place.repository, package.companions)
+                load_companions(client, tree, place.repository, package.member_models)
                 install_all(tree, place.repository, source=name, name=name)
                 for ending in package.endings:
                     place.load_again(name + ending, timeout_s=timeout_s)

@@ -25,7 +25,7 @@ class Served(Record):
     @property
     def kept(self) -> tuple[str, ...]:
         """The companions that stay loaded: requests that the package before took may still be under way."""
-        return (*self.former, *self.package.companions)
+        return (*self.former, *self.package.member_models)
 
 
 def served(home: Path, model: str) -> Served | None:
@@ -52,8 +52,8 @@ def every_served(home: Path) -> Iterator[Served]:
 def note_served(home: Path, package: Package) -> None:
     """Notes that production serves a package now."""
     before = served(home, package.model)
-    moved = before is not None and before.package.companions != package.companions
-    former = () if before is None else before.package.companions if moved else before.former
+    moved = before is not None and before.package.member_models != package.member_models
+    former = () if before is None else before.package.member_models if moved else before.former
     write_atomically(_file(home, package.model), Served(package=package, former=former).model_dump_json())
 
 

@@ -66,7 +66,7 @@ class LocalStaging:
             install_all(tree, server.repository, source=name, name=name)
             with TritonClient(server.grpc) as client:
                 progress("loading and warming the model")
-                load_companions(client, tree, server.repository, package.companions)
+                load_companions(client, tree, server.repository, package.member_models)
                 seconds = sum(client.load(name + ending) for ending in package.endings)
                 golden = load_npz(tree / GOLDEN)
                 check_package(client, name, package, golden)
@@ -92,7 +92,7 @@ class LocalStaging:
         repository = Path(_server(deployment).repository)
         install(tree, repository, source=name, name=name + _BESIDE)
         with TritonClient(deployment.endpoint.grpc) as client:
-            load_companions(client, tree, repository, package.companions)
+            load_companions(client, tree, repository, package.member_models)
             client.load(name + _BESIDE)
         yield Staged(model=name + _BESIDE, endpoint=deployment.endpoint)
 

@@ -114,7 +114,7 @@ def test_the_graph_behind_the_texts_is_a_model_beside_it_with_golden_requests_of
 ) -> None:
     serving = Serving(tensors=True, labels=("short", "long"))
     (built,) = bench.package(offered(bench, engine), serving=serving).packages
-    assert built.tensors == bench.exported().signature
+    assert built.graph_tensors == bench.exported().signature
     tree = bench.store.fetch(built.repository, tmp_path / "tree")
     name, beside = sorted(path.name for path in tree.iterdir() if path.is_dir())
     assert beside == name + "--tensors"

@@ -108,7 +108,7 @@ def _triton(cluster: Cluster, members: Sequence[Member]) -> Object:
     """The server; it asks for the memory of all of its models, and for the CPU of one server with little load."""
     packages = [member.package for member in members]
     names = [serving_name(package.model) for package in packages]
-    load = [name for package in packages for name in (*package.companions, serving_name(package.model))]
+    load = [name for package in packages for name in (*package.member_models, serving_name(package.model))]
     ready = "/v2/health/ready"
     probes, beside = beside_server(cluster, packages, startup=ready, ready=ready)
     body = triton_container(cluster, packages[0], names, load=load, probes=probes, beside=[*beside, "--shared"])

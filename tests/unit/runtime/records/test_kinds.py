@@ -14,6 +14,7 @@ from shiplift.runtime.records.base import Record, identity
 from shiplift.runtime.records.kinds.contract import Contract, DeclaredGraph, DeclaredText
 from shiplift.runtime.records.kinds.exported import Exported, ExportedGraph, ExportedText
 from shiplift.runtime.records.kinds.union import Kinded
+from shiplift.runtime.records.serving import Champion, Package, PipelinePackage, Promotion, TextPackage
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.document import parse
 from tests.unit.examples import artifact, exported, signature
@@ -132,6 +133,62 @@ def test_a_contract_of_0_1_by_itself_is_not_guessed() -> None:
 def test_an_admitted_version_keeps_its_contract_s_kind() -> None:
     admitted = _admitted(DeclaredText(signature=signature(), example=artifact()))
     assert Admitted.model_validate_json(admitted.model_dump_json()) == admitted
+
+
+def _kind_of(name: str) -> str:
+    """The kind of a package by its name in the file; its states, buckets and tensors are what the rest says."""
+    return "graph" if name == "text without tensors or buckets" else name.split(maxsplit=1)[0]
+
+
+@pytest.mark.parametrize(("name", "old"), OLD["packages"].items())
+def test_a_package_of_0_1_is_read_as_its_kind_with_all_that_it_says(name: str, old: dict[str, Any]) -> None:
+    read = Package.model_validate(old)
+    assert read.kind == _kind_of(name)
+    written = json.loads(read.model_dump_json())
+    assert {field: value for field, value in old.items() if value and field not in written} == {}
+    assert {field: written[field] for field in written.keys() & old.keys()}.items() <= old.items()
+    assert Package.model_validate_json(read.model_dump_json()) == read
+
+
+@pytest.mark.parametrize("name", OLD["packages"])
+def test_a_revision_s_package_of_0_1_is_the_same_one(name: str) -> None:
+    """A `TritonRevision` has it without what is null."""
+    assert Package.model_validate(OLD["revision_packages"][name]) == Package.model_validate(OLD["packages"][name])
+
+
+@pytest.mark.parametrize("name", OLD["packages"])
+def test_whoever_serves_a_package_of_0_1_finds_what_it_needs(name: str) -> None:
+    old, read = OLD["packages"][name], Package.model_validate(OLD["packages"][name])
+    environment, tensors = read.python_environment, read.graph_tensors
+    assert (environment.model_dump(mode="json") if environment else None) == old["environment"]
+    assert (tensors.model_dump(mode="json") if tensors else None) == old["tensors"]
+    assert (read.stateful, list(read.member_models)) == (old["sequences"], old["companions"])
+    assert read.endings == (("", "--tensors") if old["tensors"] else ("",))
+    assert read.versions == [*(each["version"] for each in old["earlier"]["versions"]), 3]
+    if isinstance(read, PipelinePackage):
+        assert [member.model_dump(mode="json") for member in read.members] == old["members"]
+
+
+def test_a_promotion_and_a_champion_of_0_1_are_read() -> None:
+    promotion = Promotion.model_validate_json(json.dumps(OLD["promotion"]))
+    assert [promotion.package.kind, *(other.package.kind for other in promotion.others)] == ["graph", "python"]
+    assert promotion.package.needs.rate_limiter
+    assert Promotion.model_validate_json(promotion.model_dump_json()) == promotion
+    champion = Champion.model_validate_json(json.dumps(OLD["champion"]))
+    assert isinstance(champion.package, TextPackage)
+
+
+def test_a_package_of_0_1_that_is_of_two_kinds_is_refused() -> None:
+    with pytest.raises(ValidationError, match="tensors"):
+        Package.model_validate(OLD["packages"]["text"] | {"companions": ["a"], "environment": None} | {"members": []})
+
+
+def test_a_package_has_no_field_of_another_kind() -> None:
+    fields = {kind: set(member.model_fields) - set(Package.model_fields) for kind, member in Package.kinds.items()}
+    assert fields == {
+        "graph": {"sequences"}, "text": {"tensors"}, "image": {"tensors", "jpegs"}, "python": {"environment"},
+        "generation": set(), "pipeline": {"environment", "companions", "members"}, "decoder": set(),
+    }  # fmt: skip
 
 
 def _admitted(contract: Contract) -> Admitted:
