@@ -22,6 +22,7 @@ import onnx
 
 from benchmarks import model_analyzer
 from shiplift.pipelines.settings import Settings
+from shiplift.runtime.families import table
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.precision import quantization
@@ -219,7 +220,7 @@ def compare(name: str, module: Any, shape: tuple[int, ...], search_space: Search
     by_variant = {package.variant: package for package in packages.packages}
     ours = Point(by_variant[tuned.best.variant], tuned.best.config)
     environment = ServerEnvironment(Path(site.server_environment))
-    with open_workbench(site, packages, Serving(), search_space, Load()) as workbench:
+    with open_workbench(site, packages, Serving(), search_space, Load(), table.requests) as workbench:
         space = space_of(packages.packages, search_space, Serving(), workbench.bench.cores)
         brute, brute_trials, brute_seconds = brute_force(workbench, space)
         quick = analyzer(workbench, environment, brute.package, home / "quick", "quick")

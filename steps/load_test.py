@@ -18,6 +18,7 @@ from typing import Any
 from shiplift.runtime.base.errors import ArtifactCorrupt, DataInvalid, MeasurementFailed, ServerFailed
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.families import table
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.measure import comparing, requests, sweep
 from shiplift.runtime.measure.cancellations import cancelled
@@ -132,10 +133,10 @@ def load_test(
             if champion_side is not None:
                 report = _compared(test, challenger, champion_side, champion.version, report, comparison_target)
     raw = store.put_bytes(json_lines(test.raw))
-    shortened = requests.shortened(_golden(store, package), load) if package.signature.streamed else ""
-    notes = tuple(_notes(report, uncompared, recorded_requests, shortened))
-    table = store.put_bytes(_table(test.raw))
-    return report.model_copy(update={"uncompared": uncompared, "notes": notes, "raw": raw, "table": table})
+    note = "" if recorded_requests.file else table.requests(package, _golden(store, package), load).note
+    notes = tuple(_notes(report, uncompared, recorded_requests, note))
+    rows = store.put_bytes(_table(test.raw))
+    return report.model_copy(update={"uncompared": uncompared, "notes": notes, "raw": raw, "table": rows})
 
 
 def _table(runs: list[dict[str, Any]]) -> bytes:
@@ -281,7 +282,7 @@ def _write_requests(
         write_recorded(test.site, store, package, recorded_requests, test.load, path)
         return path
     load = requests.fitting(test.load, package.signature) if side == "champion" else test.load
-    return requests.write(test.generator, path, package, _golden(store, package), load)
+    return table.requests(package, _golden(store, package), load).write(test.generator, path, package.signature)
 
 
 def _golden(store: ArtifactStore, package: Package) -> Arrays:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.families import table
 from shiplift.runtime.records.measurement import Trial, Tuned
 from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.serving import Package, ServingConfig
@@ -54,7 +55,7 @@ def tune(
         MeasurementFailed: no configuration could be measured.
     """
     store = ArtifactStore(site.artifacts_uri)
-    with open_workbench(site, packages, serving, search_space, load, recorded_requests) as workbench:
+    with open_workbench(site, packages, serving, search_space, load, table.requests, recorded_requests) as workbench:
         bench = workbench.bench
         key = _digest(packages, load, recorded_requests, search_space, latency_target, bench.hardware)
         journal = Journal(Path(site.home) / "journal" / f"{key}.jsonl", Trial)

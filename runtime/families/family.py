@@ -4,19 +4,24 @@ from typing import Protocol, TypeVar
 
 from shiplift.runtime.admission.inspection import Inspected
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
+from shiplift.runtime.measure.requests import Requests
+from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.precision import Candidates
+from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.spec.measurement import Load
 from shiplift.runtime.spec.target import Target
 
 C = TypeVar("C", bound=Contract)
 E = TypeVar("E", bound=Exported)
+P = TypeVar("P", bound=Package)
 
 
-class Family(Protocol[C, E]):
+class Family(Protocol[C, E, P]):
     """A kind of model. `kind` is that of its records, `takes_images` says whether its data can be JPEG files."""
 
     kind: str
@@ -75,6 +80,14 @@ class Family(Protocol[C, E]):
             ArtifactCorrupt: a file is missing or altered.
             SpecInvalid: the spec asks for something that the model or the target lacks.
             StorageFull: no space is left.
+        """
+        ...
+
+    def requests(self, package: P, golden: Arrays, load: Load) -> Requests:
+        """What a load test sends to a package, made of its golden requests.
+
+        Raises:
+            DataInvalid: the spec's shapes do not fit the model.
         """
         ...
 

@@ -11,10 +11,14 @@ from shiplift.runtime.families.image.family import ImageFamily
 from shiplift.runtime.families.pipeline.family import PipelineFamily
 from shiplift.runtime.families.python.family import PythonFamily
 from shiplift.runtime.families.text.family import TextFamily
+from shiplift.runtime.measure.requests import Requests
+from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.union import Kinded
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.spec.measurement import Load
 
-FAMILIES: list[Family[Any, Any]] = [
+FAMILIES: list[Family[Any, Any, Any]] = [
     PipelineFamily(),
     GenerationFamily(),
     ImageFamily(),
@@ -24,7 +28,7 @@ FAMILIES: list[Family[Any, Any]] = [
 ]
 
 
-def recognised(inspected: Inspected) -> Family[Any, Any]:
+def recognised(inspected: Inspected) -> Family[Any, Any, Any]:
     """The first family that takes a version for one of its own.
 
     Raises:
@@ -43,6 +47,15 @@ def told(exported: Exported) -> str:
     return of(exported).told(exported)
 
 
-def of(record: Kinded) -> Family[Any, Any]:
-    """The family of a contract or of an exported model."""
+def requests(package: Package, golden: Arrays, load: Load) -> Requests:
+    """What a load test sends to a package, made of its golden requests.
+
+    Raises:
+        DataInvalid: the spec's shapes do not fit the model.
+    """
+    return of(package).requests(package, golden, load)
+
+
+def of(record: Kinded) -> Family[Any, Any, Any]:
+    """The family of a contract, an exported model or a package."""
     return {family.kind: family for family in FAMILIES}[record.kind]

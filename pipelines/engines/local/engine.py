@@ -14,7 +14,6 @@ from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound, ShipliftError, StackDown, Temporary
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import Unusable
-from shiplift.runtime.families import table
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.gates.story import story_of
 from shiplift.runtime.records.release import Event, ReleaseReport
@@ -196,6 +195,8 @@ class LocalEngine:
 
     def story(self, report: ReleaseReport) -> Story:
         """The records of a release, prepared for its report page."""
+        from shiplift.runtime.families import table  # noqa: PLC0415 - every family, and what each loads
+
         history = self.history(report)
         return story_of(history, table.told, config=server_config_or_reason(self.store(), history.package))
 

@@ -8,13 +8,18 @@ from shiplift.runtime.families.generation.package import GenerationMaker
 from shiplift.runtime.families.packaging.packages import judged_packages
 from shiplift.runtime.families.told import converted
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
+from shiplift.runtime.measure.requests import Requests, prompts, shortened
+from shiplift.runtime.model.generation.signature import ROOM
+from shiplift.runtime.model.tensors import Arrays, inputs_in
 from shiplift.runtime.model.text.tasks import GENERATION
 from shiplift.runtime.records.kinds.contract import DeclaredGeneration
 from shiplift.runtime.records.kinds.exported import Exported, ExportedGeneration
 from shiplift.runtime.records.precision import Candidate, Candidates
+from shiplift.runtime.records.serving import GenerationPackage
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.spec.measurement import Load
 from shiplift.runtime.spec.target import Target
 
 _UNSCORED = "Validation data are not used: the tokens that a model generates have no metric yet."
@@ -66,6 +71,11 @@ class GenerationFamily:
     def packages(self, work: Packaging[ExportedGeneration]) -> Packages:
         """One, with the engine and the weights."""
         return judged_packages(work, GenerationMaker(work))
+
+    def requests(self, package: GenerationPackage, golden: Arrays, load: Load) -> Requests:
+        """The example's prompts, with answers of as many tokens as the spec says and the context has room for."""
+        samples = prompts(inputs_in(golden, package.signature), load, golden.get(ROOM))
+        return Requests(samples=samples, note=shortened(golden, load))
 
     def told(self, exported: ExportedGeneration) -> str:
         """How it was converted."""

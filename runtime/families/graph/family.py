@@ -12,13 +12,17 @@ from shiplift.runtime.families.python.checks import check_python
 from shiplift.runtime.families.python.export import export_python
 from shiplift.runtime.families.told import converted
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
+from shiplift.runtime.measure.requests import Requests, synthetic, synthetic_sequences
+from shiplift.runtime.model.tensors import Arrays, inputs_in
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
 from shiplift.runtime.records.kinds.exported import Exported, ExportedGraph, ExportedPython
 from shiplift.runtime.records.model import FALL_BACK
 from shiplift.runtime.records.precision import Candidates
+from shiplift.runtime.records.serving import GraphPackage
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.spec.measurement import Load
 from shiplift.runtime.spec.target import Target
 
 _FELL_BACK = (
@@ -75,6 +79,13 @@ class GraphFamily:
     def packages(self, work: Packaging[ExportedGraph]) -> Packages:
         """Each with its graph."""
         return judged_packages(work, GraphMaker(work))
+
+    def requests(self, package: GraphPackage, golden: Arrays, load: Load) -> Requests:
+        """Samples like the example's, or sequences of them for a model with states."""
+        example, signature = inputs_in(golden, package.signature), package.signature
+        if package.sequences:
+            return Requests(sequences=synthetic_sequences(example, signature, load))
+        return Requests(samples=synthetic(example, signature, load))
 
     def told(self, exported: ExportedGraph) -> str:
         """How it was converted."""

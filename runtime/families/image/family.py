@@ -8,13 +8,17 @@ from shiplift.runtime.families.image.package import ImageMaker
 from shiplift.runtime.families.packaging.packages import judged_packages
 from shiplift.runtime.families.told import converted
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
+from shiplift.runtime.measure.requests import Requests, synthetic
+from shiplift.runtime.model.tensors import Arrays, inputs_in
 from shiplift.runtime.model.text.tasks import IMAGE_TASKS, TEXT_FLAVORS
 from shiplift.runtime.records.kinds.contract import DeclaredImage
 from shiplift.runtime.records.kinds.exported import Exported, ExportedImage
 from shiplift.runtime.records.precision import Candidates
+from shiplift.runtime.records.serving import ImagePackage
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.spec.measurement import Load
 from shiplift.runtime.spec.target import Target
 
 
@@ -55,6 +59,10 @@ class ImageFamily:
     def packages(self, work: Packaging[ExportedImage]) -> Packages:
         """Each with the graph and the decoding."""
         return judged_packages(work, ImageMaker(work))
+
+    def requests(self, package: ImagePackage, golden: Arrays, load: Load) -> Requests:
+        """The example's images."""
+        return Requests(samples=synthetic(inputs_in(golden, package.signature), package.signature, load))
 
     def told(self, exported: ExportedImage) -> str:
         """How it was converted."""

@@ -5,14 +5,17 @@ from shiplift.runtime.base.errors import PolicyRefused, SpecInvalid
 from shiplift.runtime.families import asking
 from shiplift.runtime.families.pipeline.package import package_pipeline
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
-from shiplift.runtime.model.tensors import dump_npz, load_npz
+from shiplift.runtime.measure.requests import Requests, split, whole
+from shiplift.runtime.model.tensors import Arrays, dump_npz, inputs_in, load_npz
 from shiplift.runtime.records.kinds.contract import DeclaredPipeline
 from shiplift.runtime.records.kinds.exported import Exported, ExportedPipeline
 from shiplift.runtime.records.model import PIPELINE
 from shiplift.runtime.records.precision import Candidate, Candidates
+from shiplift.runtime.records.serving import PipelinePackage
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.spec.measurement import Load
 from shiplift.runtime.spec.target import Target
 
 
@@ -77,6 +80,10 @@ class PipelineFamily:
     def packages(self, work: Packaging[ExportedPipeline]) -> Packages:
         """The bundle of its members, unless its score does not let it pass."""
         return package_pipeline(work)
+
+    def requests(self, package: PipelinePackage, golden: Arrays, _load: Load) -> Requests:
+        """The example's requests as they are: what a pipeline does depends on what it is asked."""
+        return Requests(samples=whole(split(inputs_in(golden, package.signature))))
 
     def told(self, _exported: ExportedPipeline) -> str:
         """That it is no model."""

@@ -9,13 +9,17 @@ from shiplift.runtime.families.python.export import export_python
 from shiplift.runtime.families.python.package import PythonMaker
 from shiplift.runtime.families.told import converted
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
+from shiplift.runtime.measure.requests import Requests, synthetic
+from shiplift.runtime.model.tensors import Arrays, inputs_in
 from shiplift.runtime.records.kinds.contract import DeclaredPython
 from shiplift.runtime.records.kinds.exported import Exported, ExportedPython
 from shiplift.runtime.records.model import PYTHON
 from shiplift.runtime.records.precision import Candidates
+from shiplift.runtime.records.serving import PythonPackage
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.spec.measurement import Load
 from shiplift.runtime.spec.target import Target
 
 
@@ -62,6 +66,10 @@ class PythonFamily:
     def packages(self, work: Packaging[ExportedPython]) -> Packages:
         """One, with its code."""
         return judged_packages(work, PythonMaker(work))
+
+    def requests(self, package: PythonPackage, golden: Arrays, load: Load) -> Requests:
+        """Samples like the example's."""
+        return Requests(samples=synthetic(inputs_in(golden, package.signature), package.signature, load))
 
     def told(self, exported: ExportedPython) -> str:
         """How it was asked, and in which environment."""

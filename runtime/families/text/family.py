@@ -8,13 +8,17 @@ from shiplift.runtime.families.packaging.packages import judged_packages
 from shiplift.runtime.families.text.package import TextMaker
 from shiplift.runtime.families.told import converted
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
+from shiplift.runtime.measure.requests import Requests, synthetic
+from shiplift.runtime.model.tensors import Arrays, inputs_in
 from shiplift.runtime.model.text.tasks import GENERATION, IMAGE_TASKS, TEXT_FLAVORS
 from shiplift.runtime.records.kinds.contract import DeclaredText
 from shiplift.runtime.records.kinds.exported import Exported, ExportedText
 from shiplift.runtime.records.precision import Candidates
+from shiplift.runtime.records.serving import TextPackage
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.spec.measurement import Load
 from shiplift.runtime.spec.target import Target
 
 
@@ -52,6 +56,10 @@ class TextFamily:
     def packages(self, work: Packaging[ExportedText]) -> Packages:
         """Each with the graph and the tokenizer."""
         return judged_packages(work, TextMaker(work))
+
+    def requests(self, package: TextPackage, golden: Arrays, load: Load) -> Requests:
+        """The example's texts."""
+        return Requests(samples=synthetic(inputs_in(golden, package.signature), package.signature, load))
 
     def told(self, exported: ExportedText) -> str:
         """How it was converted."""

@@ -31,6 +31,12 @@ class Kinded(Record):
                 base.kinds[cls.model_fields["kind"].default] = cls
 
     @classmethod
+    def parameter(cls) -> str:
+        """The name of the union: a step takes `exported`, whichever kind it is."""
+        unions = [base for base in cls.__mro__ if issubclass(base, Kinded) and base is not Kinded]
+        return super(Kinded, unions[-1]).parameter()
+
+    @classmethod
     def _is_member(cls) -> bool:
         return not cls.model_fields["kind"].is_required()
 
