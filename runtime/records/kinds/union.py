@@ -70,7 +70,10 @@ class Kinded(Record):
     @classmethod
     def _migrated(cls, old: dict[str, Any]) -> dict[str, Any]:
         """The fields of a record that 0.1 wrote: those that are empty and of another kind are left out."""
-        fields = cls._renamed(old | {"kind": cls._kind_of_old(old)})
+        try:
+            fields = cls._renamed(old | {"kind": cls._kind_of_old(old)})
+        except (AttributeError, KeyError, TypeError) as error:  # it is no such record at all
+            raise ValueError(f"a {cls.__name__} needs a `kind`, or the fields of 0.1: {error!r}") from error
         own = cls.kinds[fields["kind"]].model_fields
         return {name: value for name, value in fields.items() if name in own or not _is_empty(value)}
 

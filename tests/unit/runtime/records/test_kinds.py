@@ -179,6 +179,13 @@ def test_whoever_serves_a_package_of_0_1_finds_what_it_needs(name: str) -> None:
         assert [member.model_dump(mode="json") for member in read.members] == old["members"]
 
 
+@pytest.mark.parametrize("union", [Contract, Exported, Package])
+@pytest.mark.parametrize("other", [{}, {"signature": 1}, {"text": 1}, {"padding": "a", "signature": {}}, {"kind": []}])
+def test_what_is_no_such_record_is_refused_as_any_other_record_would(union: type[Kinded], other: Any) -> None:
+    with pytest.raises(ValidationError):
+        union.model_validate(other)
+
+
 def test_a_promotion_and_a_champion_of_0_1_are_read() -> None:
     promotion = Promotion.model_validate_json(json.dumps(OLD["promotion"]))
     assert [promotion.package.kind, *(other.package.kind for other in promotion.others)] == ["graph", "python"]
