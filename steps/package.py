@@ -3,26 +3,28 @@
 What is in it depends on the kind of model, so its family writes it. Precisions that can't pass are not packaged.
 """
 
-from shiplift.runtime.composition.incumbents import Members
+from shiplift.runtime.composition.incumbents import Incumbents
 from shiplift.runtime.families import table
 from shiplift.runtime.families.work import Packaging
 from shiplift.runtime.records.kinds.exported import Exported
-from shiplift.runtime.records.model import Datasets, ModelVersion
+from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.precision import Candidates
-from shiplift.runtime.records.serving import Champion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
-from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace
-from shiplift.runtime.spec.model import Data, Quality, Quantization
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.groups import Acceptance, ServingSpace
 from shiplift.runtime.spec.target import Target
 
 
 def package(
-    site: Site, target: Target, model_version: ModelVersion, exported: Exported, candidates: Candidates,
-    datasets: Datasets, quality: Quality, data: Data, search_space: SearchSpace, serving: Serving,
-    quantization: Quantization, champion: Champion, members: Members, score_target: ScoreTarget,
-) -> Packages:  # fmt: skip
+    site: Site,
+    target: Target,
+    model_version: ModelVersion,
+    exported: Exported,
+    candidates: Candidates,
+    acceptance: Acceptance,
+    serving_space: ServingSpace,
+    incumbents: Incumbents,
+) -> Packages:
     """One package per kept candidate that can pass, in their order, with the configuration that tuning starts from.
 
     Raises:
@@ -41,14 +43,14 @@ def package(
         version=model_version,
         exported=exported,
         candidates=candidates,
-        datasets=datasets,
-        data=data,
-        quality=quality,
-        score_target=score_target,
-        quantization=quantization,
-        search_space=search_space,
-        serving=serving,
-        champion=champion,
-        members=members,
+        datasets=acceptance.datasets,
+        data=acceptance.data,
+        quality=acceptance.quality,
+        score_target=acceptance.score_target,
+        quantization=acceptance.quantization,
+        search_space=serving_space.search_space,
+        serving=serving_space.serving,
+        champion=incumbents.champion,
+        members=incumbents.members,
     )
     return table.of(exported).packages(work)

@@ -18,10 +18,10 @@ from shiplift.runtime.spec.target import Target
 
 C = TypeVar("C", bound=Contract)
 E = TypeVar("E", bound=Exported)
-P = TypeVar("P", bound=Package)
+P_contra = TypeVar("P_contra", bound=Package, contravariant=True)
 
 
-class Family(Protocol[C, E, P]):
+class Family(Protocol[C, E, P_contra]):
     """A kind of model. `kind` is that of its records, `takes_images` says whether its data can be JPEG files."""
 
     kind: str
@@ -83,7 +83,7 @@ class Family(Protocol[C, E, P]):
         """
         ...
 
-    def requests(self, package: P, golden: Arrays, load: Load) -> Requests:
+    def requests(self, package: P_contra, golden: Arrays, load: Load) -> Requests:
         """What a load test sends to a package, made of its golden requests.
 
         Raises:

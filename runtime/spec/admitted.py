@@ -7,6 +7,7 @@ from pydantic import model_validator
 from shiplift.runtime.records.base import Sections
 from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.model import FALL_BACK, PIPELINE, PYTHON, Datasets, ModelVersion, RecordedRequests, Scan
+from shiplift.runtime.spec.groups import Acceptance, Requirements, ServingSpace
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load, ScoreTarget, SearchSpace, Slo
 from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
 from shiplift.runtime.spec.rules import Policy
@@ -38,6 +39,29 @@ class Admitted(Sections):
     score_target: ScoreTarget = ScoreTarget()
     serving: Serving
     rollout: Rollout
+
+    @property
+    def requirements(self) -> Requirements:
+        """What the gate judges by."""
+        return Requirements(
+            quality=self.quality, data=self.data, slo=self.slo, policy=self.policy, rollout=self.rollout
+        )
+
+    @property
+    def acceptance(self) -> Acceptance:
+        """What packaging judges precisions by."""
+        return Acceptance(
+            datasets=self.datasets,
+            data=self.data,
+            quality=self.quality,
+            score_target=self.score_target,
+            quantization=self.quantization,
+        )
+
+    @property
+    def serving_space(self) -> ServingSpace:
+        """What packaging configures."""
+        return ServingSpace(serving=self.serving, search_space=self.search_space)
 
     @model_validator(mode="before")
     @classmethod

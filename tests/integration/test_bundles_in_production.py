@@ -128,11 +128,11 @@ def test_only_the_bundles_that_serve_and_served_last_stay_loaded(tmp_path: Path)
         first, second, third = (place.bundle(version, version) for version in (1, 2, 3))
         for package in (first, second, third):
             place.move(package)
-        assert place.loaded() == {"chain", *second.companions, *third.companions}
+        assert place.loaded() == {"chain", *second.member_models, *third.member_models}
         assert {folder.name for folder in place.production.repository.iterdir()} == place.loaded()
         place.move(second)
         np.testing.assert_array_equal(request(place.server, "chain", {"x": ROWS})["six"], 6 * ROWS)
-        assert place.loaded() == {"chain", *second.companions, *third.companions}
+        assert place.loaded() == {"chain", *second.member_models, *third.member_models}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_bundle_that_does_not_work_leaves_nothing_behind(
         before = place.loaded()
         if fault == "file":
             tree = place.shelf.store.fetch(bad.repository, tmp_path / "broken")
-            (tree / bad.companions[-2] / "2" / "model.onnx").write_bytes(b"no model")
+            (tree / bad.member_models[-2] / "2" / "model.onnx").write_bytes(b"no model")
             bad = bad.model_copy(update={"repository": place.shelf.store.put_tree(tree)})
         with pytest.raises(error, match=message):
             place.production.move(bad, Rollout())

@@ -11,24 +11,21 @@ pytest.importorskip("openvino_genai", reason="the `generation` extra is not inst
 
 from shiplift.runtime.admission.examples import missing_example
 from shiplift.runtime.base.errors import ExportFailed, NotAdmitted
-from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.model.contracts import LoggedModel, read_model
 from shiplift.runtime.model.generation.signature import CHAT_SIGNATURE, ROOM, SIGNATURE
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.kinds.contract import DeclaredGeneration
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.model import Datasets, ModelVersion
-from shiplift.runtime.records.serving import Champion
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.document import parse
-from shiplift.runtime.spec.measurement import ScoreTarget
 from shiplift.runtime.spec.model import Conversion
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.export import export
-from shiplift.steps.package import package
 from shiplift.steps.quantize import quantize
 from tests.generating import CHAT_TEMPLATE, PROMPTS, llama_tokenizer, pipeline
+from tests.packages import packaged
 from tests.unit.examples import signature, site
 
 
@@ -121,10 +118,7 @@ def test_a_package_for_a_gpu_has_the_logged_weights_and_the_same_front(tmp_path:
     files = store.put_tree(tmp_path / "model")
     version = ModelVersion(name="writer", version=1, digest="d", flavor="transformers", files=files)
     offered = quantize(here, gpu, result, Datasets(), spec.data, spec.quantization)
-    made = package(
-        here, gpu, version, result, offered, Datasets(), spec.quality, spec.data, spec.search, spec.serving,
-        spec.quantization, Champion(), Members(), ScoreTarget(),
-    )  # fmt: skip
+    made = packaged(here, gpu, version, result, offered, serving=spec.serving, search_space=spec.search)
     (built,) = made.packages
     assert (built.engine, built.precision, built.nodes.gpus) == (engine, "bf16", 2)
     tree = store.fetch(built.repository, tmp_path / "package")

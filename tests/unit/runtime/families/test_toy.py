@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from shiplift.pipelines.engines.local import runner
 from shiplift.pipelines.graph import Pipeline, Stage
 from shiplift.runtime.base.errors import SpecInvalid
-from shiplift.runtime.composition.incumbents import Members
+from shiplift.runtime.composition.incumbents import Incumbents, Members
 from shiplift.runtime.families import table
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.kinds.contract import Contract
@@ -23,9 +23,9 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.document import parse
-from shiplift.runtime.spec.measurement import Load, ScoreTarget, SearchSpace
-from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.groups import Acceptance, ServingSpace
+from shiplift.runtime.spec.measurement import Load, ScoreTarget
+from shiplift.runtime.spec.model import Conversion, Data, Quantization
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.export import export
@@ -39,8 +39,8 @@ EXAMPLE = np.arange(12, dtype=np.float32).reshape(3, 4)
 STEPS = Pipeline(
     "toys",
     inputs=(
-        Site, Target, ModelVersion, Contract, Conversion, Datasets, Data, Quality, Quantization, SearchSpace, Serving,
-        Champion, Members, ScoreTarget,
+        Site, Target, ModelVersion, Contract, Conversion, Datasets, Data, Quantization, Acceptance, ServingSpace,
+        Incumbents,
     ),
     stages=(Stage(export), Stage(quantize), Stage(package)),
 )  # fmt: skip
@@ -96,8 +96,13 @@ def test_a_toy_goes_through_every_step_and_again_from_the_ledger(family: ToyFami
     contract = family.contract(inspected(signature=SIGNATURE, example=store.put_bytes(dump_npz({"toy": EXAMPLE}))))
     spec = parse("")
     given = (
-        here, Target(), version, contract, spec.export, Datasets(), spec.data, spec.quality, spec.quantization,
-        spec.search, spec.serving, Champion(), Members(), ScoreTarget(),
+        here, Target(), version, contract, spec.export, Datasets(), spec.data, spec.quantization,
+        Acceptance(
+            datasets=Datasets(), data=spec.data, quality=spec.quality, score_target=ScoreTarget(),
+            quantization=spec.quantization,
+        ),
+        ServingSpace(serving=spec.serving, search_space=spec.search),
+        Incumbents(champion=Champion(), members=Members()),
     )  # fmt: skip
     cache = Cache()
     ending, known = runner.run(STEPS, *given, release="toy-1", cache=cache)
