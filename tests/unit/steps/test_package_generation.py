@@ -100,7 +100,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(tmp_path: Path, monke
 
 
 def test_the_only_precision_is_fp32_and_validation_data_are_said_to_be_unused(tmp_path: Path) -> None:
-    model = exported(signature=SIGNATURE, generates=True)
+    model = exported(signature=SIGNATURE, kind="generation")
 
     def built(datasets: Datasets, target: Target | None = None) -> Candidates:
         return quantize(site(tmp_path), target or Target(), model, datasets, Data(), Quantization())
