@@ -11,7 +11,7 @@ from typing import TypeVar
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import TENSORS
 from shiplift.runtime.families.graph.answers import GraphAnswers
-from shiplift.runtime.families.packaging.maker import Answered, Draft
+from shiplift.runtime.families.packaging.draft import Answered, Draft
 from shiplift.runtime.model.golden import SAMPLES
 from shiplift.runtime.model.tensors import GRAPH, Arrays, batch_of, inputs_in, under
 from shiplift.runtime.precision import tensorrt_plans

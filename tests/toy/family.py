@@ -6,7 +6,7 @@ from shiplift.runtime.admission.inspection import Inspected
 from shiplift.runtime.families import asking
 from shiplift.runtime.families.graph.answers import GraphAnswers
 from shiplift.runtime.families.graph.export import export_graph
-from shiplift.runtime.families.packaging.maker import Draft
+from shiplift.runtime.families.packaging.draft import Draft
 from shiplift.runtime.families.packaging.packages import judged_packages
 from shiplift.runtime.families.told import converted
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shiplift.runtime.families.packaging.maker import Answered, Draft
+from shiplift.runtime.families.packaging.draft import Answered, Draft
 from shiplift.runtime.families.packaging.recorded import RecordedMaker
 from shiplift.runtime.model.generation.signature import ROOM
 from shiplift.runtime.model.golden import SAMPLES

@@ -9,7 +9,8 @@ from typing import Any
 
 from shiplift.runtime.confinement.policy import Limits
 from shiplift.runtime.confinement.workplace import Workplace
-from shiplift.runtime.families.packaging.maker import Answered, E, Maker
+from shiplift.runtime.families.packaging.draft import Answered
+from shiplift.runtime.families.packaging.maker import E, Maker
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.tensors import load_npz
 from shiplift.runtime.records.artifact import Artifact

@@ -6,7 +6,7 @@ from typing import Any
 
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.families.graph.answers import GraphAnswers
-from shiplift.runtime.families.packaging.maker import Draft
+from shiplift.runtime.families.packaging.draft import Draft
 from shiplift.runtime.model.sequences import hide_states
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.precision import tensorrt_plans

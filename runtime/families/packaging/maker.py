@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from shiplift.runtime.base.errors import SpecInvalid
-from shiplift.runtime.base.names import name_endings, serving_name
+from shiplift.runtime.base.names import name_endings
 from shiplift.runtime.confinement.policy import Limits
 from shiplift.runtime.confinement.workplace import Workplace
+from shiplift.runtime.families.packaging.draft import Answered, Draft, common_fields, described
 from shiplift.runtime.families.work import Packaging
 from shiplift.runtime.model.golden import SAMPLES
 from shiplift.runtime.model.tensors import Arrays, batch_of, inputs_in, load_npz
@@ -24,35 +25,9 @@ from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.search import buckets
 from shiplift.runtime.search.space import first_config
 from shiplift.runtime.serving.packaging.earlier_versions import Incumbent, Successor, add_earlier
-from shiplift.runtime.serving.triton.config import ModelDescription, server_needs
 from shiplift.runtime.serving.triton.repository import golden_arrays
 
 E = TypeVar("E", bound=Exported)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answered:
-    """A candidate's answers to the golden requests, and what is proven about padding if the spec asks for buckets."""
-
-    outputs: Arrays
-    padding: Padding | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Draft:
-    """A package in the making: `folder` is scratch space, `tree` becomes the package, `model` is the candidate's.
-
-    `described` is what its configuration says. `inputs` are the example's, `golden` the golden requests.
-    """
-
-    folder: Path
-    tree: Path
-    model: Path
-    candidate: Candidate
-    described: ModelDescription
-    inputs: Arrays
-    golden: Arrays
-    answered: Answered
 
 
 @dataclass(frozen=True)
@@ -173,7 +148,7 @@ class Maker(ABC, Generic[E]):
             endings=name_endings(tensors=work.serving.tensors),
         )
         earlier = add_earlier(successor, incumbent, work.serving.version_policy)
-        common = self._common(draft) | {"earlier": earlier, "repository": work.store.put_tree(draft.tree)}
+        common = common_fields(work, draft) | {"earlier": earlier, "repository": work.store.put_tree(draft.tree)}
         shutil.rmtree(folder)
         return self.record(draft, common)
 
@@ -188,53 +163,8 @@ class Maker(ABC, Generic[E]):
             tree=folder / "package",
             model=model,
             candidate=candidate,
-            described=self._described(candidate, signature, states, answered.padding),
+            described=described(self.work, self.config, candidate, signature, states, answered.padding),
             inputs=inputs,
             golden=golden,
             answered=answered,
         )
-
-    def _described(
-        self, candidate: Candidate, signature: Signature, states: Mapping[str, TensorSpec], padding: Padding | None
-    ) -> ModelDescription:
-        work, target = self.work, self.work.target
-        first = buckets.declared(work.serving.lengths) if padding and padding.buckets else ()
-        return ModelDescription(
-            name=serving_name(work.version.name),
-            version=work.version.version,
-            signature=signature,
-            states=states,
-            config=self.config.model_copy(update={"buckets": first}),
-            serving=work.serving,
-            padding=padding,
-            gpu=target.gpu,
-            engine=candidate.engine,
-            precision=candidate.precision,
-            profiles=target.profiles,
-            tensorrt=target.tensorrt,
-            gpus=target.gpus,
-            instance_groups=target.instance_groups,
-        )
-
-    def _common(self, draft: Draft) -> dict[str, Any]:
-        """The fields of every package, but for its files."""
-        work, candidate, candidates = self.work, draft.candidate, self.work.candidates
-        return {
-            "target": work.target.name,
-            "server": work.target.server,
-            "model": work.version.name,
-            "version": work.version.version,
-            "engine": candidate.engine,
-            "precision": candidate.precision,
-            "config": draft.described.config,
-            "signature": draft.described.signature,
-            "score": candidate.score,
-            "resamples": candidate.resamples,
-            "samples": candidate.samples,
-            "slices": candidate.slices,
-            "metric": candidates.metric,
-            "validation": candidates.validation,
-            "padding": draft.answered.padding,
-            "nodes": work.target.nodes,
-            "needs": server_needs(work.serving, work.target.server),
-        }

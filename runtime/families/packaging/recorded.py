@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from shiplift.runtime.confinement.policy import Limits
 from shiplift.runtime.confinement.workplace import Workplace
-from shiplift.runtime.families.packaging.maker import Answered, E, Maker
+from shiplift.runtime.families.packaging.draft import Answered
+from shiplift.runtime.families.packaging.maker import E, Maker
 from shiplift.runtime.model.golden import SAMPLES
 from shiplift.runtime.model.tensors import batch_of
 from shiplift.runtime.records.precision import Candidate

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shiplift.runtime.families.packaging.maker import Draft
+from shiplift.runtime.families.packaging.draft import Draft
 from shiplift.runtime.families.packaging.recorded import RecordedMaker
 from shiplift.runtime.model.python.layers import name_of
 from shiplift.runtime.records.kinds.exported import ExportedPython

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shiplift.runtime.families.fronts import FrontMaker
-from shiplift.runtime.families.packaging.maker import Draft
+from shiplift.runtime.families.packaging.draft import Draft
 from shiplift.runtime.records.kinds.exported import ExportedText
 from shiplift.runtime.records.serving import TextPackage
 

@@ -15,6 +15,7 @@ from shiplift.runtime.records.kinds.contract import Contract, DeclaredGraph, Dec
 from shiplift.runtime.records.kinds.exported import Exported, ExportedGraph, ExportedText
 from shiplift.runtime.records.kinds.union import Kinded
 from shiplift.runtime.records.serving import Champion, Package, PipelinePackage, Promotion, TextPackage
+from shiplift.runtime.serving.triton.served import Served
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.document import parse
 from tests.unit.examples import artifact, exported, signature
@@ -186,13 +187,15 @@ def test_what_is_no_such_record_is_refused_as_any_other_record_would(union: type
         union.model_validate(other)
 
 
-def test_a_promotion_and_a_champion_of_0_1_are_read() -> None:
+def test_what_production_keeps_of_0_1_is_read() -> None:
     promotion = Promotion.model_validate_json(json.dumps(OLD["promotion"]))
     assert [promotion.package.kind, *(other.package.kind for other in promotion.others)] == ["graph", "python"]
     assert promotion.package.needs.rate_limiter
     assert Promotion.model_validate_json(promotion.model_dump_json()) == promotion
     champion = Champion.model_validate_json(json.dumps(OLD["champion"]))
     assert isinstance(champion.package, TextPackage)
+    pipeline = Served.model_validate_json(json.dumps({"package": OLD["packages"]["pipeline"], "former": ["old-1"]}))
+    assert pipeline.kept == ("old-1", "find-1a2b", "read-1a2b")
 
 
 def test_a_package_of_0_1_that_is_of_two_kinds_is_refused() -> None:
