@@ -35,7 +35,8 @@ from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.precision import evaluation
 from shiplift.runtime.precision.timing import RunnableCandidate
-from shiplift.runtime.records.model import Datasets, Exported, Isolation
+from shiplift.runtime.records.kinds.exported import ExportedGraph
+from shiplift.runtime.records.model import Datasets, Isolation
 from shiplift.runtime.records.precision import Candidates, Engine, Precision
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.site import Machine, Site
@@ -159,7 +160,7 @@ def ladder(subject: Subject, site: Site) -> tuple[dict[str, Side], dict[str, Any
 def _candidates(subject: Subject, site: Site, store: ArtifactStore) -> Candidates:
     signature = signature_of(onnx.load(subject.file))
     example = {f"input/{name}": array[:4] for name, array in subject.validation.items()}
-    exported = Exported(
+    exported = ExportedGraph(
         model=store.put_tree(subject.file.parent), signature=signature, opset=20, parity=(),
         graph=graph_digest(subject.file),
         reference=store.put_bytes(dump_npz(example)),

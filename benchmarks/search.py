@@ -22,13 +22,14 @@ import onnx
 
 from benchmarks import model_analyzer
 from shiplift.pipelines.settings import Settings
+from shiplift.runtime.families import table
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.precision import quantization
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.precision import Engine, Precision
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.serving import GraphPackage, Package
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.verdict import Packages
@@ -136,7 +137,7 @@ def _package(
         golden = golden_arrays(example, answers)
         write_package(tree, description, file.parent, "bundled", example=example, golden=golden)
         repository: Artifact = ArtifactStore(site.artifacts_uri).put_tree(tree)
-    return Package(
+    return GraphPackage(
         target="local-cpu", server="bundled", model=name, version=1, engine=engine, precision=precision,
         config=first, repository=repository, signature=signature,
     )  # fmt: skip
@@ -219,7 +220,7 @@ def compare(name: str, module: Any, shape: tuple[int, ...], search_space: Search
     by_variant = {package.variant: package for package in packages.packages}
     ours = Point(by_variant[tuned.best.variant], tuned.best.config)
     environment = ServerEnvironment(Path(site.server_environment))
-    with open_workbench(site, packages, Serving(), search_space, Load()) as workbench:
+    with open_workbench(site, packages, Serving(), search_space, Load(), table.requests) as workbench:
         space = space_of(packages.packages, search_space, Serving(), workbench.bench.cores)
         brute, brute_trials, brute_seconds = brute_force(workbench, space)
         quick = analyzer(workbench, environment, brute.package, home / "quick", "quick")

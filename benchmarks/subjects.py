@@ -18,8 +18,8 @@ from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.names import release_name, serving_name
+from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.measurement import Tuned
-from shiplift.runtime.records.model import Exported
 from shiplift.runtime.records.precision import Candidates
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.store.artifacts import ArtifactStore

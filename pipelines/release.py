@@ -5,6 +5,9 @@ from dataclasses import replace
 from shiplift.pipelines import pods
 from shiplift.pipelines.graph import FanOut, Pipeline, Placement, Stage
 from shiplift.runtime.admission.inspection import INSPECT
+from shiplift.runtime.families.graph.candidates import BUILD
+from shiplift.runtime.families.graph.export import CONVERT
+from shiplift.runtime.families.packaging.packages import ANSWER
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.reinstate import reinstate
@@ -13,14 +16,14 @@ from shiplift.runtime.targets import machine
 from shiplift.steps.admit import admit
 from shiplift.steps.conclude import conclude
 from shiplift.steps.deploy import deploy
-from shiplift.steps.export import CONVERT, export
+from shiplift.steps.export import export
 from shiplift.steps.find_champion import find_champion
 from shiplift.steps.find_targets import find_targets
 from shiplift.steps.gate import gate
 from shiplift.steps.load_test import load_test
-from shiplift.steps.package import ANSWER, package
+from shiplift.steps.package import package
 from shiplift.steps.promote import promote
-from shiplift.steps.quantize import BUILD, quantize
+from shiplift.steps.quantize import quantize
 from shiplift.steps.rollback import rollback
 from shiplift.steps.tune import tune
 

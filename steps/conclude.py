@@ -5,23 +5,23 @@ registry is down, the release ends all the same.
 """
 
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from markupsafe import escape
-
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.storage import write_atomically
-from shiplift.runtime.gates.report import Story, render
+from shiplift.runtime.families import table
+from shiplift.runtime.gates.outcome import metrics_of, not_served, outcome_of
+from shiplift.runtime.gates.page import page_of
+from shiplift.runtime.gates.report import Story
 from shiplift.runtime.gates.story import story_of
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.release import Ending, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.records.verdict import Check, Outcome, Verdict
+from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.serving.dependents import release_dependents
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.serving.staging import staging
@@ -42,11 +42,9 @@ def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> 
     staging(site, request.model, request.version).end()
     ledger = Ledger(site, request)
     story = _story(site, ledger, ending)
-    report = _report(site, request, trigger, ending, story)
-    folder = Path(site.home) / "releases" / ending.release
-    page = folder / "report.html"
-    report = report.model_copy(update={"report": str(page)})
-    html = _page(report, story)
+    page = Path(site.home) / "releases" / ending.release / "report.html"
+    report = _report(site, request, trigger, ending, story).model_copy(update={"report": str(page)})
+    html = page_of(report, story)
     write_atomically(page, html)
     with _registry_may_be_down():
         _publish(ledger, request, trigger, report, story, html)
@@ -54,17 +52,6 @@ def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> 
         with _registry_may_be_down():
             release_dependents(site, request.model, request.version, ledger.registry)
     return report
-
-
-def _page(report: ReleaseReport, story: Story) -> str:
-    """The report's page; if that can't be made, a plain one, since the release has ended all the same."""
-    try:
-        return render(report, story)
-    except Exception as error:  # a bug of ours: it must not turn a promoted release into a failed one
-        traceback.print_exception(error)
-        why = f"This page could not be made ({type(error).__name__}: {error}). The release as JSON:"
-        text = escape(f"{why}\n\n{report.model_dump_json(indent=1)}")
-        return f"<!doctype html><meta charset=utf-8><title>{escape(report.release)}</title><pre>{text}</pre>\n"
 
 
 class _AvailableHistory(History):
@@ -80,17 +67,17 @@ class _AvailableHistory(History):
 def _story(site: Site, ledger: Ledger, ending: Ending) -> Story:
     history = _AvailableHistory(ledger, ending.stages, ending.givers)
     config = server_config_or_reason(ArtifactStore(site.artifacts_uri), history.package)
-    return story_of(history, config=config, champion_config=_champion_config(site, ledger, history.last(Verdict)))
+    before = _champion_config(site, ledger, history.last(Verdict))
+    return story_of(history, table.told, config=config, champion_config=before)
 
 
 def _champion_config(site: Site, ledger: Ledger, verdict: Verdict | None) -> str:
     """The configuration of the champion that it was compared with; empty if there is none or it can't be read."""
-    evidence = verdict.evidence if verdict else None
-    if evidence is None or evidence.champion is None:
+    champion = verdict.evidence.champion if verdict and verdict.evidence else None
+    if champion is None:
         return ""
     with _registry_may_be_down():
-        version = evidence.champion.version
-        request = Request(model=ledger.model, version=version)
+        request = Request(model=ledger.model, version=champion.version)
         promotion = Ledger(site, request, registry=ledger.registry).promotion()
         if promotion:
             return server_config(ArtifactStore(site.artifacts_uri), promotion.package)
@@ -99,12 +86,10 @@ def _champion_config(site: Site, ledger: Ledger, verdict: Verdict | None) -> str
 
 def _report(site: Site, request: Request, trigger: Trigger, ending: Ending, story: Story) -> ReleaseReport:
     promoted = any(run.name == "promote" and run.outcome == "ok" for run in ending.stages)
-    outcome, code, reason = _outcome(ending, promoted=promoted)
+    outcome, code, reason = outcome_of(ending, promoted=promoted)
     now = time.time()
-    measured = sum(run.measured_seconds for run in ending.stages)
     registered = story.admitted.model_version.registered_at if story.admitted else 0.0
     since = registered if trigger.kind == "webhook" and registered else trigger.requested_at or ending.started_at
-    checks: tuple[Check, ...] = ending.verdict.checks if ending.verdict else ()
     return ReleaseReport(
         model=request.model,
         version=request.version,
@@ -112,39 +97,21 @@ def _report(site: Site, request: Request, trigger: Trigger, ending: Ending, stor
         alias=CHAMPION if promoted else "",
         endpoint=production(site).endpoint(request.model) if promoted else None,
         stages=ending.stages,
-        checks=checks,
+        checks=ending.verdict.checks if ending.verdict else (),
         release=ending.release,
         reason=reason,
         exit_code=code,
         failure=ending.failure,
         seconds=round(now - ending.started_at, 3),
         since_request_seconds=round(now - since, 3),
-        overhead_seconds=round(now - since - measured, 3),
+        overhead_seconds=round(now - since - sum(run.measured_seconds for run in ending.stages), 3),
         trigger=trigger.kind,
         commit=trigger.commit,
         serving_target=next(iter(story.deployed), ""),
         serving_beside=story.deployed[1:],
-        not_served=_not_served(ending, story.deployed),
+        not_served=not_served(ending, story.deployed),
         left_out=dict(story.left_out),
     )
-
-
-def _not_served(ending: Ending, deployed: tuple[str, ...]) -> tuple[str, ...]:
-    """The targets that a stage ran for or was skipped for, except the deployed ones."""
-    names = dict.fromkeys(run.target for run in ending.stages if run.target)
-    return tuple(name for name in names if name not in deployed) if deployed else ()
-
-
-def _outcome(ending: Ending, *, promoted: bool) -> tuple[Outcome, int, str]:
-    if ending.failure:
-        outcome = Outcome.FAIL if ending.failure.about_model else Outcome.INCONCLUSIVE
-        return outcome, ending.failure.exit_code, ending.failure.message
-    verdict: Verdict | None = ending.verdict
-    if verdict and verdict.outcome is not Outcome.PASS:
-        return verdict.outcome, verdict.outcome.exit_code, "; ".join(verdict.reasons)
-    if promoted:
-        return Outcome.PASS, Outcome.PASS.exit_code, "every check passed"
-    return Outcome.INCONCLUSIVE, ShipliftError.exit_code, "it did not finish"
 
 
 def _publish(
@@ -158,7 +125,7 @@ def _publish(
     registry.write_text(run_id, page, html)
     if story.config:
         registry.write_text(run_id, path_of(report.release, "config.pbtxt"), story.config)
-    registry.metrics(run_id, **dict(_metrics(report)))
+    registry.metrics(run_id, **dict(metrics_of(report)))
     registry.tag(
         request.model,
         request.version,
@@ -170,12 +137,6 @@ def _publish(
         report_link=registry.link(run_id, page),
         **({"commit": trigger.commit} if trigger.commit else {}),
     )
-
-
-def _metrics(report: ReleaseReport) -> Iterator[tuple[str, float]]:
-    for check in report.checks:
-        if check.measured is not None and check.measured == check.measured and abs(check.measured) != float("inf"):
-            yield check.name.replace(" ", "_"), check.measured
 
 
 @contextmanager

@@ -1,21 +1,22 @@
 """The gate: every check of the spec against the measurements. Pure: the same records always give the same verdict."""
 
 from shiplift.runtime.gates import policy as gates
+from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.measurement import LoadReport
-from shiplift.runtime.records.model import Exported
 from shiplift.runtime.records.serving import Champion, Deployment
 from shiplift.runtime.records.verdict import Verdict
-from shiplift.runtime.spec.measurement import Slo
-from shiplift.runtime.spec.model import Data, Quality
-from shiplift.runtime.spec.rules import Policy
-from shiplift.runtime.spec.serving_settings import Rollout
+from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.target import Fleet
 
 
 def gate(
-    quality: Quality, data: Data, slo: Slo, policy: Policy, exported: Exported, deployment: Deployment,
-    load_report: LoadReport, champion: Champion, fleet: Fleet, rollout: Rollout,
-) -> Verdict:  # fmt: skip
+    requirements: Requirements,
+    exported: Exported,
+    deployment: Deployment,
+    load_report: LoadReport,
+    champion: Champion,
+    fleet: Fleet,
+) -> Verdict:
     """Checks parity, accuracy, latency, throughput, failures and memory, against limits and against the champion.
 
     Each target that serves is checked. A warning names the fleet's targets that don't. The verdict carries its
@@ -23,6 +24,4 @@ def gate(
     """
     others = tuple(target.name for target in fleet.targets if target.name not in deployment.targets)
     evidence = gates.evidence_of(exported, deployment, load_report, champion, others)
-    return gates.verdict(
-        evidence, gates.GateLimits(quality=quality, data=data, slo=slo, policy=policy, rollout=rollout)
-    )
+    return gates.verdict(evidence, requirements)

@@ -5,13 +5,12 @@ long ones. Every trial is stored at once, so a killed search resumes where it st
 the next version's search starts, even on a cluster, where a pod's home is empty.
 """
 
-import hashlib
-import json
 import time
 from pathlib import Path
 
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.families import table
 from shiplift.runtime.records.measurement import Trial, Tuned
 from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.serving import Package, ServingConfig
@@ -20,6 +19,7 @@ from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.search.bench import Bench
 from shiplift.runtime.search.buckets import lengths_sent
 from shiplift.runtime.search.goal import goal_of
+from shiplift.runtime.search.keys import digest_of, history_key
 from shiplift.runtime.search.lateness import late_after_ms
 from shiplift.runtime.search.planner import Search
 from shiplift.runtime.search.space import Point, space_of
@@ -54,11 +54,11 @@ def tune(
         MeasurementFailed: no configuration could be measured.
     """
     store = ArtifactStore(site.artifacts_uri)
-    with open_workbench(site, packages, serving, search_space, load, recorded_requests) as workbench:
+    with open_workbench(site, packages, serving, search_space, load, table.requests, recorded_requests) as workbench:
         bench = workbench.bench
-        key = _digest(packages, load, recorded_requests, search_space, latency_target, bench.hardware)
+        key = digest_of(packages, load, recorded_requests, search_space, latency_target, bench.hardware)
         journal = Journal(Path(site.home) / "journal" / f"{key}.jsonl", Trial)
-        learned = Path(site.home) / "journal" / _history_key(packages, target, bench.hardware)
+        learned = Path(site.home) / "journal" / history_key(packages, target, bench.hardware)
         with tuning_cache(site, f"best configurations of {learned.name}", learned):
             history = Journal(learned / "best.jsonl", Trial)
             space = space_of(packages.packages, search_space, serving, bench.cores, workbench.lengths)
@@ -135,20 +135,3 @@ def _packaged(store: ArtifactStore, bench: Bench, package: Package, best: Trial,
 
 def _trial_key(package: Package, config: ServingConfig) -> str:
     return f"{package.repository.sha256[:16]} {describe(config)}"
-
-
-def _digest(
-    packages: Packages, load: Load, recorded: RecordedRequests, space: SearchSpace, latency_target: LatencyTarget,
-    hardware: list[object],
-) -> str:  # fmt: skip
-    """Everything that makes measurements comparable: the packages, how they are measured, and the hardware."""
-    method = [load.protocol, load.seed, space.window_ms, space.max_concurrency, latency_target.p99_ms, space.memory_mb]
-    sent = [load.batch, [shape.model_dump() for shape in load.shapes], recorded.file.sha256 if recorded.file else ""]
-    parts = [[p.repository.sha256 for p in packages.packages], method, sent, hardware]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
-
-
-def _history_key(packages: Packages, target: Target, hardware: list[object]) -> str:
-    """The key of the best configurations: the model, the target and the hardware they were measured on."""
-    parts = [packages.packages[0].model, target.name, *hardware]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]

@@ -33,7 +33,7 @@ from shiplift.runtime.planning.plan import plan
 from shiplift.runtime.planning.profiles import Configuration, Profiles, StepProfile
 from shiplift.runtime.planning.scenario import Graph, graph_of
 from shiplift.runtime.records.measurement import LoadPoint
-from shiplift.runtime.records.serving import Package, ServingConfig
+from shiplift.runtime.records.serving import GraphPackage, Package, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.bundles.repository import write_bundle
 from shiplift.runtime.serving.machine.server import private_server
@@ -131,7 +131,7 @@ class Lab:
             )
             tree = write_package(work / "package", described, work / "onnx", "bundled", example={}, golden={})
             repository = self.store.put_tree(tree)
-        return Package(
+        return GraphPackage(
             target="local-cpu", server="bundled", model=name, version=1, precision="fp32", config=config,
             repository=repository, signature=described.signature,
         )  # fmt: skip

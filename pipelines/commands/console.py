@@ -42,8 +42,9 @@ class SafeConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """The segments of a renderable, with their text escaped; rich's own controls and styles stay."""
         for segment in super().render(renderable, options):
-            safe = segment.text if segment.control else printable(segment.text, lines=True)
-            yield segment if safe == segment.text else Segment(safe, segment.style)
+            text = segment.text
+            safe = text if segment.control else printable(text, lines=True)
+            yield segment if safe == text else Segment(safe, segment.style)
 
 
 stderr = SafeConsole(stderr=True, highlight=False)

@@ -55,7 +55,7 @@ def inspect(
         "tabular": logged.tabular,
         "states": logged.states,
         "requirements": list(logged.requirements),
-        "generates": logged.generates,
+        "task": logged.task,
         "code": list(code),
         "notes": notes,
         "scan": scan.model_dump(mode="json"),

@@ -41,7 +41,8 @@ _PARSERS = ("modelaudit", "modelaudit-picklescan", "onnx", "numpy", "PyYAML")  #
 class Inspected:
     """What the sandbox read of a version: its scan, and its contract with the input example, stored as NPZ.
 
-    `states` maps each input that takes a state to the output with its next value. `code` are a pipeline's Python files.
+    `states` maps each input that takes a state to the output with its next value. `task` is that of a model of Hugging
+    Face, `code` are a pipeline's Python files.
     """
 
     scan: Scan
@@ -50,7 +51,7 @@ class Inspected:
     tabular: bool
     states: dict[str, str]
     requirements: tuple[str, ...]
-    generates: bool
+    task: str
     code: tuple[str, ...]
     notes: tuple[str, ...]
     example: Artifact
@@ -122,7 +123,7 @@ def _inspected(answer: dict[str, Any], example: Callable[[], Artifact]) -> Inspe
             tabular=bool(answer["tabular"]),
             states={str(name): str(output) for name, output in answer["states"].items()},
             requirements=tuple(str(requirement) for requirement in answer["requirements"]),
-            generates=bool(answer["generates"]),
+            task=str(answer["task"]),
             code=tuple(str(path) for path in answer["code"]),
             notes=tuple(str(note) for note in answer["notes"]),
             example=example(),

@@ -1,10 +1,13 @@
 """The site's policy above every spec: a version's author writes the spec, whoever runs the site writes the policy."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from shiplift.runtime.base.errors import PolicyRefused
-from shiplift.runtime.records.site import SitePolicy
+from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused
+from shiplift.runtime.base.files import Irregular, regular_files
+from shiplift.runtime.records.site import Site, SitePolicy
 from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.spec.serving_settings import Metrics
 
 
 def check(policy: SitePolicy, spec: ReleaseSpec) -> None:
@@ -48,3 +51,40 @@ def _numbers(policy: SitePolicy, spec: ReleaseSpec) -> Iterator[str]:
             yield f"{section}.{field} is {value:g}, the limit is {limit:g} (`policy.{name}`)"
     if len(spec.targets) > policy.targets:
         yield f"the number of targets is {len(spec.targets)}, the limit is {policy.targets} (`policy.targets`)"
+
+
+def check_site(site: Site, spec: ReleaseSpec) -> None:
+    """Whether a spec stays within a site's policy, and asks for nothing that its place can't give.
+
+    Raises:
+        PolicyRefused: it does not stay within the policy.
+        NotAdmitted: production runs without what it asks for.
+    """
+    check(site.policy, spec)
+    if spec.serving.rate_limiter and not site.place.rate_limiter:
+        raise NotAdmitted(
+            "the spec asks for `serving.rate_limiter`, but production runs without Triton's rate limiter",
+            do="Start it with `shiplift up --rate-limiter`, or leave that section out.",
+        )
+    if spec.serving.metrics != Metrics() and site.place.one_server:
+        raise NotAdmitted(
+            "the spec has `serving.metrics`, but here one server serves all models",
+            do="Leave that out, and set them for all: `shiplift up --metrics-interval-ms`, `--metrics-quantile`.",
+        )
+
+
+def check_size(folder: Path, limit_mb: float) -> None:
+    """Whether a model's files are plain and not too large.
+
+    Raises:
+        NotAdmitted: they are not.
+    """
+    try:
+        size = sum(file.size_bytes for file in regular_files(folder))
+    except Irregular as error:
+        raise NotAdmitted(f"the model's files can't be admitted: {error}", do="Log plain files and folders.") from error
+    if size > limit_mb * 2**20:
+        raise NotAdmitted(
+            f"the model's files have {size / 2**20:.0f} MiB, the limit is {limit_mb:.0f} MiB",
+            do="Raise `admission.max_size_mb` in the spec, or register a smaller model.",
+        )

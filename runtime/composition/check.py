@@ -63,7 +63,7 @@ def _members(spec: PipelineSpec, members: Mapping[str, Package | Unusable]) -> I
             yield at, f"no step runs the member {name!r}", "Leave it out, or use it in a step."
         if isinstance(member, Unusable):
             yield at, member.what, member.do
-        elif member is not None and member.sequences:
+        elif member is not None and member.stateful:
             yield at, f"{member.model!r} keeps states between requests, and a pipeline does not", "Use another model."
     servers = {name: member.server for name, member in members.items() if isinstance(member, Package)}
     if len(set(servers.values())) > 1:

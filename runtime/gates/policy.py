@@ -8,7 +8,6 @@ rules; they have their own names because every release has them.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 
 from shiplift.runtime.gates.checks import Reading, check, check_limit
 from shiplift.runtime.gates.comparison import speed_checks, worse_reading
@@ -22,28 +21,17 @@ from shiplift.runtime.gates.quality import (
     scored,
 )
 from shiplift.runtime.precision.scoring.estimates import score_of, slice_of
+from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport, Streaming
-from shiplift.runtime.records.model import Exported
 from shiplift.runtime.records.serving import Champion, Deployment, which_targets_serve
 from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict
+from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.measurement import Slo
-from shiplift.runtime.spec.model import Data, Quality
+from shiplift.runtime.spec.model import Quality
 from shiplift.runtime.spec.rules import Policy, Rule
-from shiplift.runtime.spec.serving_settings import Rollout
 
 
-@dataclass(frozen=True, kw_only=True)
-class GateLimits:
-    """All limits that a release is judged by."""
-
-    quality: Quality
-    data: Data
-    slo: Slo
-    policy: Policy
-    rollout: Rollout = field(default_factory=Rollout)
-
-
-def judge(evidence: Evidence, limits: GateLimits) -> tuple[Check, ...]:
+def judge(evidence: Evidence, limits: Requirements) -> tuple[Check, ...]:
     """All checks of the evidence against the limits; a pure function."""
     challenger, champion, load = evidence.challenger, evidence.champion, evidence.load_report
     own = (
@@ -60,7 +48,7 @@ def judge(evidence: Evidence, limits: GateLimits) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def verdict(evidence: Evidence, limits: GateLimits) -> Verdict:
+def verdict(evidence: Evidence, limits: Requirements) -> Verdict:
     """The verdict of all checks, with its evidence, and the targets that it leaves out if the spec allows that."""
     left_out = (
         tuple(scored.target for scored in evidence.others if any(map(_objects, _checks_of(scored, evidence, limits))))
@@ -99,7 +87,7 @@ def targets_check(evidence: Evidence) -> Iterator[Check]:
         yield check("targets", served, limit, "targets served", Outcome.FAIL, reason, severity="warn")
 
 
-def _checks_beside(evidence: Evidence, limits: GateLimits) -> Iterator[Check]:
+def _checks_beside(evidence: Evidence, limits: Requirements) -> Iterator[Check]:
     """The checks of the targets that serve beside the first; warnings if the spec says to leave a failed one out."""
     warn = {"severity": "warn"} if limits.rollout.failed_target == "leave_out" else {}
     for beside in evidence.others:
@@ -107,7 +95,7 @@ def _checks_beside(evidence: Evidence, limits: GateLimits) -> Iterator[Check]:
             yield each.model_copy(update={"name": f"{each.name} on {beside.target}", **warn})
 
 
-def _checks_of(challenger: Scored, evidence: Evidence, limits: GateLimits) -> Iterator[Check]:
+def _checks_of(challenger: Scored, evidence: Evidence, limits: Requirements) -> Iterator[Check]:
     """The checks of one of these targets, against limits alone: only the first is compared with the champion."""
     reports = {report.target: report for report in (evidence.load_report.others if evidence.load_report else ())}
     report = reports.get(challenger.target)
@@ -116,14 +104,14 @@ def _checks_of(challenger: Scored, evidence: Evidence, limits: GateLimits) -> It
     yield from [score] if score else []
     yield from load_checks(report, limits.slo) if report else []
     absolute = [rule for rule in limits.policy.rules if rule.target or "_worse" not in rule.metric]
-    yield from rule_checks(own, replace(limits, policy=Policy(rules=tuple(absolute))))
+    yield from rule_checks(own, limits.model_copy(update={"policy": Policy(rules=tuple(absolute))}))
 
 
 def _objects(check: Check) -> bool:
     return check.verdict is not Outcome.PASS and check.severity == "block"
 
 
-def rule_checks(evidence: Evidence, limits: GateLimits) -> Iterator[Check]:
+def rule_checks(evidence: Evidence, limits: Requirements) -> Iterator[Check]:
     """The checks of the policy's rules for this target."""
     for rule in limits.policy.rules:
         if rule.target in ("", evidence.challenger.target):
@@ -133,7 +121,7 @@ def rule_checks(evidence: Evidence, limits: GateLimits) -> Iterator[Check]:
             )  # fmt: skip
 
 
-def read(rule: Rule, evidence: Evidence, limits: GateLimits) -> Reading:
+def read(rule: Rule, evidence: Evidence, limits: Requirements) -> Reading:
     """Reads a rule's metric from the evidence."""
     if rule.metric.startswith("parity_"):
         if not evidence.parity:
@@ -154,7 +142,7 @@ def _badness(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def _score_reading(rule: Rule, challenger: Scored, limits: GateLimits) -> Reading:
+def _score_reading(rule: Rule, challenger: Scored, limits: Requirements) -> Reading:
     data, quality, metric = limits.data, limits.quality, challenger.metric
     if challenger.score is None or metric is None:
         return Reading.missing(
@@ -185,7 +173,7 @@ def _score_worse_reading(rule: Rule, evidence: Evidence, quality: Quality) -> Re
     return score_reading(worse, rule.limit, text, quality)
 
 
-def _load_reading(rule: Rule, report: LoadReport, limits: GateLimits) -> Reading:
+def _load_reading(rule: Rule, report: LoadReport, limits: Requirements) -> Reading:
     if rule.metric == "failures":
         return Reading.exact(report.failures, f"{report.failures} requests failed")
     if rule.metric == "memory_mb":
@@ -284,7 +272,11 @@ def load_checks(report: LoadReport, slo: Slo) -> Iterator[Check]:
 
 
 def champion_checks(
-    comparison: Comparison | None, champion: Scored | None, challenger: Scored, limits: GateLimits, uncompared: str = ""
+    comparison: Comparison | None,
+    champion: Scored | None,
+    challenger: Scored,
+    limits: Requirements,
+    uncompared: str = "",
 ) -> Iterator[Check]:
     """The challenger against the champion: its score on the same samples, and its speed measured in alternation."""
     if champion is None:

@@ -17,8 +17,8 @@ from markupsafe import Markup
 
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.gates.comparison import interval_of
+from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport, Trial, Tuned
-from shiplift.runtime.records.model import Exported
 from shiplift.runtime.records.precision import Candidate, Candidates, Engine, Precision, Slice, scale_of
 from shiplift.runtime.records.release import ReleaseReport, StageRun
 from shiplift.runtime.records.serving import Package
@@ -37,11 +37,13 @@ _MARKERS: dict[Engine, str] = {"openvino": "^"}
 class Story:
     """What is known of a release besides its report; None for stages that it did not reach.
 
-    `deployed` are the targets of the deployed packages, `left_out` says why the others are not, by target.
+    `how_exported` is a sentence. `deployed` are the targets of the deployed packages, `left_out` says why the others
+    are not, by target.
     """
 
     admitted: Admitted | None = None
     exported: Exported | None = None
+    how_exported: str = ""
     candidates: Candidates | None = None
     tuned: Tuned | None = None
     package: Package | None = None

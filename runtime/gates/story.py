@@ -1,20 +1,28 @@
 """Collects a release's records into the story that its page tells."""
 
+from collections.abc import Callable
+
 from shiplift.runtime.gates.report import Story
+from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.measurement import LoadReport, Tuned
-from shiplift.runtime.records.model import Exported
 from shiplift.runtime.records.precision import Candidates
 from shiplift.runtime.records.serving import Deployment
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.store.history import History
 
 
-def story_of(history: History, *, config: str = "", champion_config: str = "") -> Story:
-    """What is still known of a release; the configurations are the config.pbtxt of its package and the champion's."""
-    deployment = history.last(Deployment)
+def story_of(
+    history: History, told: Callable[[Exported], str], *, config: str = "", champion_config: str = ""
+) -> Story:
+    """What is still known of a release; the configurations are the config.pbtxt of its package and the champion's.
+
+    `told` says how a model was exported, which depends on its kind.
+    """
+    deployment, exported = history.last(Deployment), history.last(Exported)
     return Story(
         admitted=history.last(Admitted),
-        exported=history.last(Exported),
+        exported=exported,
+        how_exported=told(exported) if exported else "",
         candidates=history.last(Candidates),
         tuned=history.last(Tuned),
         package=history.package,

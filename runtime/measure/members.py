@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.records.measurement import MemberLoad, Timings
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.serving import Package, PipelinePackage
 from shiplift.runtime.serving.triton.client import TritonClient
 
 
 def timings_of(client: TritonClient, package: Package) -> dict[str, Timings]:
     """The counters of a pipeline and its members on a server, by name there; none if the package is no pipeline."""
-    if not package.members:
+    if not isinstance(package, PipelinePackage):
         return {}
     names = [serving_name(package.model), *(member.served for member in package.members)]
     return {name: client.timings(name) for name in names}
@@ -25,7 +25,7 @@ def member_loads(
     """Each member's part between two looks at the counters; none if nobody asked the pipeline meanwhile."""
     grew = {name: after[name].since(before[name]) for name in after if name in before}
     whole = grew.get(serving_name(package.model))
-    if whole is None or not whole.requests:
+    if whole is None or not whole.requests or not isinstance(package, PipelinePackage):
         return ()
     return tuple(
         MemberLoad(

@@ -2,7 +2,8 @@
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +37,26 @@ _MAX_RECORDED = 1024  # perf_analyzer holds all of them in memory and sends them
 _SHORTEST = 16  # without lengths in the spec: the shortest requests are this share of the example
 
 
-def write(generator: LoadGenerator, path: Path, package: Package, golden: Arrays, load: Load) -> Path:
-    """Writes a file of generated requests for a package.
+@dataclass(frozen=True, kw_only=True)
+class Requests:
+    """Generated requests: samples, which the load generator sends in any order, or sequences of them, in this one.
 
-    Raises:
-        DataInvalid: the spec's shapes do not fit the model.
+    `note` says in what they are not what the spec asks for.
     """
-    signature = package.signature
-    example = inputs_in(golden, signature)
-    if package.member_models:  # what a pipeline does depends on what it is asked
-        return generator.write_requests(path, signature, whole(split(example)))
-    if package.sequences:
-        return generator.write_sequences(path, signature, synthetic_sequences(example, signature, load))
-    return generator.write_requests(path, signature, synthetic(example, signature, load, golden.get(ROOM)))
+
+    samples: Sequence[Arrays] = ()
+    sequences: Sequence[Sequence[Arrays]] = ()
+    note: str = ""
+
+    def write(self, generator: LoadGenerator, path: Path, signature: Signature) -> Path:
+        """Writes a file of them."""
+        if self.sequences:
+            return generator.write_sequences(path, signature, self.sequences)
+        return generator.write_requests(path, signature, self.samples)
+
+
+# Makes the requests for a package of its golden ones, as the spec asks: that depends on the kind of model.
+Make = Callable[[Package, Arrays, Load], Requests]
 
 
 def shortened(golden: Arrays, load: Load) -> str:
@@ -104,7 +112,7 @@ def _lengths_of(samples: list[Arrays], package: Package) -> list[int]:
 
 def batch_problem(package: Package, load: Load) -> str:
     """Why a package can't take requests of as many samples as the spec says; empty if it can."""
-    most = 1 if package.sequences or package.signature.batch == 1 else package.config.max_batch
+    most = 1 if package.stateful or package.signature.batch == 1 else package.config.max_batch
     if load.batch <= most:
         return ""
     return f"load.batch is {load.batch}, but {package.model} version {package.version} takes at most {most} per request"
@@ -125,7 +133,7 @@ def write_logged(
     body, path, signature = Path(file).read_bytes(), Path(out) / REQUESTS, served.signature
     generator = load_generator(here, protocol, streamed=signature.streamed)
     limits = data_limits(here.policy)
-    if served.sequences:
+    if served.stateful:
         generator.write_sequences(path, signature, recorded_sequences(body, name, signature, sequence_length, limits))
         return {"lengths": []}
     samples = recorded(body, name, signature, limits)
@@ -144,10 +152,8 @@ def split(arrays: Arrays, *, limit: int = _GENERATED) -> list[Arrays]:
     return [{name: array[index] for name, array in arrays.items()} for index in range(count)]
 
 
-def synthetic(example: Arrays, signature: Signature, load: Load, room: NDArray[Any] | None = None) -> list[Arrays]:
+def synthetic(example: Arrays, signature: Signature, load: Load) -> list[Arrays]:
     """Generates samples like the example's (by input name, no batch dimension), with the lengths in `load.shapes`.
-
-    `room` (INT32, prompts x 1) is how many tokens a model that generates text can add to each prompt of the example.
 
     Raises:
         DataInvalid: a shape names an input or dimension that does not exist or is not dynamic.
@@ -155,15 +161,16 @@ def synthetic(example: Arrays, signature: Signature, load: Load, room: NDArray[A
     rng = np.random.default_rng(load.seed)
     for shape in load.shapes:
         _check_shape(shape, signature)
-    if signature.streamed:
-        return _prompts(example, load, room)
     if not load.shapes:
         return split(random_like(example, signature.inputs, _GENERATED, seed=load.seed))
     return [_resized_sample(example, signature, load, rng) for _ in range(_GENERATED)]
 
 
-def _prompts(example: Arrays, load: Load, room: NDArray[Any] | None) -> list[Arrays]:
-    """The example's prompts, with answers of `load.tokens` tokens each, or of as many as there is room for."""
+def prompts(example: Arrays, load: Load, room: NDArray[Any] | None) -> list[Arrays]:
+    """The example's prompts, with answers of `load.tokens` tokens each, or of as many as there is room for.
+
+    `room` (INT32, prompts x 1) is how many tokens the model can add to each prompt.
+    """
     count = len(next(iter(example.values())))
     most = np.full((count, 1), load.tokens, np.int32)
     return split({**example, MAX_TOKENS: most if room is None else np.minimum(most, room)})

@@ -55,8 +55,8 @@ class LoggedModel:
     """An MLflow model's flavor, signature and input example, None if it has none.
 
     `tabular`: the inputs are columns of a data frame. `states` maps each input that takes a state to the output with
-    its next value. `requirements` are the packages that a Python model needs. `generates`: it is a causal language
-    model, which continues a text. `notes` are for the report.
+    its next value. `requirements` are the packages that a Python model needs. `task` is that of a Hugging Face model.
+    `notes` are for the report.
     """
 
     flavor: Flavor
@@ -65,7 +65,7 @@ class LoggedModel:
     tabular: bool = False
     states: dict[str, str] = field(default_factory=dict)
     requirements: tuple[str, ...] = ()
-    generates: bool = False
+    task: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -132,7 +132,7 @@ def _of_text(meta: dict[str, Any], flavor: Flavor) -> LoggedModel:
         task = task_of(meta, flavor)
         if task == GENERATION and wraps_openai(meta, flavor):
             prompt = Signature(inputs=(TensorSpec(name="prompt", datatype="BYTES", shape=(-1, 1)),), outputs=())
-            return LoggedModel(flavor=flavor, signature=prompt, example=None, generates=True, notes=(_OPENAI,))
+            return LoggedModel(flavor=flavor, signature=prompt, example=None, task=task, notes=(_OPENAI,))
         inputs, _ = _specs((meta.get("signature") or {}).get("inputs"), "input")
     names = texts_of(task) or tuple(spec.name for spec in inputs[:1]) or ("input",)
     if len(inputs) > len(names) or any(spec.datatype != "BYTES" for spec in inputs):
@@ -143,7 +143,7 @@ def _of_text(meta: dict[str, Any], flavor: Flavor) -> LoggedModel:
         )
     texts = tuple(TensorSpec(name=name, datatype="BYTES", shape=(-1, 1)) for name in names)
     signature = Signature(inputs=texts, outputs=())
-    return LoggedModel(flavor=flavor, signature=signature, example=None, generates=task == GENERATION)
+    return LoggedModel(flavor=flavor, signature=signature, example=None, task=task)
 
 
 def _of_signature(meta: dict[str, Any], flavor: Flavor, advice: str) -> LoggedModel:
@@ -243,7 +243,7 @@ def _example(
     """The saved input example, by input name; None: there is none."""
     info = meta.get("saved_input_example_info") or {}
     file = folder / str(info.get("artifact_path", ""))
-    if not info or (logged.generates and wraps_openai(meta, logged.flavor)):
+    if not info or (logged.task == GENERATION and wraps_openai(meta, logged.flavor)):
         return None
     if not file.is_file() or file.parent != folder:
         raise NotAdmitted("the version has no input example where its MLmodel file says", do=advice)

@@ -7,7 +7,7 @@ another machine, port or trigger.
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_jsonable_python
@@ -38,8 +38,13 @@ class Sections(Record):
 
     @classmethod
     def parts(cls) -> Mapping[str, type[Record]]:
-        """The type of each section by its name, such as `{"slo": Slo}`."""
-        kinds = {name: field.annotation for name, field in cls.model_fields.items()}
+        """The type of each section by its name, such as `{"slo": Slo}`.
+
+        A property that is a record is a section, too: it groups fields that a step takes together.
+        """
+        kinds: dict[str, Any] = {name: field.annotation for name, field in cls.model_fields.items()}
+        groups = {name: member.fget for name, member in vars(cls).items() if isinstance(member, property)}
+        kinds |= {name: get_type_hints(group).get("return") for name, group in groups.items()}
         return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Record)}
 
 

@@ -7,7 +7,6 @@ from pydantic import Field
 
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
-from shiplift.runtime.records.tensor import Signature
 
 # MLflow's flavors that are released; of several that a version has, the first of these counts.
 Flavor = Literal[
@@ -40,22 +39,6 @@ class ModelVersion(Record):
     files: Artifact
     run_id: str = volatile("")
     registered_at: float = volatile(0.0)
-
-
-class Contract(Record):
-    """What the author declared: the signature, and the input example as an NPZ of arrays by input name.
-
-    The signature is the graph's for ONNX, else the logged one. `tabular`: the inputs are the columns of a data frame.
-    `requirements` are the packages that a Python model needs. `generates`: the model continues texts, and the example
-    holds prompts. `notes` say what was not declared but derived.
-    """
-
-    signature: Signature
-    example: Artifact
-    tabular: bool = False
-    requirements: tuple[Requirement, ...] = ()
-    generates: bool = False
-    notes: tuple[str, ...] = ()
 
 
 class Datasets(Record):
@@ -124,18 +107,6 @@ class ParityCase(Record):
     problem: str = ""
 
 
-class TextFront(Record):
-    """What makes tensors of text, and answers of a graph's outputs: `tokenizer.json` and `text.json` (a tree).
-
-    `signature` is what clients see. `reference` is an NPZ with texts as `input/NAME` and the original's answers as
-    `output/NAME`.
-    """
-
-    files: Artifact
-    signature: Signature
-    reference: Artifact
-
-
 class Wheel(Record):
     """A package of a Python model's environment, as the index has it."""
 
@@ -171,30 +142,3 @@ class PythonModel(Record):
     environment: PythonEnvironment
     memory_mb: int
     layer: Artifact | None = None
-
-
-class Exported(Record):
-    """The ONNX model (a tree holding `model.onnx`), verified against the original.
-
-    `reference` is an NPZ with the example inputs as `input/NAME` and the original's outputs as `output/NAME`.
-    `torchscript` is the original itself (a tree holding `model.pt`), if the spec asks for it. `graph` is the digest of
-    the graph without its weights: what is learnt about a graph is kept under it. `text` is there for models that take
-    text: the graph takes their tokens. `python` is there for Python models: `model` is then the logged model itself.
-    `generates`: the model continues texts, and `model` is the folder that OpenVINO GenAI takes, with its tokenizer.
-    `composes`: it is a pipeline of models, and `model` is what was logged; its `reference` has inputs alone, a row for
-    each request. Nothing was run for it, so it has no `isolation` and no `parity`.
-    """
-
-    model: Artifact
-    signature: Signature
-    opset: int
-    graph: str = ""
-    torchscript: Artifact | None = None
-    text: TextFront | None = None
-    python: PythonModel | None = None
-    generates: bool = False
-    composes: bool = False
-    parity: tuple[ParityCase, ...]
-    reference: Artifact
-    isolation: Isolation | None = volatile(None)
-    notes: tuple[str, ...] = ()

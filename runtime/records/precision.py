@@ -184,8 +184,8 @@ class JpegScore(Record):
     `image_bytes` is what an image has on average: its file, or without a quality its pixels, a byte for each channel.
     """
 
-    quality: int | None
-    score: float | None
+    quality: int | None = None  # a revision's package has no nulls
+    score: float | None = None
     resamples: tuple[float, ...] = ()
     samples: int
     image_bytes: float

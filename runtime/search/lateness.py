@@ -20,7 +20,7 @@ def late_after_ms(package: Package, best: Trial, serving: Serving, goal: Goal) -
     """
     if not serving.late_last or goal.p99_ms is None or serving.queue != Queue() or serving.priorities:
         return 0.0
-    if package.sequences or best.config.instances < least_policed_instances(package.server):
+    if package.stateful or best.config.instances < least_policed_instances(package.server):
         return 0.0
     if not best.compute_ms > 0 or not goal.absorbs_overload(best):
         return 0.0

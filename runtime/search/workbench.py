@@ -44,10 +44,12 @@ class Workbench:
 
 @contextmanager
 def open_workbench(
-    site: Site, packages: Packages, serving: Serving, space: SearchSpace, load: Load,
+    site: Site, packages: Packages, serving: Serving, space: SearchSpace, load: Load, make: requests.Make,
     recorded_requests: RecordedRequests = RecordedRequests(),  # noqa: B008 - frozen
 ) -> Iterator[Workbench]:  # fmt: skip
     """Starts a bench for the packages and writes the requests to send; both last as long as the context.
+
+    `make` makes the requests, unless there are recorded ones.
 
     Raises:
         DataInvalid: the recorded requests do not fit the model.
@@ -66,7 +68,7 @@ def open_workbench(
         else:
             golden = load_npz(store.read_from_tree(first.repository, GOLDEN))
             load = requests.with_lengths(load, first, golden)
-            requests.write(generator, file, first, golden, load)
+            make(first, golden, load).write(generator, file, first.signature)
             lengths = requests.lengths(first, golden, load)
         yield Workbench(
             bench=bench, generator=generator, requests=file, work=work, space=space, load=load, lengths=lengths
@@ -107,7 +109,7 @@ def _trial(
         model=model,
         address=workbench.bench.address(load.protocol),
         requests=workbench.requests,
-        sequences=point.package.sequences,
+        sequences=point.package.stateful,
         batch=load.batch,
     )
     window = Window(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.records.serving import PipelinePackage
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.champion import champion_state
 from shiplift.runtime.serving.production import production
@@ -47,6 +48,7 @@ def _registered(site: Site, model: str, version: int, registry: Registry) -> Ite
 def _follows(site: Site, pipeline: str, model: str, version: int, registry: Registry) -> int:
     """The version of a pipeline that serves with another version of a model that it follows; 0 if there is none."""
     now = champion_state(site, pipeline, registry, production(site))
-    members = now.promotion.package.members if now.promotion else ()
+    package = now.promotion.package if now.promotion else None
+    members = package.members if isinstance(package, PipelinePackage) else ()
     stale = any(each.model == model and each.follows and each.version != version for each in members)
     return now.champion if stale else 0

@@ -16,6 +16,6 @@ def prepare(site: Site, package: Package, tree: Path | None = None) -> None:
     Raises:
         NotAdmitted, Temporary, NotConfined, ArtifactCorrupt, StorageFull: it can't be made (`environments.ensure`).
     """
-    if package.environment:
-        layer = tree / name_of(package.environment.digest) if tree else None
-        ensure(site, package.environment, layer if layer and layer.is_file() else None)
+    if environment := package.python_environment:
+        layer = tree / name_of(environment.digest) if tree else None
+        ensure(site, environment, layer if layer and layer.is_file() else None)

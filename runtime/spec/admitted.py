@@ -1,12 +1,20 @@
 """The result of admission: one record whose sections are edges of the graph, so that steps take only what they use."""
 
+from typing import Any
+
+from pydantic import model_validator
+
 from shiplift.runtime.records.base import Sections
-from shiplift.runtime.records.model import Contract, Datasets, ModelVersion, RecordedRequests, Scan
+from shiplift.runtime.records.kinds.contract import Contract
+from shiplift.runtime.records.model import FALL_BACK, PIPELINE, PYTHON, Datasets, ModelVersion, RecordedRequests, Scan
+from shiplift.runtime.spec.groups import Acceptance, Requirements, ServingSpace
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load, ScoreTarget, SearchSpace, Slo
 from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
 from shiplift.runtime.spec.rules import Policy
 from shiplift.runtime.spec.serving_settings import Rollout, Serving
 from shiplift.runtime.spec.target import Wanted
+
+_KINDS: dict[str, str] = {"onnx": "graph", **dict.fromkeys(FALL_BACK, "graph"), PYTHON: "python", PIPELINE: "pipeline"}
 
 
 class Admitted(Sections):
@@ -31,3 +39,42 @@ class Admitted(Sections):
     score_target: ScoreTarget = ScoreTarget()
     serving: Serving
     rollout: Rollout
+
+    @property
+    def requirements(self) -> Requirements:
+        """What the gate judges by."""
+        return Requirements(
+            quality=self.quality, data=self.data, slo=self.slo, policy=self.policy, rollout=self.rollout
+        )
+
+    @property
+    def acceptance(self) -> Acceptance:
+        """What packaging judges precisions by."""
+        return Acceptance(
+            datasets=self.datasets,
+            data=self.data,
+            quality=self.quality,
+            score_target=self.score_target,
+            quantization=self.quantization,
+        )
+
+    @property
+    def serving_space(self) -> ServingSpace:
+        """What packaging configures."""
+        return ServingSpace(serving=self.serving, search_space=self.search_space)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_0_1(cls, value: Any) -> Any:
+        """Names the kind of a contract that 0.1 wrote, by the version's flavor.
+
+        Of Hugging Face's models it kept no task. Texts and images were declared alike, so each is read as texts; such a
+        record is only shown, since no key finds it any more.
+        """
+        contract = value.get("contract") if isinstance(value, dict) else None
+        if not isinstance(contract, dict) or "kind" in contract or contract.get("generates"):
+            return value
+        version = value.get("model_version")
+        kind = _KINDS.get(version.get("flavor", "") if isinstance(version, dict) else "", "text")
+        own = Contract.kinds[kind].model_fields
+        return value | {"contract": {name: field for name, field in contract.items() if name in own} | {"kind": kind}}

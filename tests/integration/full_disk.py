@@ -8,20 +8,16 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from shiplift.runtime.base.errors import StorageFull
-from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.artifact import Artifact
-from shiplift.runtime.records.model import Datasets, Exported, Isolation, ModelVersion, ParityCase
+from shiplift.runtime.records.kinds.exported import ExportedGraph
+from shiplift.runtime.records.model import Isolation, ModelVersion, ParityCase
 from shiplift.runtime.records.precision import Candidate, Candidates
-from shiplift.runtime.records.serving import Champion
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace
-from shiplift.runtime.spec.model import Data, Quality, Quantization
-from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.steps.package import package
+from tests.packages import packaged
 
 
 def main(small: Path) -> int:
@@ -41,7 +37,7 @@ def main(small: Path) -> int:
         outputs=(TensorSpec(name="y", datatype="FP32", shape=(-1, 512)),),
     )
     x = np.ones((2, 512), np.float32)
-    exported = Exported(
+    exported = ExportedGraph(
         model=tree, signature=spec, opset=20, parity=(ParityCase(inputs="example", batch=2, max_abs=0, max_rel=0),),
         reference=store.put_bytes(dump_npz({"input/x": x, "output/y": x})),
         isolation=Isolation(network="none", files="none", memory_limit_mb=1, timeout_s=1),
@@ -56,22 +52,7 @@ def main(small: Path) -> int:
         place=Machine(http="", grpc="", metrics=""),
     )
     try:
-        package(
-            site,
-            Target(),
-            version,
-            exported,
-            candidates,
-            Datasets(),
-            Quality(),
-            Data(),
-            SearchSpace(),
-            Serving(),
-            Quantization(),
-            Champion(),
-            Members(),
-            ScoreTarget(),
-        )
+        packaged(site, Target(), version, exported, candidates)
     except StorageFull as error:
         print(error)
         print("left behind:", len(list(small.glob("shiplift-*"))))

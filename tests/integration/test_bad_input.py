@@ -161,8 +161,8 @@ def test_a_pickle_that_runs_code_is_named_and_never_runs(lab: Lab, tmp_path: Pat
 def test_even_unscanned_it_can_do_nothing_in_the_sandbox(lab: Lab, tmp_path: Path) -> None:
     from shiplift.runtime.confinement.policy import SandboxLimits
     from shiplift.runtime.confinement.workplace import workplace
+    from shiplift.runtime.families.graph.export import CONVERT
     from shiplift.runtime.model.tensors import dump_npz
-    from shiplift.steps.export import CONVERT
 
     marker = tmp_path / "it-ran"
     x = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}

@@ -21,7 +21,7 @@ from shiplift.runtime.guest.pod import guard, meter
 from shiplift.runtime.host.processes import identify, kill, listening, start_child
 from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.precision import Precision
-from shiplift.runtime.records.serving import Nodes, Package, ServingConfig
+from shiplift.runtime.records.serving import GraphPackage, Nodes, Package, ServingConfig
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.search import pod_server
@@ -74,7 +74,7 @@ def packaged(site: Site, precision: Precision, onnx: Path, work: Path) -> Packag
     tree = work / f"package-{precision}"
     tree.mkdir()
     write_package(tree, description, onnx, "nvidia", example={"x": X}, golden=GOLDEN)
-    return Package(
+    return GraphPackage(
         target="gpu", server="nvidia", model="Doubled_1", version=3, precision=precision, config=FIRST,
         repository=ArtifactStore(site.artifacts_uri).put_tree(tree), signature=SIGNATURE,
         nodes=Nodes(image="example.org/tritonserver:1"),

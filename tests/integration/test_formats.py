@@ -22,7 +22,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, SandboxLimit, ServerFailed
 from shiplift.runtime.model import onnx_models
-from shiplift.runtime.records.model import Exported
+from shiplift.runtime.records.kinds.exported import Exported, ExportedGraph
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.model import Conversion, Quality
@@ -161,6 +161,7 @@ def test_a_torch_model_is_kept_as_torchscript_that_takes_any_batch(
     """NVIDIA's PyTorch backend loads it; it comes from a `torch.export` program or from a module."""
     native = f"{FAST}\nexport: {{torchscript: true}}\n{spec}"
     _, exported = admit_and_export(lab, f"native-{how}", torch_as(lab, how), spec=native)
+    assert isinstance(exported, ExportedGraph)
     assert exported.torchscript is not None
     folder = ArtifactStore(lab.site.artifacts_uri).fetch(exported.torchscript, tmp_path)
     script = torch.jit.load(str(folder / "model.pt"))
@@ -177,6 +178,7 @@ def test_post_processing_is_part_of_the_torchscript(lab: Lab, tmp_path: Path, st
     """It is traced around the model, and answers what the graph answers, output by output."""
     native = f"{FAST}\nexport: {{torchscript: true, postprocess: {step}, top_k: 3}}"
     _, exported = admit_and_export(lab, f"native-post-{step}", torch_as(lab, "pt2"), spec=native)
+    assert isinstance(exported, ExportedGraph)
     assert exported.torchscript is not None
     store = ArtifactStore(lab.site.artifacts_uri)
     script = torch.jit.load(str(store.fetch(exported.torchscript, tmp_path / "script") / "model.pt"))

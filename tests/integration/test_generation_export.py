@@ -11,22 +11,21 @@ pytest.importorskip("openvino_genai", reason="the `generation` extra is not inst
 
 from shiplift.runtime.admission.examples import missing_example
 from shiplift.runtime.base.errors import ExportFailed, NotAdmitted
-from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.model.contracts import LoggedModel, read_model
 from shiplift.runtime.model.generation.signature import CHAT_SIGNATURE, ROOM, SIGNATURE
 from shiplift.runtime.model.tensors import dump_npz, load_npz
-from shiplift.runtime.records.model import Contract, Datasets, Exported, ModelVersion
-from shiplift.runtime.records.serving import Champion
+from shiplift.runtime.records.kinds.contract import DeclaredGeneration
+from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.model import Datasets, ModelVersion
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.document import parse
-from shiplift.runtime.spec.measurement import ScoreTarget
 from shiplift.runtime.spec.model import Conversion
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.export import export
-from shiplift.steps.package import package
 from shiplift.steps.quantize import quantize
 from tests.generating import CHAT_TEMPLATE, PROMPTS, llama_tokenizer, pipeline
+from tests.packages import packaged
 from tests.unit.examples import signature, site
 
 
@@ -42,7 +41,7 @@ def exported(home: Path, model: Any, prompts: list[str]) -> Exported:
     version = ModelVersion(
         name="writer", version=1, digest="d", flavor="transformers", files=store.put_tree(home / "model")
     )
-    contract = Contract(signature=signature(), example=store.put_bytes(dump_npz(example)), generates=True)
+    contract = DeclaredGeneration(signature=signature(), example=store.put_bytes(dump_npz(example)))
     return export(site(home), version, contract, Conversion())
 
 
@@ -52,7 +51,7 @@ def test_one_by_one_and_together_the_tokens_are_those_of_transformers(tmp_path: 
     assert [(case.inputs, case.batch, case.problem) for case in result.parity] == [
         ("one prompt at a time", 1, ""), ("all prompts at once", len(PROMPTS), ""),
     ]  # fmt: skip
-    assert (result.signature, result.generates) == (SIGNATURE, True)
+    assert (result.signature, result.kind) == (SIGNATURE, "generation")
     assert any("takes 256 tokens" in note for note in result.notes)
     store = ArtifactStore(site(tmp_path).artifacts_uri)
     golden = load_npz(store.fetch(result.reference, tmp_path / "reference.npz"))
@@ -119,10 +118,7 @@ def test_a_package_for_a_gpu_has_the_logged_weights_and_the_same_front(tmp_path:
     files = store.put_tree(tmp_path / "model")
     version = ModelVersion(name="writer", version=1, digest="d", flavor="transformers", files=files)
     offered = quantize(here, gpu, result, Datasets(), spec.data, spec.quantization)
-    made = package(
-        here, gpu, version, result, offered, Datasets(), spec.quality, spec.data, spec.search, spec.serving,
-        spec.quantization, Champion(), Members(), ScoreTarget(),
-    )  # fmt: skip
+    made = packaged(here, gpu, version, result, offered, serving=spec.serving, search_space=spec.search)
     (built,) = made.packages
     assert (built.engine, built.precision, built.nodes.gpus) == (engine, "bf16", 2)
     tree = store.fetch(built.repository, tmp_path / "package")
@@ -153,7 +149,7 @@ def saved(folder: Path, **options: Any) -> LoggedModel:
 def test_what_was_logged_in_openai_s_terms_is_read_as_a_text_generator(tmp_path: Path) -> None:
     asked = {"messages": [{"role": "user", "content": "ships carry"}]}
     logged = saved(tmp_path, task="llm/v1/chat", input_example=asked)
-    assert (logged.generates, logged.example) == (True, None)
+    assert (logged.task, logged.example) == ("text-generation", None)
     assert [(spec.name, spec.datatype) for spec in logged.signature.inputs] == [("prompt", "BYTES")]
     example, note = missing_example(tmp_path / "saved", logged)
     assert example["prompt"].shape[1] == 1

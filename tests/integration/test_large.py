@@ -10,7 +10,8 @@ import torch
 from shiplift.runtime.base.errors import ArtifactCorrupt
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import dump_npz
-from shiplift.runtime.records.model import Contract, ModelVersion
+from shiplift.runtime.records.kinds.contract import DeclaredGraph
+from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.model import Conversion
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -44,7 +45,7 @@ def test_a_model_over_two_gibibytes_is_exported_stored_and_verified_in_pieces(tm
     x, y = (TensorSpec(name=name, datatype="FP32", shape=(-1, WIDTH)) for name in ("x", "y"))
     example = np.random.default_rng(0).normal(size=(3, WIDTH)).astype(np.float32)
     version = ModelVersion(name="big", version=1, digest=files.sha256, flavor="pytorch", files=files)
-    contract = Contract(
+    contract = DeclaredGraph(
         signature=Signature(inputs=(x,), outputs=(y,)), example=store.put_bytes(dump_npz({"x": example}))
     )  # fmt: skip
 

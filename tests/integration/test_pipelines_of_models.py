@@ -29,7 +29,7 @@ from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.records.serving import Package, ServingConfig
+from shiplift.runtime.records.serving import GraphPackage, Package, ServingConfig
 from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.bundles.names import members_by_name
 from shiplift.runtime.serving.bundles.repository import write_bundle
@@ -92,7 +92,7 @@ class Shelf:
             serving=Serving(warmup=False, request_timeout_s=limit_s),
         )  # fmt: skip
         tree = write_package(work / "package", described, work / "onnx", "bundled", example={}, golden=golden or {})
-        return Package(
+        return GraphPackage(
             target="local-cpu", server="bundled", model=name, version=version, precision="fp32", config=config,
             repository=self.store.put_tree(tree), signature=described.signature,
         )  # fmt: skip

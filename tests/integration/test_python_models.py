@@ -15,6 +15,7 @@ from mlflow.models import infer_signature
 from shiplift.pipelines.engines.local import stack
 from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, PolicyRefused, ServerFailed, SpecInvalid, Temporary
 from shiplift.runtime.model.python.resolving import resolve
+from shiplift.runtime.records.kinds.exported import ExportedPython
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.steps.admit import admit
@@ -201,8 +202,7 @@ def test_a_model_without_a_graph_is_served_by_its_own_code_if_the_spec_says_so(l
     version, report = log(SPEC.replace("export: {", "export: {fallback: python, "))
     assert report.outcome == "promoted", report.reason
     exported = lab.engine.story(report).exported
-    assert exported is not None
-    assert exported.python is not None
+    assert isinstance(exported, ExportedPython)
     assert exported.notes[0].startswith("Warning: the model could not be exported to ONNX")
     pyfunc = lab.mlflow.pyfunc.load_model(f"models:/kernel/{version}").predict(example[:5])
     answer = next(iter(lab.engine.discover("kernel").infer({"input": example[:5]}).values()))

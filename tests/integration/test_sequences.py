@@ -142,7 +142,7 @@ def test_it_was_measured_in_sequences(lab: Lab, tally: Tally, tmp_path: Path) ->
     assert load.comparison is not None
     promotion = Ledger(lab.site, request("tally", 2)).promotion()
     assert promotion is not None
-    assert promotion.package.sequences
+    assert promotion.package.stateful
     tree = ArtifactStore(lab.site.artifacts_uri).fetch(promotion.package.repository, tmp_path / "package")
     with np.load(tree / GOLDEN) as golden:
         assert set(golden.files) == {"input/amount", "output/scores"}

@@ -8,9 +8,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from shiplift.runtime.admission.inspection import Inspected
 from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport, Trial
-from shiplift.runtime.records.model import Exported, Isolation, ParityCase
+from shiplift.runtime.records.model import Isolation, ParityCase, Scan
 from shiplift.runtime.records.serving import (
     Champion,
     Deployment,
@@ -43,8 +45,13 @@ def config(max_batch: int = 8, queue_delay_us: int = 0, instances: int = 1, thre
     return ServingConfig(max_batch=max_batch, queue_delay_us=queue_delay_us, instances=instances, threads=threads)
 
 
+_KIND_BY_FIELD = {"environment": "python", "companions": "pipeline", "members": "pipeline", "tensors": "text"}
+
+
 def package(**changes: Any) -> Package:
+    """A package, of a graph unless `kind` or a field that another kind has says otherwise."""
     defaults: dict[str, Any] = {
+        "kind": next((kind for field, kind in _KIND_BY_FIELD.items() if field in changes), "graph"),
         "target": "local-cpu",
         "server": "bundled",
         "model": "digits",
@@ -58,7 +65,7 @@ def package(**changes: Any) -> Package:
         "metric": "accuracy",
         "validation": "v" * 64,
     }
-    return Package(**defaults | changes)
+    return Package.model_validate(defaults | changes)
 
 
 def trial(**changes: Any) -> Trial:
@@ -123,15 +130,35 @@ def isolation() -> Isolation:
     return Isolation(network="namespace", files="landlock", memory_limit_mb=512, timeout_s=30)
 
 
-def exported(*parity: ParityCase, **changes: Any) -> Exported:
+def inspected(flavor: str = "onnx", **changes: Any) -> Inspected:
+    """What the sandbox read of a version."""
     defaults: dict[str, Any] = {
+        "scan": Scan(scanner="modelaudit 0", files=1),
+        "flavor": flavor,
+        "signature": signature(),
+        "tabular": False,
+        "states": {},
+        "requirements": (),
+        "task": "",
+        "code": (),
+        "notes": (),
+        "example": artifact("e"),
+    }
+    return Inspected(**defaults | changes)
+
+
+def exported(*parity: ParityCase, kind: str = "graph", **changes: Any) -> Exported:
+    """An exported model of a kind; what its kind does not have is left out."""
+    defaults: dict[str, Any] = {
+        "kind": kind,
         "model": artifact("b", kind="tree"),
         "signature": signature(),
-        "opset": 20,
         "reference": artifact("c"),
+        "parity": parity or (case(),),
         "isolation": isolation(),
+        **({"opset": 20} if kind in ("graph", "text", "image") else {}),
     }
-    return Exported(parity=parity or (case(),), **defaults | changes)
+    return Exported.model_validate(defaults | changes)
 
 
 def case(max_abs: float = 1e-6, max_rel: float = 1e-6, inputs: str = "example", batch: int = 2) -> ParityCase:

@@ -11,14 +11,14 @@ from shiplift.pipelines.commands import console
 from shiplift.pipelines.engines.protocol import Engine
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.gates import policy
-from shiplift.runtime.gates.policy import GateLimits
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.model import Exported
+from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.precision import Candidates
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.document import ReleaseSpec, parse
+from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.store.history import History
 from shiplift.runtime.store.registry.terms import model_and_version
 
@@ -96,8 +96,8 @@ def _judged(engine: Engine, report: ReleaseReport, changed: ReleaseSpec) -> Repl
         return None
     old = {name: getattr(admitted, name) for name in _SECTIONS}
     new = {name: getattr(changed, name) for name in _SECTIONS if name in changed.model_fields_set}
-    before = policy.verdict(evidence, GateLimits(**old))
-    after = policy.verdict(evidence, GateLimits(**old | new))
+    before = policy.verdict(evidence, Requirements(**old))
+    after = policy.verdict(evidence, Requirements(**old | new))
     return Replayed(
         model=report.model,
         version=report.version,

@@ -7,6 +7,7 @@ from shiplift.pipelines.engines.answers import WorkflowStatus
 from shiplift.pipelines.engines.pages import save_page, with_page
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.base.errors import NotFound
+from shiplift.runtime.families import table
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.gates.story import story_of
 from shiplift.runtime.records.release import ReleaseReport
@@ -56,7 +57,7 @@ class Past:
     def story(self, report: ReleaseReport) -> Story:
         """The records of a release, prepared for its report page."""
         published = PublishedRelease(self.registry, self.version(report.model, report.version))
-        return story_of(self.history(report), config=published.config())
+        return story_of(self.history(report), table.told, config=published.config())
 
     def champions(self) -> dict[str, int]:
         """The champion of each model (0: none)."""

@@ -298,7 +298,7 @@ def _start_triton(home: Path, stack: Stack) -> Process:
 
 def _environment_is_there(here: Site, package: Package) -> bool:
     """Makes the environment of a served Python model if it is gone; a model that has none must not stop the others."""
-    if package.environment is None:
+    if package.python_environment is None:
         return True
     from shiplift.runtime.serving.python_environment import prepare  # noqa: PLC0415 - only for such models
 

@@ -1,7 +1,7 @@
 """A Python model's answers, recorded in the sandbox by the process that will also serve it.
 
 The model's code runs below this process, so the parent believes nothing of what it writes: what is compared, and how,
-is decided in another sandbox (`admission/exports/python_answers.py`).
+is decided in another sandbox (`families/python/answers.py`).
 """
 
 import contextlib

@@ -22,7 +22,7 @@ from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.guest import fronts, pipelines
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.base import identity
-from shiplift.runtime.records.serving import Nodes, Package, ServingConfig
+from shiplift.runtime.records.serving import DecoderPackage, Nodes, Package, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.triton.config import datatype_value, render
 from shiplift.runtime.serving.triton.repository import GOLDEN
@@ -93,7 +93,7 @@ def decoder_package(decoder: ImageDecoder, beside: Package | None, store: Artifa
         (tree / GOLDEN).write_bytes(dump_npz(golden(decoder)))
         repository = store.put_tree(tree)
     batch = -1 if server == "nvidia" else 1
-    return Package(
+    return DecoderPackage(
         target=beside.target if beside else "local-cpu", server=server, model=model, version=1, precision="fp32",
         engine="python", repository=repository, nodes=nodes,
         config=ServingConfig(max_batch=1, queue_delay_us=0, instances=decoder.workers, threads=1),

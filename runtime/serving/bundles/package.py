@@ -16,7 +16,7 @@ from shiplift.runtime.composition.signature import pipeline_signature
 from shiplift.runtime.model.tensors import MEMBER, Arrays, dump_npz, first_requests, load_npz
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import Precision
-from shiplift.runtime.records.serving import BundleMember, Package, ServerNeeds, ServingConfig
+from shiplift.runtime.records.serving import BundleMember, Package, PipelinePackage, ServerNeeds, ServingConfig
 from shiplift.runtime.serving.bundles.names import member_name, members_by_name
 from shiplift.runtime.serving.bundles.repository import write_bundle
 from shiplift.runtime.serving.triton.client import TOLERANCE
@@ -28,7 +28,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 def package_bundle(
     folder: Path, spec: PipelineSpec, checked: CheckedPipeline, sources: Mapping[str, bytes], store: ArtifactStore,
     *, version: int, ask: Callable[[Path, Mapping[str, str]], Arrays],
-) -> Package:  # fmt: skip
+) -> PipelinePackage:  # fmt: skip
     """The package of a sound pipeline's bundle, written below the new or empty `folder` and stored.
 
     `ask` is given the bundle's repository and what its models are, in the order in which to load them. It returns the
@@ -47,7 +47,7 @@ def package_bundle(
     count = next(len(array) for name, array in golden.items() if name.startswith("input/"))
     digest = {f"output/{BUNDLE}": np.full(count, checked.digest.encode(), dtype=object)}
     (tree / GOLDEN).write_bytes(dump_npz(golden | digest | _golden_of_members(checked, store)))
-    return Package(
+    return PipelinePackage(
         target=members[0].target,
         server=members[0].server,
         model=spec.name,
@@ -57,7 +57,7 @@ def package_bundle(
         repository=store.put_tree(tree),
         signature=pipeline_signature(spec),
         environment=environment,
-        member_models=tuple(name for name in models if name != serving_name(spec.name)),
+        companions=tuple(name for name in models if name != serving_name(spec.name)),
         members=tuple(
             BundleMember(
                 name=member.name,
@@ -111,11 +111,11 @@ def _environment(members: list[Package]) -> PythonEnvironment | None:
     """
     if not members:
         raise SpecInvalid("the pipeline has no members, so there is nothing to serve", do="Add a registered model.")
-    needed = {member.environment.digest: member for member in members if member.environment}
+    needed = {each.digest: (member.model, each) for member in members if (each := member.python_environment)}
     if len(needed) > 1:
-        names = " and ".join(member.model for member in needed.values())
+        names = " and ".join(model for model, _ in needed.values())
         raise SpecInvalid(
             f"the members {names} are Python models with different environments, the limit is 1 for a pipeline",
             do="Log them with the same requirements.",
         )
-    return next((member.environment for member in needed.values()), None)
+    return next((environment for _, environment in needed.values()), None)

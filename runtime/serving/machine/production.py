@@ -105,7 +105,7 @@ class LocalProduction:
         """Unloads what was only needed for the move, and removes the files of versions that no longer serve."""
         name, state = serving_name(model), served(Path(self._site.home), model)
         unneeded = [_BESIDE, _BESIDE + TENSORS]
-        if state and not state.package.tensors:  # unlike the version before
+        if state and not state.package.graph_tensors:  # unlike the version before
             unneeded.append(TENSORS)
         with TritonClient(self._machine.grpc) as client:
             drop_models(client, self.repository, [name + ending for ending in unneeded])

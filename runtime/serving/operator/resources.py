@@ -185,7 +185,7 @@ def unlike(first: Package, other: Package) -> str:
         return f"is of {other.model}/{other.version}, not of {first.model}/{first.version}"
     if first.signature != other.signature:
         return "has inputs or outputs of other names, types or shapes, so clients would need to know who answers"
-    if first.sequences or other.sequences:
+    if first.stateful or other.stateful:
         return "serves sequences, whose state is on one server"
     return ""
 

@@ -105,7 +105,7 @@ class RolloutState:
         """Gives the next share."""
         target, before = (self.observed.package(name) for name in (self.target, self.before))
         # A sequence's requests would be spread over both versions, but only one of them has its state.
-        sequences = any(package.sequences for package in (target, before) if package)
+        sequences = any(package.stateful for package in (target, before) if package)
         can_split = self.before and self.observed.cluster.gateway and not sequences
         steps = self.spec.rollout.canary_percent if can_split and self.observed.ready(self.before) else ()
         share = next((step for step in steps if step > percent), 100)

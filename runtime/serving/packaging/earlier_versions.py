@@ -166,7 +166,7 @@ def _require_same_kind(before: Package, now: Successor) -> None:
             f"it was made for target {before.target} and server {before.server}, this one for {now.target.name} and "
             f"{now.target.server}"
         )
-    if before.environment != now.environment:
+    if before.python_environment != now.environment:
         raise _Unfit("its Python code runs in another environment")
     if before.endings != now.endings:
         raise _Unfit("only one of the two is also served as `MODEL--tensors`")

@@ -34,7 +34,7 @@ from shiplift.runtime.model.tensors import (
 from shiplift.runtime.model.text.comparing import text_difference
 from shiplift.runtime.records.measurement import Counts, Timings
 from shiplift.runtime.records.precision import Precision
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.serving import Package, PipelinePackage
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving import streaming
 
@@ -207,7 +207,7 @@ class TritonClient:
             with streaming.connected(self.address, self._options, secure=self._secure) as service:
                 return streaming.answering_version(service, request, self._timeout_s)
         tensors = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in package.signature.inputs]
-        (step,) = steps_of(1) if package.sequences else (ALONE,)
+        (step,) = steps_of(1) if package.stateful else (ALONE,)
         name, timeout_s = serving_name(package.model), self._timeout_s
         result = self._client.infer(name, tensors, client_timeout=timeout_s, **vars(step))
         return int(result.get_response().model_version)
@@ -344,7 +344,7 @@ def check_package(client: TritonClient, name: str, package: Package, golden: Arr
     Raises:
         GoldenMismatch: an answer is wrong.
     """
-    for member in package.members:
+    for member in package.members if isinstance(package, PipelinePackage) else ():
         if member.signature and (own := under(f"{MEMBER}{member.served}/", golden)):
             check_golden(client, member.served, member.signature, own, tolerance=TOLERANCE[member.precision])
     for earlier in package.earlier.versions:
@@ -357,11 +357,11 @@ def _check_version(
     client: TritonClient, name: str, package: Package, golden: Arrays, precision: Precision,
     *, version: int | None = None,
 ) -> None:  # fmt: skip
-    tolerance, sequences = TOLERANCE[precision], package.sequences
+    tolerance, sequences = TOLERANCE[precision], package.stateful
     check_golden(client, name, package.signature, golden, tolerance=tolerance, version=version, sequences=sequences)
-    if package.tensors:
+    if package.graph_tensors:
         own = under(GRAPH, golden)
-        check_golden(client, name + TENSORS, package.tensors, own, tolerance=tolerance, version=version)
+        check_golden(client, name + TENSORS, package.graph_tensors, own, tolerance=tolerance, version=version)
 
 
 def _specs(tensors: Any, optional: Collection[str] = ()) -> tuple[TensorSpec, ...]:

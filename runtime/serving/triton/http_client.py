@@ -69,7 +69,7 @@ class TritonHttpClient:
 
     def answering_version(self, package: Package, inputs: Arrays) -> int:
         """The version that answers a request which names none."""
-        (step,) = steps_of(1) if package.sequences else (ALONE,)
+        (step,) = steps_of(1) if package.stateful else (ALONE,)
         answer = self._ask(serving_name(package.model), package.signature, inputs, None, step)
         return int(_header(answer)["model_version"])
 

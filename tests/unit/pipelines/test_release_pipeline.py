@@ -6,11 +6,12 @@ from shiplift.pipelines.graph import Stage
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.admission.inspection import INSPECT
 from shiplift.runtime.confinement.policy import Entry
+from shiplift.runtime.families.graph.candidates import BUILD
+from shiplift.runtime.families.graph.export import CONVERT, VERIFY
+from shiplift.runtime.families.packaging.packages import ANSWER
 from shiplift.runtime.measure import logged
 from shiplift.runtime.records.base import Sections
-from shiplift.steps.export import CONVERT, VERIFY
-from shiplift.steps.package import ANSWER
-from shiplift.steps.quantize import BUILD
+from shiplift.runtime.spec.groups import Acceptance, Requirements, ServingSpace
 
 
 def test_a_release_is_these_stages_in_this_order() -> None:
@@ -56,11 +57,13 @@ def test_a_sandbox_finds_its_function_by_its_entry(entry: Entry) -> None:
 def test_every_setting_of_the_spec_reaches_a_step() -> None:
     first = next(RELEASE.flat())
     assert issubclass(first.gives, Sections)
-    taken = {name for stage in RELEASE.flat() for name in stage.takes}
-    assert set(first.gives.parts()) - taken == {"scan"}  # what the report alone shows
+    taken = {name: kind for stage in RELEASE.flat() for name, kind in stage.takes.items()}
+    grouped = {name for kind in (Requirements, Acceptance, ServingSpace) for name in kind.model_fields}
+    assert set(first.gives.parts()) - taken.keys() - grouped == {"scan"}  # what the report alone shows
+    assert {Requirements, Acceptance, ServingSpace} <= set(taken.values())
 
 
 def test_a_changed_limit_judges_again_and_measures_nothing() -> None:
     """The design's promise, read off the edges: limits of the SLO enter no stage that measures."""
     measuring = {"export", "quantize", "tune", "deploy", "load_test"}
-    assert {stage.name for stage in RELEASE.flat() if "slo" in stage.takes} & measuring == set()
+    assert {stage.name for stage in RELEASE.flat() if "requirements" in stage.takes} & measuring == set()

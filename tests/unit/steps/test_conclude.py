@@ -80,7 +80,7 @@ def test_a_page_that_can_not_be_made_does_not_change_how_the_release_ended(
     def render(*_: object) -> str:
         raise KeyError("<no such field>")
 
-    monkeypatch.setattr("shiplift.steps.conclude.render", render)
+    monkeypatch.setattr("shiplift.runtime.gates.page.render", render)
     report = concluded(tmp_path, stages=(StageRun(name="promote"),), verdict=Verdict.of((check(),)))
     assert (str(report.verdict), report.alias) == ("pass", "champion")
     page = Path(report.report).read_text()

@@ -9,7 +9,9 @@ import pytest
 from shiplift.runtime.base.errors import ArtifactCorrupt, ExportFailed
 from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.tensors import dump_npz, load_npz
-from shiplift.runtime.records.model import Contract, Exported, ModelVersion
+from shiplift.runtime.records.kinds.contract import DeclaredGraph
+from shiplift.runtime.records.kinds.exported import ExportedGraph
+from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.spec.model import Conversion
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.export import export
@@ -30,9 +32,11 @@ class Bench:
         files = self.store.put_tree(self.folder)
         return ModelVersion(name="digits", version=1, digest=files.sha256, flavor="onnx", files=files)
 
-    def export(self, version: ModelVersion | None = None) -> Exported:
-        contract = Contract(signature=signature(), example=self.store.put_bytes(dump_npz({"input": EXAMPLE})))
-        return export(site(self.home), version or self.version(), contract, Conversion(timeout_s=60))
+    def export(self, version: ModelVersion | None = None) -> ExportedGraph:
+        contract = DeclaredGraph(signature=signature(), example=self.store.put_bytes(dump_npz({"input": EXAMPLE})))
+        exported = export(site(self.home), version or self.version(), contract, Conversion(timeout_s=60))
+        assert isinstance(exported, ExportedGraph)
+        return exported
 
 
 @pytest.fixture
@@ -74,6 +78,6 @@ def test_files_that_are_not_what_was_admitted_are_not_loaded(bench: Bench) -> No
 
 def test_a_graph_that_fails_has_no_code_of_its_own_to_fall_back_to(bench: Bench) -> None:
     (bench.folder / "model.onnx").write_bytes(b"not a model")
-    contract = Contract(signature=signature(), example=bench.store.put_bytes(dump_npz({"input": EXAMPLE})))
+    contract = DeclaredGraph(signature=signature(), example=bench.store.put_bytes(dump_npz({"input": EXAMPLE})))
     with pytest.raises(ExportFailed, match="does not load"):
         export(site(bench.home), bench.version(), contract, Conversion(timeout_s=60, fallback="python"))

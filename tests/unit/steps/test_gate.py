@@ -5,6 +5,7 @@ import pytest
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.serving import Champion, Deployment
 from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.measurement import Regression, Slo
 from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy, Rule
@@ -20,11 +21,15 @@ MEASURED = load_report(point(), comparison=comparison())
 FIRST = Champion()
 RULES = Policy()
 FLEET = Fleet()
-ROLLOUT = Rollout()
+ALL = Requirements(quality=QUALITY, data=DATA, slo=LIMITS, policy=RULES)
+
+
+def asked(**changes: Any) -> Requirements:
+    return ALL.model_copy(update=changes)
 
 
 def test_a_version_that_keeps_every_limit_passes_every_check() -> None:
-    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion(), FLEET, ROLLOUT)
+    verdict = gate(ALL, exported(), deployment(), MEASURED, champion(), FLEET)
     assert verdict.outcome is Outcome.PASS
     assert [check.name for check in verdict.checks] == [
         "parity", "accuracy", "p99", "throughput", "failures", "memory", "accuracy against the champion",
@@ -33,13 +38,20 @@ def test_a_version_that_keeps_every_limit_passes_every_check() -> None:
 
 
 def test_the_first_version_is_judged_by_the_limits_alone() -> None:
-    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), load_report(), FIRST, FLEET, ROLLOUT)
+    verdict = gate(ALL, exported(), deployment(), load_report(), FIRST, FLEET)
     assert (verdict.outcome, len(verdict.checks)) == (Outcome.PASS, 6)
 
 
 def test_the_default_spec_lets_a_sound_model_pass() -> None:
     assert (
-        gate(Quality(), Data(), Slo(), Policy(), exported(), deployment(), load_report(), FIRST, FLEET, ROLLOUT).outcome
+        gate(
+            Requirements(quality=Quality(), data=Data(), slo=Slo(), policy=Policy()),
+            exported(),
+            deployment(),
+            load_report(),
+            FIRST,
+            FLEET,
+        ).outcome
         is Outcome.PASS
     )
 
@@ -60,9 +72,8 @@ def test_the_default_spec_lets_a_sound_model_pass() -> None:
 )
 def test_any_single_failure_refuses_the_version(change: dict[str, object], name: str) -> None:
     records: dict[str, object] = {
-        "quality": QUALITY, "data": DATA, "slo": LIMITS, "policy": RULES,
-        "exported": exported(), "deployment": deployment(),
-        "load_report": MEASURED, "champion": champion(), "fleet": FLEET, "rollout": ROLLOUT,
+        "requirements": ALL, "exported": exported(), "deployment": deployment(),
+        "load_report": MEASURED, "champion": champion(), "fleet": FLEET,
     }  # fmt: skip
     verdict = gate(**records | change)  # type: ignore[arg-type]
     assert verdict.outcome is Outcome.FAIL
@@ -83,9 +94,8 @@ def test_any_single_failure_refuses_the_version(change: dict[str, object], name:
 )
 def test_what_is_not_known_is_never_a_pass(change: dict[str, object]) -> None:
     records: dict[str, object] = {
-        "quality": QUALITY, "data": DATA, "slo": LIMITS, "policy": RULES,
-        "exported": exported(), "deployment": deployment(),
-        "load_report": MEASURED, "champion": champion(), "fleet": FLEET, "rollout": ROLLOUT,
+        "requirements": ALL, "exported": exported(), "deployment": deployment(),
+        "load_report": MEASURED, "champion": champion(), "fleet": FLEET,
     }  # fmt: skip
     verdict = gate(**records | change)  # type: ignore[arg-type]
     assert verdict.outcome is Outcome.INCONCLUSIVE
@@ -93,15 +103,13 @@ def test_what_is_not_known_is_never_a_pass(change: dict[str, object]) -> None:
 
 
 def test_a_failure_outweighs_what_is_not_known() -> None:
-    verdict = gate(
-        QUALITY, DATA, LIMITS, RULES, exported(case(1, 1)), deployment(samples=5), MEASURED, FIRST, FLEET, ROLLOUT
-    )
+    verdict = gate(ALL, exported(case(1, 1)), deployment(samples=5), MEASURED, FIRST, FLEET)
     assert verdict.outcome is Outcome.FAIL
 
 
 def test_targets_that_are_not_served_are_named_in_a_warning_that_decides_nothing() -> None:
     fleet = Fleet(targets=(Target(), Target(name="arm"), Target(name="spare")))
-    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion(), fleet, ROLLOUT)
+    verdict = gate(ALL, exported(), deployment(), MEASURED, champion(), fleet)
     warning = verdict.checks[-1]
     assert (verdict.outcome, verdict.reasons) == (Outcome.PASS, ())
     assert (warning.name, warning.severity, warning.verdict) == ("targets", "warn", Outcome.FAIL)
@@ -126,7 +134,7 @@ def two_targets(**other: Any) -> tuple[Deployment, LoadReport]:
 def test_every_target_that_serves_is_checked_against_the_limits_and_the_first_against_the_champion() -> None:
     deployed, measured = two_targets()
     fleet = Fleet(targets=(Target(), Target(name="slow")))
-    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployed, measured, champion(), fleet, ROLLOUT)
+    verdict = gate(ALL, exported(), deployed, measured, champion(), fleet)
     assert (verdict.outcome, verdict.left_out) == (Outcome.PASS, ())
     names = [check.name for check in verdict.checks]
     assert names[-5:] == ["accuracy on slow", "p99 on slow", "throughput on slow", "failures on slow", "memory on slow"]
@@ -141,7 +149,7 @@ def test_a_target_that_fails_a_gate_refuses_the_version_unless_the_spec_says_to_
 ) -> None:
     deployed, measured = two_targets(p99_ms=60)
     fleet, rollout = Fleet(targets=(Target(), Target(name="slow"))), Rollout(failed_target=policy)
-    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployed, measured, champion(), fleet, rollout)
+    verdict = gate(asked(rollout=rollout), exported(), deployed, measured, champion(), fleet)
     assert (verdict.outcome, verdict.left_out) == (outcome, left_out)
     (failed,) = [check for check in verdict.checks if check.verdict is Outcome.FAIL]
     assert (failed.name, failed.severity) == ("p99 on slow", "block" if policy == "refuse" else "warn")
@@ -155,7 +163,7 @@ def test_a_rule_for_a_target_counts_there_and_comparisons_are_the_first_s() -> N
         Rule(metric="p99_worse_percent", comparison="<=", limit=50),
     ))  # fmt: skip
     fleet = Fleet(targets=(Target(), Target(name="slow")))
-    verdict = gate(QUALITY, DATA, LIMITS, rules, exported(), deployed, measured, champion(), fleet, ROLLOUT)
+    verdict = gate(asked(policy=rules), exported(), deployed, measured, champion(), fleet)
     assert verdict.outcome is Outcome.PASS
     names = [check.name for check in verdict.checks]
     assert (names.count("failures on slow"), names.count("p99_worse_percent")) == (2, 1)
@@ -163,16 +171,13 @@ def test_a_rule_for_a_target_counts_there_and_comparisons_are_the_first_s() -> N
 
 
 def test_the_same_records_give_the_same_verdict() -> None:
-    first, second = (
-        gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion(), FLEET, ROLLOUT)
-        for _ in range(2)
-    )
+    first, second = (gate(ALL, exported(), deployment(), MEASURED, champion(), FLEET) for _ in range(2))
     assert first == second
 
 
 def test_the_verdict_carries_what_it_rests_on_and_no_bytes() -> None:
     measured = MEASURED.model_copy(update={"raw": artifact()})
-    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), measured, champion(), FLEET, ROLLOUT)
+    verdict = gate(ALL, exported(), deployment(), measured, champion(), FLEET)
     assert verdict.evidence is not None
     assert (verdict.evidence.challenger.version, verdict.evidence.champion and verdict.evidence.champion.version) == (
         2,
@@ -184,7 +189,7 @@ def test_the_verdict_carries_what_it_rests_on_and_no_bytes() -> None:
 def test_a_rule_stops_a_release_and_a_warning_does_not() -> None:
     for severity, outcome in (("block", Outcome.FAIL), ("warn", Outcome.PASS)):
         rules = Policy(rules=(Rule(metric="p95_ms", comparison="<=", limit=1, severity=severity),))
-        verdict = gate(QUALITY, DATA, LIMITS, rules, exported(), deployment(), MEASURED, champion(), FLEET, ROLLOUT)
+        verdict = gate(asked(policy=rules), exported(), deployment(), MEASURED, champion(), FLEET)
         assert verdict.outcome is outcome
         assert [check.name for check in verdict.checks if check.verdict is Outcome.FAIL] == ["p95_ms"]
         assert len(verdict.reasons) == (1 if outcome is Outcome.FAIL else 0)

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.base.errors import QuantizeFailed, SpecInvalid
-from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.precision.tensorrt_plans import PLAN, STAMP, Stamp
-from shiplift.runtime.records.model import Datasets, Exported, ModelVersion, ParityCase
+from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.model import ModelVersion, ParityCase
 from shiplift.runtime.records.precision import Candidate, Candidates, Slice
 from shiplift.runtime.records.serving import Champion, ServerNeeds
 from shiplift.runtime.records.tensor import Signature
@@ -17,12 +17,12 @@ from shiplift.runtime.records.verdict import Outcome, Packages
 from shiplift.runtime.search.space import batches, first_config
 from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.repository import GOLDEN
-from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace
-from shiplift.runtime.spec.model import Data, Quality, Quantization
+from shiplift.runtime.spec.measurement import SearchSpace
+from shiplift.runtime.spec.model import Quality
 from shiplift.runtime.spec.serving_settings import HostPolicy, Latest, Priorities, Queue, RateLimiter, Serving
 from shiplift.runtime.spec.target import Target, Versions
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.steps.package import package
+from tests.packages import packaged
 from tests.unit import examples
 from tests.unit.examples import artifact, case, config, exported, perceptron, signature, site, tensor
 
@@ -57,13 +57,9 @@ class Bench:
         return exported(*parity, model=self.model, reference=reference)
 
     def package(self, offered: Candidates | None = None, *parity: ParityCase, **changes: Any) -> Packages:
-        arguments: dict[str, Any] = {
-            "target": Target(), "quality": Quality(), "data": Data(), "search_space": SearchSpace(),
-            "serving": Serving(), "exported": self.exported(*parity), "quantization": Quantization(),
-            "champion": Champion(), "members": Members(), "datasets": Datasets(), "score_target": ScoreTarget(),
-            "model_version": MODEL,
-        }  # fmt: skip
-        return package(site(self.home), candidates=offered or candidates(self.model, 0.95, 0.94), **arguments | changes)
+        target, made = changes.pop("target", Target()), changes.pop("exported", None) or self.exported(*parity)
+        offered = offered or candidates(self.model, 0.95, 0.94)
+        return packaged(site(self.home), target, changes.pop("model_version", MODEL), made, offered, **changes)
 
 
 @pytest.fixture

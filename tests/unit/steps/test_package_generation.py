@@ -9,7 +9,8 @@ import pytest
 from shiplift.runtime.base.errors import MissingTool, SpecInvalid
 from shiplift.runtime.model.generation.signature import SIGNATURE
 from shiplift.runtime.model.tensors import dump_npz, load_npz
-from shiplift.runtime.records.model import Datasets, Exported
+from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.model import Datasets
 from shiplift.runtime.records.precision import Candidate, Candidates
 from shiplift.runtime.search.space import first_config, space_of
 from shiplift.runtime.serving.packaging import generation_backend
@@ -44,7 +45,7 @@ class WriterBench(Bench):
             "output/prompt_tokens": np.full((2, 1), 3, np.int32),
         }  # fmt: skip
         return exported(
-            *parity, model=self.model, signature=SIGNATURE, generates=True,
+            *parity, model=self.model, signature=SIGNATURE, kind="generation",
             reference=self.store.put_bytes(dump_npz(reference)),
         )  # fmt: skip
 
@@ -99,7 +100,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(tmp_path: Path, monke
 
 
 def test_the_only_precision_is_fp32_and_validation_data_are_said_to_be_unused(tmp_path: Path) -> None:
-    model = exported(signature=SIGNATURE, generates=True)
+    model = exported(signature=SIGNATURE, kind="generation")
 
     def built(datasets: Datasets, target: Target | None = None) -> Candidates:
         return quantize(site(tmp_path), target or Target(), model, datasets, Data(), Quantization())

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from shiplift.runtime.base.errors import MissingTool, SpecInvalid
 from shiplift.runtime.model.tensors import dump_npz, load_npz
-from shiplift.runtime.records.model import Exported, TextFront
+from shiplift.runtime.records.kinds.exported import Exported, Front
 from shiplift.runtime.records.precision import Candidate, Candidates
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.packaging import text_backend
@@ -71,9 +71,9 @@ class TextBench(Bench):
             outputs=(tensor("label", -1, 1, datatype="BYTES"), tensor("score", -1, 1)),
         )
         ids = tuple(TensorSpec(name=name, datatype="INT64", shape=(-1, -1)) for name in ("input_ids", "attention_mask"))
-        front = TextFront(files=self.files, signature=seen, reference=self.store.put_bytes(dump_npz(texts)))
+        front = Front(files=self.files, signature=seen, reference=self.store.put_bytes(dump_npz(texts)))
         graph = Signature(inputs=ids, outputs=(tensor("probabilities", -1, 2),))
-        return exported(*parity, model=self.model, signature=graph, text=front)
+        return exported(*parity, model=self.model, signature=graph, kind="text", front=front)
 
 
 def offered(bench: Bench, engine: Any = "onnxruntime") -> Candidates:
@@ -115,7 +115,7 @@ def test_the_graph_behind_the_texts_is_a_model_beside_it_with_golden_requests_of
 ) -> None:
     serving = Serving(tensors=True, labels=("short", "long"))
     (built,) = bench.package(offered(bench, engine), serving=serving).packages
-    assert built.tensors == bench.exported().signature
+    assert built.graph_tensors == bench.exported().signature
     tree = bench.store.fetch(built.repository, tmp_path / "tree")
     name, beside = sorted(path.name for path in tree.iterdir() if path.is_dir())
     assert beside == name + "--tensors"

@@ -37,7 +37,8 @@ from shiplift.runtime.precision.quantization import (
     scheme,
     to_half,
 )
-from shiplift.runtime.records.model import Datasets, Exported
+from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.model import Datasets
 from shiplift.runtime.records.precision import AuthorMetric, Candidate, Candidates, Evaluation, Slice
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature

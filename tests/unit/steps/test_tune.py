@@ -12,12 +12,13 @@ from shiplift.runtime.records.serving import Package, ServingConfig
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.search.finals import FINALISTS
 from shiplift.runtime.search.goal import Goal
+from shiplift.runtime.search.keys import digest_of
 from shiplift.runtime.search.planner import PATIENCE, Search
 from shiplift.runtime.search.space import space_of
 from shiplift.runtime.search.workbench import describe
 from shiplift.runtime.spec.measurement import DynamicShape, LatencyTarget, Load, SearchSpace
 from shiplift.runtime.spec.serving_settings import Queue, Serving
-from shiplift.steps.tune import _digest, _trial_key
+from shiplift.steps.tune import _trial_key
 from tests.unit.examples import artifact, config, package, trial
 
 SPACE = SearchSpace(max_batch=(1, 8, 32), queue_delay_us=(0, 500), instances=(1, 2), threads=(1, 2))
@@ -346,14 +347,14 @@ def test_trials_measured_differently_are_not_reused(change: dict[str, Any]) -> N
         "recorded": RecordedRequests(), "space": SearchSpace(), "latency_target": LatencyTarget(),
         "hardware": [["avx2"], 4],
     }  # fmt: skip
-    assert _digest(**arguments) == _digest(**arguments)
-    assert _digest(**arguments) != _digest(**arguments | change)
+    assert digest_of(**arguments) == digest_of(**arguments)
+    assert digest_of(**arguments) != digest_of(**arguments | change)
 
 
 def test_a_longer_search_reuses_the_trials_of_a_shorter_one() -> None:
     packages = Packages(target="t", packages=(package(),), checks=())
     digests = {
-        _digest(packages, Load(), RecordedRequests(), space, LatencyTarget(), [])
+        digest_of(packages, Load(), RecordedRequests(), space, LatencyTarget(), [])
         for budget in (5, 50)
         for threads in ((1,), (1, 2))
         for space in [SearchSpace(time_budget_s=budget, threads=threads)]

@@ -93,9 +93,8 @@ def _tolerated(state: str) -> Object:
 def _serving_triton(cluster: Cluster, package: Package) -> Object:
     model = serving_name(package.model)
     probes, beside = beside_server(cluster, [package], startup="/v2/health/ready", ready=f"/v2/models/{model}/ready")
-    return triton_container(
-        cluster, package, [model], load=[*package.member_models, model], probes=probes, beside=beside
-    )
+    load = [*package.member_models, model]
+    return triton_container(cluster, package, [model], load=load, probes=probes, beside=beside)
 
 
 def beside_server(

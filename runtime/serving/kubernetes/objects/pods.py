@@ -158,7 +158,7 @@ def _nvidia_server(
 
 def _environments(package: Package) -> dict[str, str]:
     """The mount of what a package's Python models run in, if it has any."""
-    return {"environments": _ENVIRONMENTS} if package.environment else {}
+    return {"environments": _ENVIRONMENTS} if package.python_environment else {}
 
 
 def _mounts(folders: dict[str, str]) -> list[Object]:

@@ -57,8 +57,8 @@ def why_own(spec: ServiceSpec, seen: RevisionSeen, cluster: Cluster) -> str:
             package is None or package.server != "bundled" or package.nodes.gpus,
             "its target has its own server or a GPU",
         ),
-        (package is not None and package.environment is not None, "it runs Python in an environment of its own"),
-        (package is not None and package.sequences, "it serves sequences, whose state is on one server"),
+        (package is not None and package.python_environment is not None, "it runs Python in an environment of its own"),
+        (package is not None and package.stateful, "it serves sequences, whose state is on one server"),
     )
     return next((reason for holds, reason in reasons if holds), "")
 

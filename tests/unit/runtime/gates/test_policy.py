@@ -1,4 +1,3 @@
-import dataclasses
 import math
 import re
 from typing import Any
@@ -14,6 +13,7 @@ from shiplift.runtime.records.measurement import Streaming
 from shiplift.runtime.records.precision import AuthorMetric, Slice
 from shiplift.runtime.records.serving import Champion, Package
 from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict
+from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.measurement import Regression, Slo
 from shiplift.runtime.spec.model import Data, OwnMetric, Parity, Quality
 from shiplift.runtime.spec.rules import Policy, Rule
@@ -186,7 +186,7 @@ def test_rules_on_scores_have_intervals_too() -> None:
         Rule(metric="score", comparison=">=", limit=0.9, slice="label=3"),
         Rule(metric="score", comparison=">=", limit=0.85, slice="label=3"),
     )  # fmt: skip
-    checks = list(policy.rule_checks(evidence, dataclasses.replace(LIMITS, policy=Policy(rules=rules))))
+    checks = list(policy.rule_checks(evidence, LIMITS.model_copy(update={"policy": Policy(rules=rules)})))
     assert [check.verdict for check in checks] == [INCONCLUSIVE, FAIL, INCONCLUSIVE, PASS]
     assert all(check.low is not None for check in checks)
 
@@ -320,7 +320,7 @@ def against(
 ) -> dict[str, Check]:
     mine = quality.scored(package(**score_))
     theirs = (before or champion()).package
-    limits = dataclasses.replace(LIMITS, slo=slo or Slo())
+    limits = LIMITS.model_copy(update={"slo": slo or Slo()})
     return named(policy.champion_checks(given_, quality.scored(theirs) if theirs else None, mine, limits))
 
 
@@ -456,7 +456,7 @@ def test_a_package_carries_what_its_score_is_compared_by() -> None:
 
 # --- rules ---
 
-LIMITS = policy.GateLimits(quality=Quality(), data=DATA, slo=Slo(p99_ms=50), policy=Policy())
+LIMITS = Requirements(quality=Quality(), data=DATA, slo=Slo(p99_ms=50), policy=Policy())
 PARTS = (
     Slice(name="region=north", score=0.99, error=0.01, samples=400),
     Slice(name="label=7", score=1, error=0, samples=9),
@@ -471,7 +471,7 @@ def ruled(metric: str, how: Any, limit: Any, **more: Any) -> Check:
         open_points=(point(0, 500, 30, rate_per_s=500.0),),
     )  # fmt: skip
     given_ = policy.evidence_of(exported(), deployment(slices=PARTS), measured, champion())
-    (check,) = policy.rule_checks(given_, dataclasses.replace(LIMITS, policy=Policy(rules=(rule,))))
+    (check,) = policy.rule_checks(given_, LIMITS.model_copy(update={"policy": Policy(rules=(rule,))}))
     return check
 
 
@@ -515,7 +515,7 @@ def test_memory_that_nobody_measured_decides_nothing_and_only_where_it_is_limite
     unmeasured = load_report(memory_mb=None)
     rules = Policy(rules=(Rule(metric="memory_mb", comparison="<=", limit="1 GiB"),))
     given_ = policy.evidence_of(exported(), deployment(), unmeasured, Champion())
-    (ruled_,) = policy.rule_checks(given_, dataclasses.replace(LIMITS, policy=rules))
+    (ruled_,) = policy.rule_checks(given_, LIMITS.model_copy(update={"policy": rules}))
     verdicts = {
         limit: next(c for c in policy.load_checks(unmeasured, Slo(memory_mb=limit)) if c.name == "memory")
         for limit in (None, 100)
@@ -528,7 +528,7 @@ def test_memory_that_nobody_measured_decides_nothing_and_only_where_it_is_limite
 def test_a_rule_on_open_load_decides_nothing_where_none_was_measured(slice_: str) -> None:
     rules = Policy(rules=(Rule(metric="open_p99_ms", comparison="<=", limit=30, slice=slice_),))
     given_ = policy.evidence_of(exported(), deployment(), load_report(), Champion())
-    (check,) = policy.rule_checks(given_, dataclasses.replace(LIMITS, policy=rules))
+    (check,) = policy.rule_checks(given_, LIMITS.model_copy(update={"policy": rules}))
     assert (check.verdict, check.measured) == (INCONCLUSIVE, None)
     assert f"it was not measured at {slice_ or 'any rate'}" in check.reason
 
@@ -536,7 +536,7 @@ def test_a_rule_on_open_load_decides_nothing_where_none_was_measured(slice_: str
 def test_a_rule_is_for_its_target_alone() -> None:
     rules = Policy(rules=(Rule(metric="failures", comparison="<=", limit=0, target="edge"),))
     given_ = policy.evidence_of(exported(), deployment(), load_report(), Champion())
-    assert list(policy.rule_checks(given_, dataclasses.replace(LIMITS, policy=rules))) == []
+    assert list(policy.rule_checks(given_, LIMITS.model_copy(update={"policy": rules}))) == []
 
 
 # --- targets that serve beside the first ---
@@ -548,7 +548,9 @@ def beside(p99_ms: float, *rules: Rule, failed_target: Any = "refuse", reported:
     given_ = policy.evidence_of(exported(), deployment(), report, champion())
     given_ = given_.model_copy(update={"others": (quality.scored(package(target="edge", score=0.9)),)})
     rollout = Rollout(failed_target=failed_target)
-    limits = dataclasses.replace(LIMITS, quality=Quality(min_score=0.92), policy=Policy(rules=rules), rollout=rollout)
+    limits = LIMITS.model_copy(
+        update={"quality": Quality(min_score=0.92), "policy": Policy(rules=rules), "rollout": rollout}
+    )
     return policy.verdict(given_, limits)
 
 

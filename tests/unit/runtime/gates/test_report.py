@@ -21,8 +21,9 @@ from shiplift.runtime.gates.report import (
     render_index,
 )
 from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.kinds.contract import DeclaredGraph
 from shiplift.runtime.records.measurement import Tuned
-from shiplift.runtime.records.model import Contract, Datasets, ModelVersion, Scan
+from shiplift.runtime.records.model import Datasets, ModelVersion, Scan
 from shiplift.runtime.records.precision import Candidate, Candidates, Slice
 from shiplift.runtime.records.release import ReleaseReport, StageRun
 from shiplift.runtime.records.serving import Endpoint
@@ -67,7 +68,7 @@ def admitted(name: str = "digits", **slo: Any) -> Admitted:
         model_version=ModelVersion(
             name=name, version=3, digest="d" * 64, flavor="pytorch", files=artifact(kind="tree"), run_id="run-1"
         ),
-        contract=Contract(signature=signature(), example=artifact()),
+        contract=DeclaredGraph(signature=signature(), example=artifact()),
         datasets=Datasets(validation=artifact("7"), validation_name="shiplift/validation.npz"),
         scan=Scan(scanner="modelaudit 0", files=7),
         wanted=Wanted(), conversion=Conversion(), data=Data(), quantization=Quantization(), quality=Quality(),

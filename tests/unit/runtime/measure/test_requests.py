@@ -12,6 +12,7 @@ from shiplift.runtime.measure.requests import (
     draw_length,
     fitting,
     lengths,
+    prompts,
     recorded,
     shortened,
     synthetic,
@@ -100,7 +101,7 @@ def test_prompts_are_the_example_s_and_ask_for_as_many_tokens_as_the_spec_says()
         "prompt": np.array([["a"], ["b"]], object), "max_tokens": np.array([[8], [8]], np.int32),
         "temperature": np.zeros((2, 1), np.float32),
     }  # fmt: skip
-    samples = synthetic(example, SIGNATURE, Load(tokens=17))
+    samples = prompts(example, Load(tokens=17), None)
     assert [{name: array.tolist() for name, array in sample.items()} for sample in samples] == [
         {"prompt": [prompt], "max_tokens": [17], "temperature": [0.0]} for prompt in "ab"
     ]
@@ -109,7 +110,7 @@ def test_prompts_are_the_example_s_and_ask_for_as_many_tokens_as_the_spec_says()
 def test_prompts_ask_for_no_more_tokens_than_the_context_has_room_for() -> None:
     example = {"prompt": np.array([["a"], ["b"]], object), "temperature": np.zeros((2, 1), np.float32)}
     room = np.array([[9], [40]], np.int32)
-    samples = synthetic(example, SIGNATURE, Load(tokens=17), room)
+    samples = prompts(example, Load(tokens=17), room)
     assert [sample["max_tokens"].tolist() for sample in samples] == [[9], [17]]
     assert "as many as fit, 9 after the longest" in shortened({ROOM: room}, Load(tokens=17))
     assert not shortened({ROOM: room}, Load(tokens=9))

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from shiplift.runtime.base.errors import DataInvalid, SpecInvalid
+from shiplift.runtime.families import table
 from shiplift.runtime.measure import requests
 from shiplift.runtime.measure.generator import Demand, LoadTarget
 from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer, options
@@ -141,7 +142,8 @@ def test_made_up_sequences_have_the_length_asked_for(tmp_path: Path) -> None:
     golden = {"input/x": np.array([[1, 2], [3, 4]], np.float32)}
     served = package(signature=hide_states(WHOLE, HOW)[0], sequences=True)
     generator = PerfAnalyzer(ServerEnvironment(tmp_path))
-    sequences = written(requests.write(generator, tmp_path / "r.json", served, golden, Load(sequence_length=7)))
+    made = table.requests(served, golden, Load(sequence_length=7))
+    sequences = written(made.write(generator, tmp_path / "r.json", served.signature))
     assert {len(sequence) for sequence in sequences} == {7}
     assert len({json.dumps(sequence) for sequence in sequences}) == len(sequences) > 1
     assert set(sequences[0][0]) == {"x"}

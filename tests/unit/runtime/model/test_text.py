@@ -73,9 +73,9 @@ def test_a_text_pipeline_takes_one_text_per_sample(tmp_path: Path) -> None:
 
 def test_only_a_pipeline_that_continues_texts_generates(tmp_path: Path) -> None:
     model = read_model(logged(tmp_path, "TextGenerationPipeline", task="text-generation"))
-    assert model.generates
+    assert model.task == "text-generation"
     assert [(spec.name, spec.datatype, spec.shape) for spec in model.signature.inputs] == [("input", "BYTES", (-1, 1))]
-    assert not read_model(logged(tmp_path, "TextClassificationPipeline")).generates
+    assert read_model(logged(tmp_path, "TextClassificationPipeline")).task == "text-classification"
 
 
 PAIR_SIGNATURE = '[{"type": "string", "name": "text_pair"}, {"type": "string", "name": "text"}]'

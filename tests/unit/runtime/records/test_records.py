@@ -57,8 +57,24 @@ def test_a_record_has_one_name_as_a_parameter(kind: type[Record], name: str) -> 
     assert kind.parameter() == name
 
 
+class Grown(Tree):
+    @property
+    def grouped(self) -> Leaf:
+        """A group of its fields."""
+        return Leaf(where=self.name)
+
+    @property
+    def height(self) -> int:
+        return 1
+
+
 def test_sections_list_their_records_and_leave_out_other_fields() -> None:
     assert Tree.parts() == {"leaf": Leaf, "slo": Slo}
+
+
+def test_a_group_of_fields_is_a_section_too() -> None:
+    assert Grown.parts() == {"leaf": Leaf, "slo": Slo, "grouped": Leaf}
+    assert "grouped" not in Grown(leaf=Leaf()).model_dump()
 
 
 def test_where_something_lies_does_not_change_its_identity() -> None:
@@ -219,7 +235,7 @@ def test_an_outcome_has_an_exit_code_and_a_stage_outcome(outcome: Outcome, code:
 
 
 def test_the_member_models_of_a_package_keep_their_name_in_what_is_stored() -> None:
-    bundle = package(member_models=("part--5f0c",))
+    bundle = package(companions=("part--5f0c",))
     stored = Beside(package=bundle).model_dump(mode="json")
     assert stored["package"]["companions"] == ["part--5f0c"]
     assert Beside.model_validate(stored).package == bundle

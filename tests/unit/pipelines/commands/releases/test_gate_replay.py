@@ -10,12 +10,12 @@ from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound, SpecInvalid
 from shiplift.runtime.gates import policy
-from shiplift.runtime.gates.policy import GateLimits
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.precision import Candidate, Candidates
 from shiplift.runtime.records.release import ReleaseReport, StageRun
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy
@@ -47,7 +47,7 @@ def measured(p99_ms: float = 10) -> Any:
     evidence = policy.evidence_of(
         exported(), deployment(), load_report(comparison=comparison(p99_ratio=1.2), memory_mb=p99_ms * 20), champion()
     )
-    limits = GateLimits(quality=Quality(), data=Data(), slo=Slo(p99_ms=40), policy=Policy())
+    limits = Requirements(quality=Quality(), data=Data(), slo=Slo(p99_ms=40), policy=Policy())
     return policy.verdict(evidence, limits)
 
 

@@ -8,10 +8,8 @@ import pytest
 
 pytest.importorskip("tokenizers", reason="the `transformers` extra is not installed")
 
-from shiplift.runtime.base.errors import ExportFailed, SpecInvalid
+from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.generation import entry
-from shiplift.runtime.model.generation.targets import check_generating
-from shiplift.runtime.spec.target import Target
 from tests.unit.runtime.guest.generation.test_front import front, ids
 
 CLOSE = entry.CLOSE_CALL / 2
@@ -67,20 +65,3 @@ def test_settings_are_the_author_s(generation: dict[str, Any], changes: dict[str
 def test_a_tokenizer_without_a_tokenizer_json_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportFailed, match=r"a tokenizer without a tokenizer\.json"):
         entry._write_tokenizer(SimpleNamespace(), tmp_path / "tokenizer.json")
-
-
-@pytest.mark.parametrize("target", [Target(), Target(engine="openvino", precisions=("fp32", "int8"))])
-def test_the_bundled_server_on_an_x86_cpu_generates(target: Target) -> None:
-    check_generating(target)
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        Target(server="nvidia"), Target(accelerator="nvidia", server="nvidia"), Target(precisions=("int8",)),
-        Target(engine="onnxruntime"), Target(accelerator="cpu-arm64"),
-    ],
-)  # fmt: skip
-def test_other_targets_do_not(target: Target) -> None:
-    with pytest.raises(SpecInvalid, match="can't serve a model that generates text"):
-        check_generating(target)

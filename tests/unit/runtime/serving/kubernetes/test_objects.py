@@ -119,7 +119,7 @@ def test_without_a_gateway_the_front_is_a_service_that_selects_one_package() -> 
 
 
 def test_a_pipeline_s_members_are_loaded_before_its_graph() -> None:
-    (triton,) = pod_of(on_gpu(member_models=("part--5f0c",)))["containers"]
+    (triton,) = pod_of(on_gpu(companions=("part--5f0c",)))["containers"]
     loaded = [argument for argument in triton["args"] if argument.startswith("--load-model=")]
     assert loaded == ["--load-model=part--5f0c", "--load-model=digits"]
 

@@ -10,7 +10,7 @@ from shiplift.runtime.base.errors import ArtifactCorrupt
 from shiplift.runtime.model.tensors import load_npz
 from shiplift.runtime.precision.tensorrt_plans import STAMP, Stamp
 from shiplift.runtime.records.model import PythonEnvironment
-from shiplift.runtime.records.serving import EarlierVersion, EarlierVersions, Padding
+from shiplift.runtime.records.serving import EarlierVersion, EarlierVersions, Package, Padding, PipelinePackage
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.packaging.earlier_versions import Incumbent, Successor, add_earlier, require_as_promoted
 from shiplift.runtime.serving.triton.config import ModelDescription, parse
@@ -224,7 +224,8 @@ def test_a_model_that_was_a_pipeline_is_not_kept(line: Callable[[VersionPolicy],
     promoted = line("all")
     promoted.release(described(1))
     assert promoted.champion is not None
-    bundle = promoted.champion.package.model_copy(update={"member_models": ("encoder-1--x",)})
+    common = {name: getattr(promoted.champion.package, name) for name in Package.model_fields if name != "kind"}
+    bundle = PipelinePackage(**common, companions=("encoder-1--x",))
     promoted.champion = replace(promoted.champion, package=bundle)
     assert promoted.refusal(described(2)) == "it is a pipeline"
 

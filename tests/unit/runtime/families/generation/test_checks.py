@@ -4,20 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from shiplift.runtime.admission import kinds
-from shiplift.runtime.admission.kinds import check_answers, check_generation
 from shiplift.runtime.base.errors import MissingTool, SpecInvalid
+from shiplift.runtime.families.generation import checks
+from shiplift.runtime.families.generation.checks import check_generation, check_target
+from shiplift.runtime.families.graph.family import GraphFamily
 from shiplift.runtime.records.model import Datasets
 from shiplift.runtime.spec.document import parse
 from shiplift.runtime.spec.model import Data, Quantization
 from shiplift.runtime.spec.target import Target
 from shiplift.steps.quantize import quantize
-from tests.unit.examples import exported, site
+from tests.unit.examples import exported, inspected, site
 
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "find_spec", lambda name: name)
+    monkeypatch.setattr(checks, "find_spec", lambda name: name)
 
 
 def test_a_plain_spec_is_taken() -> None:
@@ -25,7 +26,7 @@ def test_a_plain_spec_is_taken() -> None:
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "find_spec", lambda name: None)
+    monkeypatch.setattr(checks, "find_spec", lambda name: None)
     with pytest.raises(MissingTool, match="openvino_genai is not installed here") as raised:
         check_generation(parse(""))
     assert "shiplift[generation]" in raised.value.do
@@ -53,9 +54,10 @@ _VLLM = "targets: [{name: a, accelerator: nvidia, server: nvidia, engine: vllm, 
 
 def test_a_target_with_an_engine_for_text_serves_what_generates_text_and_nothing_else(tmp_path: Path) -> None:
     check_generation(parse(_VLLM))
+    graphs = GraphFamily()
     with pytest.raises(SpecInvalid, match="target a has `engine: vllm`, which is for models that generate text"):
-        check_answers(parse(_VLLM))
-    check_answers(parse(""))
+        graphs.check(site(tmp_path), parse(_VLLM), inspected())
+    graphs.check(site(tmp_path), parse(""), inspected())
     (target,) = parse(_VLLM).targets
     assert isinstance(target, Target)
     with pytest.raises(SpecInvalid, match="for models that generate text"):  # by a name in the site's catalogue
@@ -73,3 +75,20 @@ def test_a_target_with_an_engine_for_text_serves_what_generates_text_and_nothing
 def test_an_engine_for_text_needs_a_gpu_and_one_precision_that_it_has(target: str, reason: str) -> None:
     with pytest.raises(SpecInvalid, match=reason):
         parse(f"targets: [{{name: a, {target}}}]")
+
+
+@pytest.mark.parametrize("target", [Target(), Target(engine="openvino", precisions=("fp32", "int8"))])
+def test_the_bundled_server_on_an_x86_cpu_generates(target: Target) -> None:
+    check_target(target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        Target(server="nvidia"), Target(accelerator="nvidia", server="nvidia"), Target(precisions=("int8",)),
+        Target(engine="onnxruntime"), Target(accelerator="cpu-arm64"),
+    ],
+)  # fmt: skip
+def test_other_targets_do_not(target: Target) -> None:
+    with pytest.raises(SpecInvalid, match="can't serve a model that generates text"):
+        check_target(target)

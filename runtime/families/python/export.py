@@ -7,26 +7,24 @@ example are the reference that production has to meet.
 from pathlib import Path
 
 from shiplift.runtime.base.progress import measuring, progress
-from shiplift.runtime.confinement.policy import EVALUATE, PYTHON_HOST, Entry, SandboxLimits
+from shiplift.runtime.confinement.policy import EVALUATE, PYTHON_HOST, Entry
 from shiplift.runtime.confinement.workplace import workplace
+from shiplift.runtime.families.work import Exporting
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.model.python.environments import ensure, packed, readable
 from shiplift.runtime.model.python.resolving import resolve
-from shiplift.runtime.records.model import Contract, Exported, ModelVersion, ParityCase, PythonModel
-from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.kinds.contract import DeclaredGraph, DeclaredPython
+from shiplift.runtime.records.kinds.exported import ExportedPython
+from shiplift.runtime.records.model import ParityCase, PythonModel
 from shiplift.runtime.records.tensor import Signature
-from shiplift.runtime.spec.model import Conversion
-from shiplift.runtime.store.artifacts import ArtifactStore
 
 ANSWER = Entry("shiplift.runtime.model.python.entry:answer", PYTHON_HOST)
-COMPARE = Entry("shiplift.runtime.admission.exports.python_answers:compare", EVALUATE)
+COMPARE = Entry("shiplift.runtime.families.python.answers:compare", EVALUATE)
 
 
-def export_python(
-    site: Site, version: ModelVersion, contract: Contract, conversion: Conversion
-) -> Exported:  # fmt: skip
-    """Makes the model's environment, and records its answers.
+def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) -> ExportedPython:
+    """Makes the model's environment, and records its answers. A graph that does not convert is exported so, too.
 
     Raises:
         NotAdmitted, PolicyRefused: its requirements can't be installed, or may not.
@@ -35,21 +33,18 @@ def export_python(
         StorageFull: there is no space for its environment.
         Temporary: the package index can't be reached.
     """
+    site, contract, store, home = work.site, work.contract, work.store, Path(work.site.home)
     environment = resolve(site, contract.requirements)
     root = ensure(site, environment)
-    store, home = ArtifactStore(site.artifacts_uri), Path(site.home)
     layer = packed(site, environment, store)  # before the model's code has run beside it
-    limits = SandboxLimits(
-        memory_mb=min(conversion.memory_mb, site.policy.memory_mb),
-        timeout_s=min(conversion.timeout_s, site.policy.timeout_s), task="asking the Python model", settings="export",
-    )  # fmt: skip
+    limits = work.limits("asking the Python model")
     inputs = [spec.model_dump(mode="json") for spec in contract.signature.inputs]
     with (
         workplace(ANSWER, home, site.sandbox, read=[root]) as asking,
         workplace(COMPARE, home, site.sandbox) as comparing,
         measuring(),
     ):
-        source = store.fetch(version.files, asking.folder / "source")
+        source = store.fetch(work.version.files, asking.folder / "source")
         code = write_bundle(asking.folder / "code")
         progress("asking the model in the sandbox")
         result, isolation = asking.sandbox.run(
@@ -79,11 +74,10 @@ def export_python(
             limits,
         )  # fmt: skip
         require_regular(comparing.sandbox.work, "reference.npz")
-        return Exported(
-            model=version.files,
+        return ExportedPython(
+            model=work.version.files,
             signature=Signature.model_validate(told["signature"]),
-            opset=0,
-            graph=version.digest,
+            graph=work.version.digest,
             python=PythonModel(environment=environment, memory_mb=limits.memory_mb, layer=layer),
             parity=tuple(ParityCase.model_validate(case) for case in told["parity"]),
             reference=store.put_file(comparing.sandbox.work / "reference.npz"),

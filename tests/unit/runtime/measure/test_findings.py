@@ -3,7 +3,7 @@
 import csv
 import io
 
-from shiplift.steps.load_test import _table
+from shiplift.runtime.measure.findings import table_of
 
 
 def test_every_run_is_a_row_with_the_load_generator_s_own_columns() -> None:
@@ -15,7 +15,7 @@ def test_every_run_is_a_row_with_the_load_generator_s_own_columns() -> None:
         **run,
         "row": {"Request Rate": "9.5"},
     }
-    rows = list(csv.DictReader(io.StringIO(_table([closed, paced]).decode())))
+    rows = list(csv.DictReader(io.StringIO(table_of([closed, paced]).decode())))
     assert [(row["phase"], row["side"], row["concurrency"], row["rate_per_s"]) for row in rows] == [
         ("sweep", "challenger", "4", "0.0"), ("open loop", "challenger", "0", "9.5"),
     ]  # fmt: skip

@@ -1,15 +1,17 @@
-"""What a site and a spec allow for Python models."""
+"""What a site and a spec allow for Python models, for pipelines, and for graphs that may fall back."""
 
 from pathlib import Path
 
 import pytest
 
 from shiplift.runtime.admission import policy
-from shiplift.runtime.admission.kinds import check_pipeline, check_python
 from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, SpecInvalid
+from shiplift.runtime.families import table
+from shiplift.runtime.families.pipeline.family import PipelineFamily
+from shiplift.runtime.families.python.checks import check_python
 from shiplift.runtime.records.site import Cluster, SitePolicy
 from shiplift.runtime.spec.document import parse
-from tests.unit.examples import site
+from tests.unit.examples import inspected, site
 
 
 def test_the_default_spec_is_fine_on_a_machine_and_on_a_cluster_whose_owner_named_an_index(tmp_path: Path) -> None:
@@ -47,9 +49,10 @@ def test_what_only_graphs_have_is_refused_by_name(tmp_path: Path, spec: str, nam
     ],
 )
 def test_what_a_pipeline_has_not_is_refused_by_name(tmp_path: Path, spec: str, reason: str) -> None:
-    check_pipeline(site(tmp_path), parse(""), ())
+    family, pipeline = PipelineFamily(), inspected("shiplift_pipeline")
+    family.check(site(tmp_path), parse(""), pipeline)
     with pytest.raises(SpecInvalid, match=reason):
-        check_pipeline(site(tmp_path), parse(spec), ())
+        family.check(site(tmp_path), parse(spec), pipeline)
 
 
 def test_the_site_may_refuse_python_whatever_the_spec_says() -> None:
@@ -63,3 +66,11 @@ def test_a_fallback_to_the_model_s_own_code_needs_the_word_that_admits_it() -> N
     with pytest.raises(SpecInvalid, match=r"with `admission\.python: sandbox`"):
         parse("export: {fallback: python}")
     assert parse("{export: {fallback: python}, admission: {python: sandbox}}").export.fallback == "python"
+
+
+def test_a_graph_that_may_fall_back_has_to_be_possible_as_python_too(tmp_path: Path) -> None:
+    spec = parse("{export: {fallback: python, outputs: [a]}, admission: {python: sandbox}}")
+    forest, graph = inspected("sklearn"), inspected("onnx")
+    with pytest.raises(SpecInvalid, match=r"`export\.outputs` is set, but a Python model has no graph"):
+        table.recognised(forest).check(site(tmp_path), spec, forest)
+    table.recognised(graph).check(site(tmp_path), spec, graph)

@@ -6,6 +6,8 @@ from typing import Any, cast
 
 import pytest
 
+from shiplift.runtime.admission.logged_files import datasets_of, logged_file, resolve_spec
+from shiplift.runtime.admission.policy import check_site, check_size
 from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, SpecInvalid
 from shiplift.runtime.records.base import identity
 from shiplift.runtime.records.request import Request
@@ -14,7 +16,6 @@ from shiplift.runtime.spec.document import ReleaseSpec, parse
 from shiplift.runtime.spec.serving_settings import Metrics, RateLimiter, Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.client import Registry
-from shiplift.steps.admit import _check_site, _check_size, _datasets, _logged, _resolve_spec
 from tests.unit.examples import site
 
 
@@ -34,7 +35,7 @@ class Run:
 def resolved(tmp_path: Path, spec: str = "", **texts: str) -> ReleaseSpec:
     (tmp_path / "model").mkdir(exist_ok=True)
     registry = cast("Registry", Run(**texts))
-    return _resolve_spec(
+    return resolve_spec(
         Request(model="digits", version=1, spec=spec), registry, "run", tmp_path / "model", tmp_path / "to"
     )
 
@@ -86,7 +87,7 @@ def test_a_spec_that_is_no_text_is_refused_and_no_crash(tmp_path: Path) -> None:
 def test_data_beside_the_model_are_found_before_the_run_is_asked(tmp_path: Path, path: str) -> None:
     log(tmp_path, path, "beside")
     registry: Any = Run(**{path: "in the run"})
-    file = _logged(registry, "run", path, tmp_path / "model", tmp_path / "to")
+    file = logged_file(registry, "run", path, tmp_path / "model", tmp_path / "to")
     assert file is not None
     assert file.read_text() == "beside"
 
@@ -98,40 +99,40 @@ def test_an_author_s_metric_is_stored_as_it_was_logged(tmp_path: Path) -> None:
     log(tmp_path, "shiplift/score.py", "def score(labels, predictions): return 1")
     registry: Any = Run()
     store = ArtifactStore(site(tmp_path).artifacts_uri)
-    datasets = _datasets(registry, "run", parse(OWN), tmp_path / "model", store)
+    datasets = datasets_of(registry, "run", parse(OWN), tmp_path / "model", store)
     assert datasets.metric is not None
     assert store.read(datasets.metric) == b"def score(labels, predictions): return 1"
-    assert _datasets(registry, "run", parse(""), tmp_path / "model", store).metric is None
+    assert datasets_of(registry, "run", parse(""), tmp_path / "model", store).metric is None
 
 
 def test_an_author_s_metric_that_is_missing_too_large_or_no_file_is_refused(tmp_path: Path) -> None:
     registry: Any = Run()
     store = ArtifactStore(site(tmp_path).artifacts_uri)
     with pytest.raises(SpecInvalid, match=r"data\.metric names shiplift/score\.py, which was not logged"):
-        _datasets(registry, "run", parse(OWN), tmp_path / "model", store)
+        datasets_of(registry, "run", parse(OWN), tmp_path / "model", store)
     log(tmp_path, "shiplift/score.py", "x" * ((1 << 20) + 1))
     with pytest.raises(SpecInvalid, match=r"score\.py has 1048577 bytes, the limit is 1048576"):
-        _datasets(registry, "run", parse(OWN), tmp_path / "model", store)
+        datasets_of(registry, "run", parse(OWN), tmp_path / "model", store)
 
 
 def test_files_over_the_limit_are_refused_with_both_sizes(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * (3 << 20))
-    _check_size(tmp_path, 3)
+    check_size(tmp_path, 3)
     with pytest.raises(NotAdmitted, match="have 3 MiB, the limit is 2 MiB"):
-        _check_size(tmp_path, 2)
+        check_size(tmp_path, 2)
 
 
 def test_on_a_cluster_a_rate_limited_model_gets_servers_that_limit(tmp_path: Path) -> None:
     cluster = Cluster(namespace="shiplift", serving_namespace="models", server_image="example.org/server:1")
-    _check_site(site(tmp_path, place=cluster), ReleaseSpec(serving=Serving(rate_limiter=RateLimiter())))
+    check_site(site(tmp_path, place=cluster), ReleaseSpec(serving=Serving(rate_limiter=RateLimiter())))
 
 
 def test_a_rate_limiter_needs_a_production_that_has_one(tmp_path: Path) -> None:
     limited = ReleaseSpec(serving=Serving(rate_limiter=RateLimiter()))
-    _check_site(site(tmp_path), ReleaseSpec())
-    _check_site(site(tmp_path, place=Machine(http="", grpc="", metrics="", rate_limiter=True)), limited)
+    check_site(site(tmp_path), ReleaseSpec())
+    check_site(site(tmp_path, place=Machine(http="", grpc="", metrics="", rate_limiter=True)), limited)
     with pytest.raises(NotAdmitted, match="production runs without") as error:
-        _check_site(site(tmp_path), limited)
+        check_site(site(tmp_path), limited)
     assert "--rate-limiter" in error.value.do
 
 
@@ -139,9 +140,9 @@ def test_a_rate_limiter_needs_a_production_that_has_one(tmp_path: Path) -> None:
 def test_metrics_of_one_model_need_a_server_of_its_own(tmp_path: Path) -> None:
     measured = ReleaseSpec(serving=Serving(metrics=Metrics(interval_ms=500)))
     cluster = Cluster(namespace="shiplift", serving_namespace="shiplift-serving", server_image="image")
-    _check_site(site(tmp_path, place=cluster), measured)
+    check_site(site(tmp_path, place=cluster), measured)
     with pytest.raises(NotAdmitted, match="here one server serves all models") as refused:
-        _check_site(site(tmp_path), measured)
+        check_site(site(tmp_path), measured)
     assert "--metrics-interval-ms" in refused.value.do
 
 
@@ -175,10 +176,10 @@ def test_a_spec_beyond_the_site_s_policy_is_refused_with_its_limit(tmp_path: Pat
     own = spec if spec.startswith("admission") else small + spec
     own = own.replace("{pickle: sandbox}", "{pickle: sandbox, max_size_mb: 100}")
     with pytest.raises(PolicyRefused, match=message) as error:
-        _check_site(site(tmp_path, policy=policy), parse(own))
+        check_site(site(tmp_path, policy=policy), parse(own))
     assert "ask whoever runs this site" in error.value.do
     assert error.value.exit_code == 52
-    _check_site(site(tmp_path, policy=policy), parse(small))
+    check_site(site(tmp_path, policy=policy), parse(small))
 
 
 def test_a_fifo_or_a_link_in_a_model_s_folder_is_refused_at_once(tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_fifo_or_a_link_in_a_model_s_folder_is_refused_at_once(tmp_path: Path)
         else:
             (folder / name).symlink_to("/etc/passwd")
         with pytest.raises(NotAdmitted, match=f"{name} is a {what}"):
-            _check_size(folder, 1)
+            check_size(folder, 1)
 
 
 def test_a_stricter_policy_is_another_cache_key(tmp_path: Path) -> None:

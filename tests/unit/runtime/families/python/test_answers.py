@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shiplift.runtime.admission.exports.python_answers import SINGLE_NOTE, compare
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.families.python.answers import SINGLE_NOTE, compare
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from tests.unit.examples import tensor
 

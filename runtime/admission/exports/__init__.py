@@ -1,1 +1,0 @@
-"""Exports of models that become no plain graph: proven by their own code, or by tokens."""

@@ -1,0 +1,46 @@
+"""The package of a model that continues texts: an engine, the code around it, and the weights that it reads."""
+
+from typing import Any
+
+from shiplift.runtime.families.packaging.draft import Answered, Draft
+from shiplift.runtime.families.packaging.recorded import RecordedMaker
+from shiplift.runtime.model.generation.signature import ROOM
+from shiplift.runtime.model.golden import SAMPLES
+from shiplift.runtime.model.tensors import Arrays, batch_of
+from shiplift.runtime.records.kinds.exported import ExportedGeneration
+from shiplift.runtime.records.precision import Candidate
+from shiplift.runtime.records.serving import GenerationPackage
+from shiplift.runtime.serving.packaging.generation_backend import write_generation_backend
+from shiplift.runtime.serving.triton.repository import write_package
+
+
+class GenerationMaker(RecordedMaker[ExportedGeneration]):
+    """Makes packages that stream texts."""
+
+    def padding_problem(self, candidate: Candidate) -> str:  # noqa: ARG002 - the same for each engine
+        """Such a model needs no buckets."""
+        return "a model that generates text takes prompts of any length together already"
+
+    def requests(self, answered: Answered) -> tuple[Arrays, Arrays]:
+        """The prompts, and with the golden ones the room that the context has after each."""
+        inputs, golden = super().requests(answered)
+        room = batch_of({ROOM: self.arrays[ROOM]}, SAMPLES) if ROOM in self.arrays else {}
+        return inputs, golden | room
+
+    def write(self, draft: Draft) -> None:
+        """The engine, with OpenVINO's model or the weights as they were logged."""
+        work, writes = self.work, self.work.target.writes
+        logged = work.store.fetch(work.version.files, draft.folder / "logged") if writes else None
+        write_package(
+            draft.tree,
+            draft.described,
+            None if writes else draft.model,
+            work.target.server,
+            example=draft.inputs,
+            golden=draft.golden,
+            backend=write_generation_backend(draft.folder / "backend", draft.model, draft.candidate.engine, logged),
+        )
+
+    def record(self, draft: Draft, common: dict[str, Any]) -> GenerationPackage:  # noqa: ARG002 - the same for each draft
+        """The record: it has nothing of its own."""
+        return GenerationPackage(**common)

@@ -1,0 +1,1 @@
+"""Models that become a graph of tensors: ONNX, PyTorch, trees, Keras."""

@@ -1,0 +1,102 @@
+"""What the engines answer to golden requests, and whether they may pad them: found out in a sandbox.
+
+A model may answer never, so only something that can be killed asks it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shiplift.runtime.confinement.policy import SandboxLimits
+from shiplift.runtime.confinement.workplace import Workplace
+from shiplift.runtime.families.packaging.draft import Answered
+from shiplift.runtime.families.packaging.maker import E, Maker
+from shiplift.runtime.host.outputs import require_regular
+from shiplift.runtime.model.tensors import load_npz
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.kinds.exported import Front
+from shiplift.runtime.records.precision import Candidate, Engine, Precision
+from shiplift.runtime.records.serving import Padding
+from shiplift.runtime.search import buckets
+
+_GPU_ONLY: tuple[Precision, ...] = ("bf16", "fp8")
+_Asked = tuple[Artifact, Engine, Precision]
+
+
+class GraphAnswers(Maker[E]):
+    """Makes packages of graphs, whose golden answers are those of the engine that will run them."""
+
+    @property
+    def front(self) -> Front | None:
+        """What is around the graph, if anything."""
+        return None
+
+    @property
+    def native(self) -> bool:
+        """Whether PyTorch itself serves the model."""
+        return self.work.target.engine == "pytorch"
+
+    def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: SandboxLimits) -> list[Answered]:
+        """Each candidate's answers: equal files on equal engines are asked once."""
+        asked = [self._asked(candidate) for candidate in candidates]
+        index = {key: number for number, key in enumerate(dict.fromkeys((m.sha256, *engine) for m, *engine in asked))}
+        numbers = [index[model.sha256, *engine] for model, *engine in asked]
+        files = {model.sha256: model for model, *_ in asked}
+        folders = {digest: self.work.store.fetch(model, place.folder / digest) for digest, model in files.items()}
+        models = [
+            {"file": str(folders[digest] / "model.onnx"), "engine": engine, "precision": precision}
+            for digest, engine, precision in index
+        ]
+        order = self._order(place) | {"models": models, "lengths": self._lengths(candidates, numbers)}
+        result, _ = place.sandbox.run(order, limits)
+        require_regular(place.sandbox.work)
+        return [
+            Answered(
+                outputs=load_npz(place.sandbox.work / f"{number}.npz"),
+                padding=self.refusal(candidate) or _proven(result["padding"].get(str(number))),
+            )
+            for candidate, number in zip(candidates, numbers, strict=True)
+        ]
+
+    def _order(self, place: Workplace) -> dict[str, Any]:
+        store, (visible, states) = self.work.store, self.visible()
+        return {
+            "reference": str(store.fetch(self.reference, place.folder / "reference.npz")),
+            "inputs": [spec.name for spec in visible.inputs],
+            "outputs": [spec.name for spec in self.work.exported.signature.outputs],
+            "states": {name: output.model_dump(mode="json") for name, output in states.items()},
+            "text": self._text(place.folder / "text", self.front) if self.front else None,
+            "out": str(place.sandbox.work),
+        }
+
+    def _text(self, to: Path, front: Front) -> dict[str, Any]:
+        return {"front": str(self.work.store.fetch(front.files, to)), "tensors": self.work.serving.tensors}
+
+    def _asked(self, candidate: Candidate) -> _Asked:
+        """The model whose answers are the expected ones: fp32's, if nothing here runs the candidate on a CPU."""
+        if candidate.engine == "openvino":
+            return self.model_of(candidate), "openvino", candidate.precision
+        if candidate.precision in _GPU_ONLY or self.native:
+            return self.work.exported.model, "onnxruntime", "fp32"
+        return self.model_of(candidate), "onnxruntime", "fp32"
+
+    def _lengths(self, candidates: Sequence[Candidate], numbers: Sequence[int]) -> dict[str, Any] | None:
+        """What the sandbox is to prove about padding, for the models of these numbers; None: nothing."""
+        lengths = self.work.serving.lengths
+        if lengths is None:
+            return None
+        return {
+            "pad": lengths.pad,
+            "buckets": buckets.to_prove(lengths),
+            "every": lengths.buckets != "auto",
+            "tolerances": {
+                str(number): buckets.TOLERANCE[candidate.precision]
+                for candidate, number in zip(candidates, numbers, strict=True)
+                if not self.refusal(candidate)
+            },
+        }
+
+
+def _proven(proof: dict[str, Any] | None) -> Padding | None:
+    """What the sandbox proved of a model; None: it was not asked to."""
+    return Padding.model_validate(proof) if proof else None

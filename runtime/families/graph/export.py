@@ -1,0 +1,133 @@
+"""The export of models that become a graph: the logged model as ONNX, and the proof that both give the same answers.
+
+Loading and converting happen in one sandbox, the comparison in another: the first ran the model's code, so nobody opens
+what it wrote outside a sandbox, and it has no part in the proof. Texts and images have a front around their graph,
+which the first sandbox writes, too.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shiplift.runtime.base.progress import measuring, progress
+from shiplift.runtime.confinement.policy import EVALUATE, Entry
+from shiplift.runtime.confinement.workplace import Workplace, workplace
+from shiplift.runtime.families.work import Exporting
+from shiplift.runtime.host.outputs import require_regular
+from shiplift.runtime.model.text.fronts import takes_images
+from shiplift.runtime.records.kinds.contract import DeclaredGraph, DeclaredImage, DeclaredText
+from shiplift.runtime.records.kinds.exported import ExportedGraph, ExportedImage, ExportedText, Front
+from shiplift.runtime.records.model import Isolation, ParityCase
+from shiplift.runtime.records.tensor import Signature
+
+CONVERT = Entry("shiplift.runtime.model.conversion.entry:convert")
+VERIFY = Entry("shiplift.runtime.admission.verification:verify", EVALUATE)
+_SEED = 20240229
+
+GraphWork = Exporting[DeclaredGraph] | Exporting[DeclaredText] | Exporting[DeclaredImage]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Converted:
+    """What the first sandbox says: `seen` is the signature that clients of a front see, `sets` the answered inputs."""
+
+    signature: Signature
+    seen: Signature | None
+    sets: list[str]
+    notes: tuple[str, ...]
+    isolation: Isolation
+
+
+def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImage:
+    """Converts the version and compares both models on the example and on random inputs of batch 1, 2 and 7.
+
+    Raises:
+        ExportFailed: the model does not load, convert or run.
+        SandboxLimit: it needs more memory or time than the spec allows.
+        ArtifactCorrupt: the files differ from those admitted.
+    """
+    home, sandbox, torchscript = Path(work.site.home), work.site.sandbox, work.conversion.torchscript
+    # Both start now: the second's imports run while the first converts.
+    with (
+        workplace(CONVERT, home, sandbox) as converting,
+        workplace(VERIFY, home, sandbox) as verifying,
+        measuring(),
+    ):
+        converted = _convert(converting, work)
+        written = verifying.folder / "written"
+        _take(converting.sandbox.work, written, torchscript=torchscript, front=converted.seen is not None)
+        result, _ = verifying.sandbox.run(
+            {
+                "model": str(written / "model" / "model.onnx"),
+                "script": str(written / "torchscript" / "model.pt") if torchscript else "",
+                "answers": str(written / "answers.npz"),
+                "signature": converted.signature.model_dump(mode="json"),
+                "sets": converted.sets,
+                "text": str(written / "text") if converted.seen else "",
+                "out": str(verifying.sandbox.work),
+            },
+            work.limits("comparing both models"),
+        )
+        require_regular(verifying.sandbox.work, "reference.npz")
+        common = {
+            "model": work.store.put_tree(written / "model"),
+            "signature": converted.signature,
+            "opset": result["opset"],
+            "graph": result["graph"],
+            "parity": tuple(ParityCase.model_validate(case) for case in result["parity"]),
+            "reference": work.store.put_file(verifying.sandbox.work / "reference.npz"),
+            "isolation": converted.isolation,
+            "notes": (*work.contract.notes, *converted.notes),
+        }
+        if converted.seen:
+            return _with_front(work, converted.seen, written, common)
+        return ExportedGraph(
+            **common, torchscript=work.store.put_tree(written / "torchscript") if torchscript else None
+        )
+
+
+def _take(made: Path, to: Path, *, torchscript: bool, front: bool) -> None:
+    """Moves what the first sandbox made to a folder of the second one."""
+    require_regular(made, "model/model.onnx", "answers.npz")
+    to.mkdir()
+    fronts = ("text", "texts.npz") if front else ()
+    for name in ("model", "answers.npz", *(["torchscript"] if torchscript else []), *fronts):
+        (made / name).rename(to / name)
+
+
+def _with_front(
+    work: GraphWork, seen: Signature, written: Path, common: dict[str, Any]
+) -> ExportedText | ExportedImage:
+    """The export of a graph behind a front; which one it is, the front's own files say."""
+    images = takes_images(written / "text")
+    reference = work.store.put_file(written / "texts.npz")
+    front = Front(files=work.store.put_tree(written / "text"), signature=seen, reference=reference)
+    return ExportedImage(**common, front=front) if images else ExportedText(**common, front=front)
+
+
+def _convert(place: Workplace, work: GraphWork) -> _Converted:
+    """Runs the model's code."""
+    contract, store = work.contract, work.store
+    source = store.fetch(work.version.files, place.folder / "source")
+    example = store.fetch(contract.example, place.folder / "example.npz")
+    progress("converting to ONNX in the sandbox")
+    result, isolation = place.sandbox.run(
+        {
+            "folder": str(source),
+            "flavor": work.version.flavor,
+            "signature": contract.signature.model_dump(mode="json"),
+            "example": str(example),
+            "out": str(place.sandbox.work),
+            "settings": work.conversion.model_dump(mode="json"),
+            "tabular": isinstance(contract, DeclaredGraph) and contract.tabular,
+            "seed": _SEED,
+        },
+        work.limits("loading or converting the model"),
+    )
+    return _Converted(
+        signature=Signature.model_validate(result["signature"]),
+        seen=Signature.model_validate(result["text"]) if result["text"] else None,
+        sets=[str(name) for name in result["sets"]],
+        notes=tuple(str(note) for note in result["notes"]),
+        isolation=isolation,
+    )

@@ -1,0 +1,101 @@
+"""The family of graphs."""
+
+from shiplift.runtime.admission.inspection import Inspected
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.families import asking
+from shiplift.runtime.families.graph.candidates import build_candidates
+from shiplift.runtime.families.graph.export import export_graph
+from shiplift.runtime.families.graph.package import GraphMaker
+from shiplift.runtime.families.packaging.packages import judged_packages
+from shiplift.runtime.families.python.checks import check_python
+from shiplift.runtime.families.python.export import export_python
+from shiplift.runtime.families.told import converted
+from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
+from shiplift.runtime.measure.requests import Requests, synthetic, synthetic_sequences
+from shiplift.runtime.model.tensors import Arrays, inputs_in
+from shiplift.runtime.records.kinds.contract import DeclaredGraph
+from shiplift.runtime.records.kinds.exported import Exported, ExportedGraph, ExportedPython
+from shiplift.runtime.records.model import FALL_BACK
+from shiplift.runtime.records.precision import Candidates
+from shiplift.runtime.records.serving import GraphPackage
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.verdict import Packages
+from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.spec.measurement import Load
+from shiplift.runtime.spec.target import Target
+
+_FELL_BACK = (
+    "Warning: the model could not be exported to ONNX, so its own code serves it, as fast as mlflow.pyfunc and without "
+    "lower precisions (export.fallback). Why: {why}."
+)
+
+
+class GraphFamily:
+    """Models that become an ONNX graph. One that does not convert is a Python model, if its spec says so."""
+
+    kind = "graph"
+    takes_images = False
+
+    def recognises(self, inspected: Inspected) -> bool:
+        """Whether MLflow's flavor is one of a graph."""
+        return inspected.flavor == "onnx" or inspected.flavor in FALL_BACK
+
+    def check(self, site: Site, spec: ReleaseSpec, inspected: Inspected) -> None:
+        """What falls back to its own code must be possible as a Python model, too."""
+        if spec.export.fallback == "python" and inspected.flavor in FALL_BACK:
+            check_python(site, spec)
+        for target in asking.targets_of(spec):
+            self.check_target(target)
+
+    def check_target(self, target: Target) -> None:
+        """Every target, but for those whose engine generates text."""
+        asking.require_tensor_engine(target)
+
+    def contract(self, inspected: Inspected) -> DeclaredGraph:
+        """The signature and the example; requirements, if it may fall back."""
+        return DeclaredGraph(
+            signature=inspected.signature,
+            example=inspected.example,
+            tabular=inspected.tabular,
+            requirements=inspected.requirements,
+            notes=inspected.notes,
+        )
+
+    def export(self, work: Exporting[DeclaredGraph]) -> Exported:
+        """The graph; with `fallback: python` the model itself if there is none."""
+        try:
+            return export_graph(work)
+        except ExportFailed as error:
+            falls_back = work.conversion.fallback == "python" and work.version.flavor in FALL_BACK
+            if not falls_back or work.conversion.preprocess:  # its own code takes pixels
+                raise
+            return _fallen_back(work, why=error.what.rstrip("."))
+
+    def candidates(self, work: Quantizing[ExportedGraph]) -> Candidates:
+        """Every precision that the target allows."""
+        return build_candidates(work)
+
+    def packages(self, work: Packaging[ExportedGraph]) -> Packages:
+        """Each with its graph."""
+        return judged_packages(work, GraphMaker(work))
+
+    def requests(self, package: GraphPackage, golden: Arrays, load: Load) -> Requests:
+        """Samples like the example's, or sequences of them for a model with states."""
+        example, signature = inputs_in(golden, package.signature), package.signature
+        if package.sequences:
+            return Requests(sequences=synthetic_sequences(example, signature, load))
+        return Requests(samples=synthetic(example, signature, load))
+
+    def told(self, exported: ExportedGraph) -> str:
+        """How it was converted."""
+        return converted(exported, f", opset {exported.opset}")
+
+
+def _fallen_back(work: Exporting[DeclaredGraph], *, why: str) -> ExportedPython:
+    progress("no graph: the model's own code serves it")
+    try:
+        exported = export_python(work)
+    except ExportFailed as error:
+        raise ExportFailed(f"{why}; nor can its own code serve it: {error.what}", do=error.do) from error
+    return exported.model_copy(update={"notes": (_FELL_BACK.format(why=why), *exported.notes)})

@@ -1,0 +1,88 @@
+"""The package of a graph: the candidate's model, or the original as TorchScript where PyTorch serves it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.families.graph.answers import GraphAnswers
+from shiplift.runtime.families.packaging.draft import Draft
+from shiplift.runtime.model.sequences import hide_states
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.precision import tensorrt_plans
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.kinds.exported import ExportedGraph
+from shiplift.runtime.records.precision import Candidate
+from shiplift.runtime.records.serving import GraphPackage
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.serving.triton.config import positional
+from shiplift.runtime.serving.triton.repository import write_package
+
+
+class GraphMaker(GraphAnswers[ExportedGraph]):
+    """Makes packages that clients send tensors to."""
+
+    def visible(self) -> tuple[Signature, Mapping[str, TensorSpec]]:
+        """The graph's signature, without the states of a model with sequences."""
+        return hide_states(self.work.exported.signature, self.work.serving.sequence_batching)
+
+    def servable(self, kept: Sequence[Candidate]) -> list[Candidate]:
+        """All, but for models with states, which OpenVINO's backend does not serve."""
+        offered = super().servable(kept)
+        if not self.work.serving.sequence_batching:
+            return offered
+        stateless = [candidate for candidate in offered if candidate.engine != "openvino"]
+        if kept and not stateless:
+            raise SpecInvalid(
+                f"target {self.work.target.name} has `engine: openvino`, which serves no models with states",
+                do="Set `engine: onnxruntime`, or leave `serving.sequence_batching` out.",
+            )
+        return stateless
+
+    def padding_problem(self, candidate: Candidate) -> str:
+        """As of others, and a sequence's requests are not padded."""
+        if self.work.serving.sequence_batching:
+            return "the requests of a sequence are not padded"
+        return super().padding_problem(candidate)
+
+    def model_of(self, candidate: Candidate) -> Artifact:
+        """The candidate's ONNX or plan; TorchScript where PyTorch serves."""
+        if not self.native:
+            return super().model_of(candidate)
+        if self.work.exported.torchscript is None:
+            raise SpecInvalid(
+                f"target {self.work.target.name} has `engine: pytorch`, but the model was exported only to ONNX",
+                do="Set `export.torchscript: true`.",
+            )
+        return self.work.exported.torchscript
+
+    def check_model(self, model: Path) -> None:
+        """A TensorRT plan is for one GPU and one version."""
+        if stamp := tensorrt_plans.read_stamp(model):
+            tensorrt_plans.require_match(stamp, self.work.target)
+
+    def as_served(self, signature: Signature, inputs: Arrays, golden: Arrays) -> tuple[Signature, Arrays, Arrays]:
+        """The same; PyTorch's backend knows tensors by their position."""
+        if not self.native:
+            return signature, inputs, golden
+        renamed, names = positional(signature)
+        return (
+            renamed,
+            {names[f"input/{name}"].removeprefix("input/"): array for name, array in inputs.items()},
+            {names[name]: array for name, array in golden.items()},
+        )
+
+    def write(self, draft: Draft) -> None:
+        """The model and its configuration."""
+        write_package(
+            draft.tree,
+            draft.described,
+            draft.model,
+            self.work.target.server,
+            example=draft.inputs,
+            golden=draft.golden,
+        )
+
+    def record(self, draft: Draft, common: dict[str, Any]) -> GraphPackage:
+        """The record, which says whether requests belong to sequences."""
+        return GraphPackage(**common, sequences=bool(draft.described.states))

@@ -1,0 +1,1 @@
+"""Models that take images: a graph of pixels behind their decoding."""

@@ -1,0 +1,21 @@
+"""Golden answers that the export recorded, for models that no engine of ours computes in the sandbox."""
+
+from collections.abc import Sequence
+
+from shiplift.runtime.confinement.policy import SandboxLimits
+from shiplift.runtime.confinement.workplace import Workplace
+from shiplift.runtime.families.packaging.draft import Answered
+from shiplift.runtime.families.packaging.maker import E, Maker
+from shiplift.runtime.model.golden import SAMPLES
+from shiplift.runtime.model.tensors import batch_of
+from shiplift.runtime.records.precision import Candidate
+
+
+class RecordedMaker(Maker[E]):
+    """Makes packages whose golden answers are the original's own."""
+
+    def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: SandboxLimits) -> list[Answered]:  # noqa: ARG002
+        """The recorded answers, for each candidate."""
+        outputs = {spec.name: self.arrays[f"output/{spec.name}"] for spec in self.work.exported.signature.outputs}
+        recorded = batch_of(outputs, SAMPLES)
+        return [Answered(outputs=recorded, padding=self.refusal(candidate)) for candidate in candidates]

@@ -1,0 +1,93 @@
+"""The family of pipelines of models."""
+
+from shiplift.runtime.admission.inspection import Inspected
+from shiplift.runtime.base.errors import PolicyRefused, SpecInvalid
+from shiplift.runtime.families import asking
+from shiplift.runtime.families.pipeline.package import package_pipeline
+from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
+from shiplift.runtime.measure.requests import Requests, split, whole
+from shiplift.runtime.model.tensors import Arrays, dump_npz, inputs_in, load_npz
+from shiplift.runtime.records.kinds.contract import DeclaredPipeline
+from shiplift.runtime.records.kinds.exported import Exported, ExportedPipeline
+from shiplift.runtime.records.model import PIPELINE
+from shiplift.runtime.records.precision import Candidate, Candidates
+from shiplift.runtime.records.serving import PipelinePackage
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.verdict import Packages
+from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.spec.measurement import Load
+from shiplift.runtime.spec.target import Target
+
+
+class PipelineFamily:
+    """Pipelines of models, as `shiplift pipeline register` logs them. Nothing of them is converted."""
+
+    kind = "pipeline"
+    takes_images = False
+
+    def recognises(self, inspected: Inspected) -> bool:
+        """Whether it was logged as one."""
+        return bool(inspected.flavor == PIPELINE)
+
+    def check(self, site: Site, spec: ReleaseSpec, inspected: Inspected) -> None:
+        """Whether the site lets its Python files run, and nothing asks for what only a model has."""
+        if inspected.code and "sandbox" not in site.policy.python:
+            raise PolicyRefused(
+                f"the pipeline runs its author's code ({', '.join(inspected.code)}), and `policy.python` does not "
+                "allow `sandbox`",
+                do="Do without Python steps, or ask whoever runs this site to change its policy.",
+            )
+        asked = asking.of_graphs(spec) | {
+            "serving.lengths": spec.serving.lengths,
+            "serving.tensors": spec.serving.tensors,
+            "serving.version_policy": spec.serving.keeps_versions,
+        }
+        asking.refuse(asked, "a pipeline has no graph of its own")
+        if len(spec.targets) > 1:
+            raise SpecInvalid(
+                f"the spec has {len(spec.targets)} targets, and a pipeline is released for one: that of its members",
+                do="Name one target.",
+            )
+        for target in asking.targets_of(spec):
+            asking.require_tensor_engine(target)
+
+    def check_target(self, _target: Target) -> None:
+        """Its members' target, which is checked when they are put together."""
+
+    def contract(self, inspected: Inspected) -> DeclaredPipeline:
+        """The requests."""
+        return DeclaredPipeline(signature=inspected.signature, example=inspected.example, notes=inspected.notes)
+
+    def export(self, work: Exporting[DeclaredPipeline]) -> Exported:
+        """What was logged, with its requests: there is nothing to convert, and so no parity to prove."""
+        asking.require_no_pixels(work.conversion)
+        example = load_npz(work.store.read(work.contract.example))
+        reference = dump_npz({f"input/{name}": array for name, array in example.items()})
+        return ExportedPipeline(
+            model=work.version.files,
+            signature=work.contract.signature,
+            graph=work.version.digest,
+            reference=work.store.put_bytes(reference),
+            notes=work.contract.notes,
+        )
+
+    def candidates(self, work: Quantizing[ExportedPipeline]) -> Candidates:
+        """Its only candidate, scored once its members are put together: their precisions are as promoted."""
+        model = work.exported.model
+        candidate = Candidate(precision="fp32", method="as its members were promoted", model=model)
+        return Candidates(target=work.target.name, metric=None, candidates=(candidate,))
+
+    def packages(self, work: Packaging[ExportedPipeline]) -> Packages:
+        """The bundle of its members, unless its score does not let it pass."""
+        return package_pipeline(work)
+
+    def requests(self, package: PipelinePackage, golden: Arrays, _load: Load) -> Requests:
+        """The example's requests as they are: what a pipeline does depends on what it is asked."""
+        return Requests(samples=whole(split(inputs_in(golden, package.signature))))
+
+    def told(self, _exported: ExportedPipeline) -> str:
+        """That it is no model."""
+        return (
+            "It is a pipeline of models: nothing was converted, and its members are as they were promoted. The stage "
+            "package says which they are."
+        )

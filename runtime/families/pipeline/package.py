@@ -1,0 +1,37 @@
+"""The package of a pipeline: its members and what calls them, asked and scored as a whole."""
+
+from pathlib import Path
+
+from shiplift.runtime.families.work import Packaging
+from shiplift.runtime.gates.quality import regression_check, score_check, scored
+from shiplift.runtime.host.folders import scratch_folder
+from shiplift.runtime.precision.limits import limits_of
+from shiplift.runtime.records.kinds.exported import ExportedPipeline
+from shiplift.runtime.records.verdict import Outcome, Packages
+from shiplift.runtime.serving.bundles.composing import compose, described
+from shiplift.runtime.serving.bundles.scoring import Scoring
+
+
+def package_pipeline(work: Packaging[ExportedPipeline]) -> Packages:
+    """The bundle, unless its score does not let it pass.
+
+    Raises:
+        SpecInvalid: the members do not fit the pipeline, or can't be members.
+        ServerFailed: the bundle can't be loaded, or does not answer.
+    """
+    site = work.site
+    limits = limits_of(work.quantization, "scoring the pipeline", site.policy)
+    scoring = Scoring(
+        site=site, signature=work.exported.signature, datasets=work.datasets, data=work.data, limits=limits
+    )
+    with scratch_folder(Path(site.home)) as folder:
+        bundle, checked = compose(site, work.target, work.version, work.exported, work.members, scoring, folder)
+    before = scored(work.champion.package) if work.champion.package else None
+    whole = scored(bundle)
+    found = (
+        score_check(whole, work.quality, work.data),
+        regression_check(before, whole, work.score_target.worse, work.quality),
+    )
+    checks = tuple(filter(None, found))
+    passes = all(check.verdict is Outcome.PASS for check in checks)
+    return Packages(target=bundle.target, packages=(bundle,) if passes else (), checks=checks, notes=described(checked))

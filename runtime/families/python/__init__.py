@@ -1,0 +1,1 @@
+"""Python models: the code of their author, in an environment of its own."""

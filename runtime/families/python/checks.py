@@ -1,0 +1,37 @@
+"""What a site, a spec and a target allow for Python models."""
+
+from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
+from shiplift.runtime.families import asking
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.spec.target import Target
+
+
+def check_python(site: Site, spec: ReleaseSpec) -> None:
+    """Whether a site and a spec let a Python model be released, before time is spent on it.
+
+    Raises:
+        NotAdmitted: the site has no index to get packages from.
+        SpecInvalid: the spec asks for something that only graphs have.
+    """
+    if site.place.layers and not site.policy.package_index:
+        raise NotAdmitted(
+            "a Python model's packages come from the index that `policy.package_index` names, and it names none",
+            do="Ask whoever runs this site to set it; or log the model as pt2, skops or ONNX.",
+        )
+    asking.refuse(asking.of_graphs(spec), "a Python model has no graph")
+    for target in asking.targets_of(spec):
+        check_target(target)
+
+
+def check_target(target: Target) -> None:
+    """Whether a target serves Python models.
+
+    Raises:
+        SpecInvalid: it does not.
+    """
+    if target.gpu or target.engine != "auto":
+        raise SpecInvalid(
+            f"target {target.name} can't serve a Python model: only a CPU with `engine: auto` does",
+            do="Choose such a target, or log the model as pt2, skops or ONNX.",
+        )

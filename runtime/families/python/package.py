@@ -1,0 +1,42 @@
+"""The package of a Python model: what was logged, and the process that runs it."""
+
+from typing import Any
+
+from shiplift.runtime.families.packaging.draft import Draft
+from shiplift.runtime.families.packaging.recorded import RecordedMaker
+from shiplift.runtime.model.python.layers import name_of
+from shiplift.runtime.records.kinds.exported import ExportedPython
+from shiplift.runtime.records.model import PythonEnvironment
+from shiplift.runtime.records.serving import PythonPackage
+from shiplift.runtime.serving.packaging.python_backend import write_python_backend
+from shiplift.runtime.serving.triton.repository import write_package
+
+
+class PythonMaker(RecordedMaker[ExportedPython]):
+    """Makes packages in which the author's own code answers."""
+
+    tuned_as = "python"
+
+    @property
+    def environment(self) -> PythonEnvironment:
+        """The model's own."""
+        return self.work.exported.python.environment
+
+    def write(self, draft: Draft) -> None:
+        """The logged model, and its environment as a file where that has to travel."""
+        python = self.work.exported.python
+        write_package(
+            draft.tree,
+            draft.described,
+            None,
+            self.work.target.server,
+            example=draft.inputs,
+            golden=draft.golden,
+            backend=write_python_backend(draft.folder / "backend", draft.model, python, draft.described.signature),
+        )
+        if python.layer:
+            self.work.store.fetch(python.layer, draft.tree / name_of(self.environment.digest))
+
+    def record(self, draft: Draft, common: dict[str, Any]) -> PythonPackage:  # noqa: ARG002 - the same for each draft
+        """The record, with the environment that servers need."""
+        return PythonPackage(**common, environment=self.environment)

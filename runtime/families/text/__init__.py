@@ -1,0 +1,1 @@
+"""Models that take texts: a graph of tokens behind a tokenizer."""

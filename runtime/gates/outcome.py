@@ -1,0 +1,33 @@
+"""How a release ended, in the terms of its report."""
+
+from collections.abc import Iterator
+
+from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.records.release import Ending, ReleaseReport
+from shiplift.runtime.records.verdict import Outcome, Verdict
+
+
+def not_served(ending: Ending, deployed: tuple[str, ...]) -> tuple[str, ...]:
+    """The targets that a stage ran for or was skipped for, except the deployed ones."""
+    names = dict.fromkeys(run.target for run in ending.stages if run.target)
+    return tuple(name for name in names if name not in deployed) if deployed else ()
+
+
+def outcome_of(ending: Ending, *, promoted: bool) -> tuple[Outcome, int, str]:
+    """The outcome of a release, the exit code of its command, and the reason."""
+    if ending.failure:
+        outcome = Outcome.FAIL if ending.failure.about_model else Outcome.INCONCLUSIVE
+        return outcome, ending.failure.exit_code, ending.failure.message
+    verdict: Verdict | None = ending.verdict
+    if verdict and verdict.outcome is not Outcome.PASS:
+        return verdict.outcome, verdict.outcome.exit_code, "; ".join(verdict.reasons)
+    if promoted:
+        return Outcome.PASS, Outcome.PASS.exit_code, "every check passed"
+    return Outcome.INCONCLUSIVE, ShipliftError.exit_code, "it did not finish"
+
+
+def metrics_of(report: ReleaseReport) -> Iterator[tuple[str, float]]:
+    """What was checked as metrics of the registry, which takes finite numbers."""
+    for check in report.checks:
+        if check.measured is not None and check.measured == check.measured and abs(check.measured) != float("inf"):
+            yield check.name.replace(" ", "_"), check.measured

@@ -1,0 +1,1 @@
+"""Records that differ by kind of model: what was declared, and what was exported."""

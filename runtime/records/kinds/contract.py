@@ -1,0 +1,73 @@
+"""What the author of a version declared, by kind of model."""
+
+from typing import Any, Literal
+
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.kinds.union import Kinded
+from shiplift.runtime.records.model import Requirement
+from shiplift.runtime.records.tensor import Signature
+
+
+class Contract(Kinded):
+    """What the author declared: the signature, and the input example as an NPZ of arrays by input name.
+
+    The signature is the graph's for ONNX, else the logged one. `notes` say what was not declared but derived.
+    """
+
+    signature: Signature
+    example: Artifact
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def _kind_of_old(cls, old: dict[str, Any]) -> str:
+        """0.1 told only text generators from the others; `Admitted` knows more."""
+        if old.get("generates"):
+            return "generation"
+        return super()._kind_of_old(old)
+
+    @classmethod
+    def _renamed(cls, old: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in old.items() if name != "generates"}
+
+
+class DeclaredGraph(Contract):
+    """A model that becomes a graph of tensors. `tabular`: its inputs are the columns of a data frame.
+
+    `requirements` are there if its own code may serve it: the packages that this code needs.
+    """
+
+    kind: Literal["graph"] = "graph"
+    tabular: bool = False
+    requirements: tuple[Requirement, ...] = ()
+
+
+class DeclaredText(Contract):
+    """A model that takes texts: its outputs depend on its task alone, so they are found out at export."""
+
+    kind: Literal["text"] = "text"
+
+
+class DeclaredImage(Contract):
+    """A model that takes images, by its task."""
+
+    kind: Literal["image"] = "image"
+
+
+class DeclaredPython(Contract):
+    """A Python model, and the packages that it needs. `tabular`: as of a graph."""
+
+    kind: Literal["python"] = "python"
+    tabular: bool = False
+    requirements: tuple[Requirement, ...] = ()
+
+
+class DeclaredGeneration(Contract):
+    """A model that continues texts; the example holds prompts."""
+
+    kind: Literal["generation"] = "generation"
+
+
+class DeclaredPipeline(Contract):
+    """A pipeline of models; the example holds its requests, a row for each."""
+
+    kind: Literal["pipeline"] = "pipeline"

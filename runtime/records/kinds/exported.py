@@ -1,0 +1,104 @@
+"""What a version was exported to, by kind of model."""
+
+from typing import Any, Literal
+
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.base import Record, volatile
+from shiplift.runtime.records.kinds.union import Kinded
+from shiplift.runtime.records.model import Isolation, ParityCase, PythonModel
+from shiplift.runtime.records.tensor import Signature
+
+
+class Front(Record):
+    """What makes a graph's tensors of texts or images, and answers of its outputs (a tree).
+
+    `signature` is what clients see. `reference` is an NPZ with texts or images as `input/NAME` and the original's
+    answers as `output/NAME`.
+    """
+
+    files: Artifact
+    signature: Signature
+    reference: Artifact
+
+
+class Exported(Kinded):
+    """The model as it will be served (a tree), verified against the original.
+
+    `reference` is an NPZ with the example inputs as `input/NAME` and the original's outputs as `output/NAME`. `graph`
+    is the digest of the graph without its weights: what is learnt about a graph is kept under it.
+    """
+
+    model: Artifact
+    signature: Signature
+    graph: str = ""
+    parity: tuple[ParityCase, ...]
+    reference: Artifact
+    isolation: Isolation | None = volatile(None)
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def _kind_of_old(cls, old: dict[str, Any]) -> str:
+        """0.1 had one record for all; a tokenizer gives a graph integers, and an image's decoding gives it pixels."""
+        if old.get("composes"):
+            return "pipeline"
+        if old.get("generates"):
+            return "generation"
+        if old.get("python"):
+            return "python"
+        if old.get("text"):
+            whole = all(spec.datatype == "INT64" for spec in Signature.model_validate(old["signature"]).inputs)
+            return "text" if whole else "image"
+        return "graph"
+
+    @classmethod
+    def _renamed(cls, old: dict[str, Any]) -> dict[str, Any]:
+        fields = {name: value for name, value in old.items() if name not in ("composes", "generates", "text")}
+        return fields | ({"front": old["text"]} if old.get("text") else {})
+
+
+class ExportedGraph(Exported):
+    """An ONNX graph (a tree holding `model.onnx`).
+
+    `torchscript` is the original itself (a tree holding `model.pt`), if the spec asks for it.
+    """
+
+    kind: Literal["graph"] = "graph"
+    opset: int
+    torchscript: Artifact | None = None
+
+
+class ExportedText(Exported):
+    """An ONNX graph of tokens, and the front that makes them of texts."""
+
+    kind: Literal["text"] = "text"
+    opset: int
+    front: Front
+
+
+class ExportedImage(Exported):
+    """An ONNX graph of pixels, and the front that makes them of images."""
+
+    kind: Literal["image"] = "image"
+    opset: int
+    front: Front
+
+
+class ExportedPython(Exported):
+    """A Python model as it was logged, and how it runs."""
+
+    kind: Literal["python"] = "python"
+    python: PythonModel
+
+
+class ExportedGeneration(Exported):
+    """A model that continues texts: the folder that OpenVINO GenAI takes, with its tokenizer."""
+
+    kind: Literal["generation"] = "generation"
+
+
+class ExportedPipeline(Exported):
+    """A pipeline of models as it was logged. Nothing was run for it, so its `reference` has inputs alone."""
+
+    kind: Literal["pipeline"] = "pipeline"
+    parity: tuple[()] = ()
+    isolation: None = volatile(None)

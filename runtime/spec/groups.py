@@ -1,0 +1,35 @@
+"""Sections of a release that steps take together."""
+
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.model import Datasets
+from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace, Slo
+from shiplift.runtime.spec.model import Data, Quality, Quantization
+from shiplift.runtime.spec.rules import Policy
+from shiplift.runtime.spec.serving_settings import Rollout, Serving
+
+
+class Requirements(Record):
+    """All that a release is judged by."""
+
+    quality: Quality
+    data: Data
+    slo: Slo
+    policy: Policy
+    rollout: Rollout = Rollout()
+
+
+class Acceptance(Record):
+    """What precisions are scored on, and which scores are good enough to be packaged."""
+
+    datasets: Datasets
+    data: Data
+    quality: Quality
+    score_target: ScoreTarget
+    quantization: Quantization
+
+
+class ServingSpace(Record):
+    """How a model is served: what the spec says, and what tuning may choose."""
+
+    serving: Serving
+    search_space: SearchSpace
