@@ -13,5 +13,5 @@ def confined() -> None:
 @pytest.fixture(autouse=True)
 def _workplace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "confined" not in request.fixturenames:
-        monkeypatch.setattr("shiplift.steps.quantize.workplace", unconfined)
-        monkeypatch.setattr("shiplift.steps.package.workplace", unconfined)
+        monkeypatch.setattr("shiplift.runtime.families.graph.candidates.workplace", unconfined)
+        monkeypatch.setattr("shiplift.runtime.families.packaging.packages.workplace", unconfined)
