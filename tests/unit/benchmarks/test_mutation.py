@@ -159,6 +159,7 @@ def test_what_waits_for_ever_ends_too() -> None:
     assert not survives(lambda: threading.Event().wait(600), cpu_s=0.05)
 
 
+@pytest.mark.slow
 def test_the_tests_of_a_checkout_kill_what_they_look_at(checkout: Path) -> None:
     ended = tried(checkout)
     assert not ended.returncode, ended.stderr
@@ -188,6 +189,7 @@ def test_second():
         (IN_TURN, "tests fail without any mutant if the shortest run first"),
     ],
 )
+@pytest.mark.slow
 def test_tests_that_fail_without_a_mutant_are_an_error(checkout: Path, tests: str, reason: str) -> None:
     (checkout / "tests" / "test_toy.py").write_text(tests)
     ended = tried(checkout)

@@ -50,7 +50,8 @@ def test_a_small_model_of_each_flavor_is_converted_and_leaves_nothing(
     assert list(scratch.iterdir()) == []
 
 
-@pytest.mark.parametrize("flavor", ["sklearn", pytest.param("pytorch", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("flavor", ["sklearn", "pytorch"])
 def test_after_a_rehearsal_a_conversion_imports_nothing(flavor: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", LATE.format(flavor=flavor)], capture_output=True, text=True, check=True
