@@ -120,12 +120,15 @@ def at_equal_cost(serve_with: Callable[[float], Outcomes], low: float, high: flo
         relative_cost=cost(tried[nearest]) / target,
         missed_percent=float(np.interp(target, [paid for paid, _ in points], [share for _, share in points])),
         settings=[
-            {"setting": setting, "relative_cost": cost(tried[setting]) / target,
-             "missed_percent": missed_percent(tried[setting].values())}
+            {
+                "setting": setting,
+                "relative_cost": cost(tried[setting]) / target,
+                "missed_percent": missed_percent(tried[setting].values()),
+            }
             for setting in sorted(tried)
         ],
         outcomes=tried[nearest],
-    )  # fmt: skip
+    )
 
 
 def foreseen(setup: Setup, say: Callable[[str], None]) -> tuple[Outcomes, Outcomes]:
@@ -153,15 +156,29 @@ def goals(
             ("at most 1.15x the clairvoyant's replica-seconds", ours["relative_cost"], 1.15),
         ):
             met = measured <= most
-            judged.append({"goal": goal, "traces": family, "measured": round(measured, 3), "met": met,
-                           "limit": "" if met or most > 1 else limit})  # fmt: skip
+            judged.append(
+                {
+                    "goal": goal,
+                    "traces": family,
+                    "measured": round(measured, 3),
+                    "met": met,
+                    "limit": "" if met or most > 1 else limit,
+                }
+            )
     overall = families["all"][OURS]["missed_percent"]
     for name, rival in rivals.items():
         ratio = rival.missed_percent / max(overall, 1e-9)
         dearer = rival.relative_cost - 1 > _CLOSE
         limit = f"no setting is as cheap as ours: the nearest costs {rival.relative_cost:.2f}x" if dearer else ""
-        judged.append({"goal": f"5x fewer over the SLO than {name}, at equal cost", "traces": "all",
-                       "measured": round(ratio, 2), "met": ratio >= 5, "limit": limit})  # fmt: skip
+        judged.append(
+            {
+                "goal": f"5x fewer over the SLO than {name}, at equal cost",
+                "traces": "all",
+                "measured": round(ratio, 2),
+                "met": ratio >= 5,
+                "limit": limit,
+            }
+        )
     return judged
 
 
@@ -176,12 +193,14 @@ def by_family(setup: Setup, outcomes: dict[str, Outcomes]) -> dict[str, dict[str
                 "missed_percent": round(missed_percent(served[name] for name in names), 3),
                 "relative_cost": round(
                     sum(served[name].replica_s for name in names)
-                    / sum(outcomes[CLAIRVOYANT][name].replica_s for name in names), 3),
+                    / sum(outcomes[CLAIRVOYANT][name].replica_s for name in names),
+                    3,
+                ),
             }
             for policy, served in outcomes.items()
         }
         for family, names in groups.items()
-    }  # fmt: skip
+    }
 
 
 def table(families: dict[str, dict[str, dict[str, float]]]) -> Table:
@@ -209,27 +228,35 @@ def measure(setup: Setup, say: Callable[[str], None]) -> dict[str, Any]:
         say(f"{name}: looking for the setting that costs what ours costs")
         rivals[name] = at_equal_cost(
             lambda setting, rival=rival: setup.serve(rival.policy(setting), setup.rivals),  # type: ignore[misc]
-            rival.low, rival.high, cost(outcomes[OURS]),
-        )  # fmt: skip
+            rival.low,
+            rival.high,
+            cost(outcomes[OURS]),
+        )
         outcomes[name] = rivals[name].outcomes
         say(f"{name}: {rivals[name].missed_percent:.2f} % over the SLO at {rivals[name].relative_cost:.3f}x our cost")
     outcomes[CLAIRVOYANT], outcomes[LATE] = foreseen(setup, say)
     families = by_family(setup, outcomes)
     return {
-        "profile": setup.profile.model_dump(mode="json"), "capacity": setup.capacity.model_dump(),
-        "scaling": scaling.model_dump(mode="json"), "burst": burst.model_dump(mode="json"), "families": families,
+        "profile": setup.profile.model_dump(mode="json"),
+        "capacity": setup.capacity.model_dump(),
+        "scaling": scaling.model_dump(mode="json"),
+        "burst": burst.model_dump(mode="json"),
+        "families": families,
         "goals": goals(families, rivals, setup.profile.start_s),
-        "rivals": {name: {key: value for key, value in asdict(rival).items() if key != "outcomes"}
-                   for name, rival in rivals.items()},
+        "rivals": {
+            name: {key: value for key, value in asdict(rival).items() if key != "outcomes"}
+            for name, rival in rivals.items()
+        },
         "traces": {
             trace.name: {
-                "family": trace.family, "requests": len(trace.arrivals),
+                "family": trace.family,
+                "requests": len(trace.arrivals),
                 "fluid_replica_s": round(clairvoyant.fluid_s(trace, setup.profile), 1),
                 **{policy: asdict(served[trace.name]) for policy, served in outcomes.items()},
             }
             for trace in setup.traces
         },
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -258,10 +285,11 @@ def main() -> None:
     replayed = [traces.from_file(path) for path in arguments.trace or ()] or traces.catalogue(arguments.seed)
     chosen = [trace for trace in replayed if trace.family in (arguments.family or [trace.family])]
     setup = Setup(
-        profile=profile, capacity=capacity(load_report(profile), profile.slo_ms),
+        profile=profile,
+        capacity=capacity(load_report(profile), profile.slo_ms),
         traces=chosen[:: 4 if arguments.quick else 1],
         rivals=profile.model_copy(update={"late_after_ms": 0.0}) if arguments.in_turn else None,
-    )  # fmt: skip
+    )
     results = measure(setup, lambda text: console.print(f"{time.monotonic() - started:5.0f} s  {text}", style="dim"))
     console.print(table(results["families"]))
     for goal in results["goals"]:

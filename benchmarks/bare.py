@@ -130,9 +130,11 @@ def openvino_properties(config: pb.ModelConfig) -> dict[str, str]:
     """The properties that the bundled server's backend compiles with."""
     hinted = "bf16" if _parameter(config, "HINT_BF16", "").lower() == "yes" else "f32"
     otherwise = {
-        "INFERENCE_PRECISION_HINT": hinted, "NUM_STREAMS": "1", "INFERENCE_NUM_THREADS": "0",
+        "INFERENCE_PRECISION_HINT": hinted,
+        "NUM_STREAMS": "1",
+        "INFERENCE_NUM_THREADS": "0",
         "PERFORMANCE_HINT": "LATENCY",
-    }  # fmt: skip
+    }
     return {key: _parameter(config, key, value) for key, value in otherwise.items()}
 
 

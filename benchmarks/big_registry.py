@@ -70,8 +70,17 @@ def _postgres() -> Iterator[int]:
         shutil.chown(folder, user)
     options: dict[str, Any] = {"user": user, "cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     initdb: list[str | Path] = [
-        programs / "initdb", "-D", folder / "data", "-U", "shiplift", "-A", "trust", "-E", "UTF8", "--no-sync",
-    ]  # fmt: skip
+        programs / "initdb",
+        "-D",
+        folder / "data",
+        "-U",
+        "shiplift",
+        "-A",
+        "trust",
+        "-E",
+        "UTF8",
+        "--no-sync",
+    ]
     subprocess.run(initdb, check=True, **options)
     settings = ["-c", f"listen_addresses={HOST}", "-c", "unix_socket_directories="]
     server = subprocess.Popen([programs / "postgres", "-D", folder / "data", "-p", str(port), *settings], **options)
@@ -183,16 +192,28 @@ def fill(uri: str, first: int, last: int) -> None:
         models.append({"name": name, "creation_time": now, "last_updated_time": now})
         aliases.append({"name": name, "alias": "champion", "version": VERSIONS})
         for version in range(1, VERSIONS + 1):
-            versions.append({
-                "name": name, "version": version, "creation_time": now, "last_updated_time": now, "description": "",
-                "current_stage": "None", "source": _SOURCE, "run_id": _RUN, "status": "READY", "run_link": "",
-            })  # fmt: skip
+            versions.append(
+                {
+                    "name": name,
+                    "version": version,
+                    "creation_time": now,
+                    "last_updated_time": now,
+                    "description": "",
+                    "current_stage": "None",
+                    "source": _SOURCE,
+                    "run_id": _RUN,
+                    "status": "READY",
+                    "run_link": "",
+                }
+            )
             tags += [{"name": name, "version": version, "key": k, "value": v} for k, v in _tags(name, version).items()]
     engine = create_engine(uri)
     tables_and_rows = (
-        (tables.SqlRegisteredModel, models), (tables.SqlModelVersion, versions),
-        (tables.SqlModelVersionTag, tags), (tables.SqlRegisteredModelAlias, aliases),
-    )  # fmt: skip
+        (tables.SqlRegisteredModel, models),
+        (tables.SqlModelVersion, versions),
+        (tables.SqlModelVersionTag, tags),
+        (tables.SqlRegisteredModelAlias, aliases),
+    )
     with engine.begin() as connection:
         for table, rows in tables_and_rows:
             connection.execute(insert(table), rows)
@@ -202,8 +223,13 @@ def fill(uri: str, first: int, last: int) -> None:
 
 
 def _tags(name: str, version: int) -> dict[str, str]:
-    fields = {"release": release_name(name, version, ""), "outcome": "promoted", "verdict": "pass",
-              "reason": "every check passed", "run_id": _RUN}  # fmt: skip
+    fields = {
+        "release": release_name(name, version, ""),
+        "outcome": "promoted",
+        "verdict": "pass",
+        "reason": "every check passed",
+        "run_id": _RUN,
+    }
     return {f"shiplift.{key}": value for key, value in fields.items()}
 
 
@@ -229,8 +255,18 @@ def _report(name: str, version: int) -> ReleaseReport:
         for name in ("p99", "throughput", "memory", "failures", "score", "parity")
     )
     return ReleaseReport(
-        model=name, version=version, verdict=Outcome.PASS, alias="champion", endpoint=None,
-        stages=tuple(StageRun(name=stage, seconds=1.0) for stage in _STAGES), checks=checks,
-        release=release_name(name, version, ""), reason="every check passed", exit_code=0, seconds=9.0,
-        since_request_seconds=9.0, overhead_seconds=1.0, trigger="webhook",
-    )  # fmt: skip
+        model=name,
+        version=version,
+        verdict=Outcome.PASS,
+        alias="champion",
+        endpoint=None,
+        stages=tuple(StageRun(name=stage, seconds=1.0) for stage in _STAGES),
+        checks=checks,
+        release=release_name(name, version, ""),
+        reason="every check passed",
+        exit_code=0,
+        seconds=9.0,
+        since_request_seconds=9.0,
+        overhead_seconds=1.0,
+        trigger="webhook",
+    )

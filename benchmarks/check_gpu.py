@@ -220,9 +220,7 @@ def _in_a_process(row: tuple[Any, ...], variables: dict[str, str]) -> dict[str, 
     labels = dict(zip(("model", "precision", "engine", "batch"), row[1:], strict=True))
     command = [sys.executable, "-m", "benchmarks.check_gpu", "--row", json.dumps(row)]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_COMPILE_S, check=False, env=variables
-        )  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S, check=False, env=variables)
     except subprocess.TimeoutExpired:
         return {**labels, "skipped": f"took more than {_COMPILE_S} s"}
     if done.returncode < 0:
@@ -261,9 +259,11 @@ def _measured(
         with torch.inference_mode():
             compiled = torchscript(model, example) if engine == "torchscript" else inductor(model, example)
             build_s = round(time.perf_counter() - started, 2)
-            similarity = parity(expected[:batch], compiled(inputs[:batch])) if batch <= _PARITY_BATCH else parity(
-                expected, compiled(torch.cat([inputs, inputs])[:batch])[:_PARITY_BATCH]
-            )  # fmt: skip
+            similarity = (
+                parity(expected[:batch], compiled(inputs[:batch]))
+                if batch <= _PARITY_BATCH
+                else parity(expected, compiled(torch.cat([inputs, inputs])[:batch])[:_PARITY_BATCH])
+            )
             speed = timed(lambda: compiled(example), inputs.device.type, batch)
             return {**labels, "build_s": build_s, **speed, **similarity}
     except Exception as error:  # a missing compiler, an unsupported kernel: whatever it is, it is the result

@@ -194,14 +194,18 @@ def one_release(installation: Installation, name: str, samples: int) -> dict[str
     started = time.time()
     version = installation.register(name, logged)
     until(
-        lambda: promoted(installation, name, version), f"{name}/{version} to be promoted",
-        seconds=_RELEASE_S, every_s=0.5,
-    )  # fmt: skip
+        lambda: promoted(installation, name, version),
+        f"{name}/{version} to be promoted",
+        seconds=_RELEASE_S,
+        every_s=0.5,
+    )
     total = time.time() - started
     body = until(
         lambda: next((body for body in installation.workflows(name) if not read(body).active), None),
-        "its Workflow to end", seconds=_RELEASE_S, every_s=0.5,
-    )  # fmt: skip
+        "its Workflow to end",
+        seconds=_RELEASE_S,
+        every_s=0.5,
+    )
     stages = {reached.run.name: reached.run.seconds for reached in stages_of(body, RELEASE)}
     path = sum(seconds for name, seconds in stages.items() if name != "find_champion")  # which runs beside `prepare`
     share = 1 - path / total
@@ -340,10 +344,13 @@ def many(installation: Installation, count: int) -> dict[str, Any]:
     runs = runs_of(installation, names)
     waits = [run.first_pod_at - run.created_at for run in runs.values() if run.first_pod_at]
     return {
-        "models": count, "promoted": len(promoted), "lost": [name for name in names if name not in runs],
-        "seconds": round(max(promoted.values(), default=0.0), 1), "median_wait_s": round(median(waits), 1),
+        "models": count,
+        "promoted": len(promoted),
+        "lost": [name for name in names if name not in runs],
+        "seconds": round(max(promoted.values(), default=0.0), 1),
+        "median_wait_s": round(median(waits), 1),
         "memory_mb": used,
-    }  # fmt: skip
+    }
 
 
 def runs_of(installation: Installation, names: list[str]) -> dict[str, Run]:

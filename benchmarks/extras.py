@@ -22,9 +22,13 @@ def extras(requirements: str, tell: Callable[[str], None]) -> Path:
     Raises:
         Missing: pip can't install them.
     """
-    return _made(requirements, lambda folder, file: [
-        [*_PIP, "install", "--quiet", "--no-deps", "--target", str(folder), "--requirement", str(file)],
-    ], tell)  # fmt: skip
+    return _made(
+        requirements,
+        lambda folder, file: [
+            [*_PIP, "install", "--quiet", "--no-deps", "--target", str(folder), "--requirement", str(file)],
+        ],
+        tell,
+    )
 
 
 def own_python(requirements: str, tell: Callable[[str], None]) -> Path:
@@ -33,10 +37,14 @@ def own_python(requirements: str, tell: Callable[[str], None]) -> Path:
     Raises:
         Missing: pip can't install them.
     """
-    folder = _made(requirements, lambda folder, file: [
-        [sys.executable, "-m", "venv", "--without-pip", str(folder)],
-        [*_PIP, "--python", str(_python(folder)), "install", "--quiet", "--requirement", str(file)],
-    ], tell)  # fmt: skip
+    folder = _made(
+        requirements,
+        lambda folder, file: [
+            [sys.executable, "-m", "venv", "--without-pip", str(folder)],
+            [*_PIP, "--python", str(_python(folder)), "install", "--quiet", "--requirement", str(file)],
+        ],
+        tell,
+    )
     return _python(folder)
 
 
@@ -46,7 +54,7 @@ def _python(folder: Path) -> Path:
 
 def _made(
     requirements: str, commands: Callable[[Path, Path], Sequence[Sequence[str]]], tell: Callable[[str], None]
-) -> Path:  # fmt: skip
+) -> Path:
     """The folder of a file's packages; made again when the file changes, and stamped last."""
     file = _RIVALS / requirements
     pins = file.read_text()

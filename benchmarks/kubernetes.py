@@ -129,10 +129,15 @@ def promotions(production: Production, count: int) -> dict[str, Any]:
             )
         print()
     return {
-        "changes": count, "requests": client.sent, "failed": len(client.failures), "failures": client.failures[:5],
-        "versions_seen": sorted(client.versions), "reverted": len(seconds["reverted"]),
-        "promotion_s": _spread(seconds["promotion"]), "reverted_s": _spread(seconds["reverted"]),
-    }  # fmt: skip
+        "changes": count,
+        "requests": client.sent,
+        "failed": len(client.failures),
+        "failures": client.failures[:5],
+        "versions_seen": sorted(client.versions),
+        "reverted": len(seconds["reverted"]),
+        "promotion_s": _spread(seconds["promotion"]),
+        "reverted_s": _spread(seconds["reverted"]),
+    }
 
 
 def change(production: Production, model: str, revision: str) -> None:
@@ -182,9 +187,10 @@ def idle(production: Production) -> dict[str, Any]:
 def acts(production: Production) -> dict[str, float]:
     """How often the operator did what, except measuring, which writes nothing."""
     return {
-        name: number for name, number in production.metrics().items()
+        name: number
+        for name, number in production.metrics().items()
         if name.startswith(_ACTS) and 'kind="measure"' not in name
-    }  # fmt: skip
+    }
 
 
 def quiet(production: Production) -> bool:

@@ -40,9 +40,14 @@ class Analyzed:
 
 
 def analyze(
-    server: Server, environment: ServerEnvironment, model: str, bounds: Bounds, work: Path, mode: Mode,
+    server: Server,
+    environment: ServerEnvironment,
+    model: str,
+    bounds: Bounds,
+    work: Path,
+    mode: Mode,
     requests: Path | None = None,
-) -> Analyzed:  # fmt: skip
+) -> Analyzed:
     """Searches in one of its modes for a model in the server's repository, which it loads with other settings.
 
     Without `requests`, in perf_analyzer's format, inputs are random, which is wrong for tokens.
@@ -57,9 +62,14 @@ def analyze(
     started = time.monotonic()
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_LIMIT_S, cwd=work,
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_LIMIT_S,
+            cwd=work,
             env=inherited() | {"NO_PROXY": "*", "no_proxy": "*"},
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         return Analyzed(seconds=time.monotonic() - started, why=f"Model Analyzer took more than {_LIMIT_S} s")
     seconds = time.monotonic() - started
@@ -74,15 +84,22 @@ def best(table: str, seconds: float) -> Analyzed:
     """The row with the highest throughput of its CSV."""
     row = max(csv.DictReader(table.splitlines()), key=lambda row: float(row[_RATE]))
     return Analyzed(
-        max_batch=int(row["Max Batch Size"]), instances=int(row["Instance Group"].split(":")[0]),
-        reported=float(row[_RATE]), seconds=seconds,
-    )  # fmt: skip
+        max_batch=int(row["Max Batch Size"]),
+        instances=int(row["Instance Group"].split(":")[0]),
+        reported=float(row[_RATE]),
+        seconds=seconds,
+    )
 
 
 def _config(
-    server: Server, environment: ServerEnvironment, model: str, bounds: Bounds, work: Path, mode: Mode,
+    server: Server,
+    environment: ServerEnvironment,
+    model: str,
+    bounds: Bounds,
+    work: Path,
+    mode: Mode,
     requests: Path | None,
-) -> Path:  # fmt: skip
+) -> Path:
     """Writes its configuration, and a wrapper with which perf_analyzer finds its libraries."""
     wrapper = work / "perf_analyzer"
     libraries = environment.library_path
@@ -92,17 +109,24 @@ def _config(
     if requests:
         flags["input-data"] = str(requests)
     config = {
-        "model_repository": str(server.repository), "output_model_repository_path": str(work / "variants"),
-        "override_output_model_repository": True, "triton_launch_mode": "remote", "client_protocol": "grpc",
-        "triton_http_endpoint": server.http, "triton_grpc_endpoint": server.grpc, "triton_metrics_url": server.metrics,
-        "perf_analyzer_path": str(wrapper), "export_path": str(work / "export"),
-        "checkpoint_directory": str(work / "checkpoints"), "run_config_search_mode": mode,
+        "model_repository": str(server.repository),
+        "output_model_repository_path": str(work / "variants"),
+        "override_output_model_repository": True,
+        "triton_launch_mode": "remote",
+        "client_protocol": "grpc",
+        "triton_http_endpoint": server.http,
+        "triton_grpc_endpoint": server.grpc,
+        "triton_metrics_url": server.metrics,
+        "perf_analyzer_path": str(wrapper),
+        "export_path": str(work / "export"),
+        "checkpoint_directory": str(work / "checkpoints"),
+        "run_config_search_mode": mode,
         "run_config_search_max_instance_count": bounds.instances,
         "run_config_search_max_model_batch_size": bounds.max_batch,
         "run_config_search_max_concurrency": bounds.concurrency,
         "perf_analyzer_flags": flags,
         "profile_models": {model: {"cpu_only": True}},
-    }  # fmt: skip
+    }
     file = work / "analyzer.json"  # JSON is YAML
     file.write_text(json.dumps(config))
     return file

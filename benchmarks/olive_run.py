@@ -17,20 +17,33 @@ _ONE_THREAD = {"onnx": {"session_options": {"intra_op_num_threads": 1}}}
 def _search(trials: int, classes: int) -> dict[str, object]:
     """The configuration of a search for the fastest model within the accuracy budget."""
     accuracy = {
-        "name": "accuracy_score", "priority": 2, "metric_config": {"task": "multiclass", "num_classes": classes},
+        "name": "accuracy_score",
+        "priority": 2,
+        "metric_config": {"task": "multiclass", "num_classes": classes},
         "goal": {"type": "max-degradation", "value": _MAX_DROP},
-    }  # fmt: skip
+    }
     latency = {"name": "avg", "priority": 1, "goal": {"type": "percent-min-improvement", "value": 1}}
     metrics = [
-        {"name": "latency", "type": "latency", "data_config": "samples", "sub_types": [latency],
-         "user_config": {"inference_settings": _ONE_THREAD}},
-        {"name": "accuracy", "type": "accuracy", "data_config": "validation", "sub_types": [accuracy],
-         "user_config": {"inference_settings": _ONE_THREAD}},
-    ]  # fmt: skip
+        {
+            "name": "latency",
+            "type": "latency",
+            "data_config": "samples",
+            "sub_types": [latency],
+            "user_config": {"inference_settings": _ONE_THREAD},
+        },
+        {
+            "name": "accuracy",
+            "type": "accuracy",
+            "data_config": "validation",
+            "sub_types": [accuracy],
+            "user_config": {"inference_settings": _ONE_THREAD},
+        },
+    ]
     return {
-        "evaluators": {"both": {"type": "OnnxEvaluator", "metrics": metrics}}, "evaluator": "both",
+        "evaluators": {"both": {"type": "OnnxEvaluator", "metrics": metrics}},
+        "evaluator": "both",
         "search_strategy": {"execution_order": "joint", "sampler": "tpe", "max_iter": trials, "seed": 0},
-    }  # fmt: skip
+    }
 
 
 def arrays(item: tuple[dict[str, Any], Any]) -> dict[str, Any]:
@@ -76,24 +89,29 @@ def main(model: str, folder: str, name: str, trials: int) -> None:
 
     data = [
         DataConfig(
-            name=name, load_dataset_config=DataComponentConfig(type=f"benchmark_{name}"),
+            name=name,
+            load_dataset_config=DataComponentConfig(type=f"benchmark_{name}"),
             pre_process_data_config=DataComponentConfig(type="skip_pre_process"),
             post_process_data_config=DataComponentConfig(type="benchmark_choice"),
             dataloader_config=DataComponentConfig(type="default_dataloader", params={"batch_size": batch}),
         ).to_json()
         for name, batch in (("samples", _BATCH if trials else 1), ("validation", _BATCH))
-    ]  # fmt: skip
+    ]
     pass_ = {"type": name, "data_config": "samples", "disable_search": not trials}
     if name.startswith("OpenVINO"):
         pass_ |= {"user_script": __file__, "transform_fn": arrays.__name__}
     classes = onnx.load(model, load_external_data=False).graph.output[0].type.tensor_type.shape.dim[-1].dim_value
-    result = run({
-        "input_model": {"type": "ONNXModel", "model_path": model},
-        "data_configs": data,
-        "passes": {"quantize": pass_},
-        "output_dir": f"{folder}/out", "cache_dir": f"{folder}/cache", "log_severity_level": 3,
-        **(_search(trials, classes) if trials else {}),
-    })  # fmt: skip
+    result = run(
+        {
+            "input_model": {"type": "ONNXModel", "model_path": model},
+            "data_configs": data,
+            "passes": {"quantize": pass_},
+            "output_dir": f"{folder}/out",
+            "cache_dir": f"{folder}/cache",
+            "log_severity_level": 3,
+            **(_search(trials, classes) if trials else {}),
+        }
+    )
     shutil.copyfile(result.get_best_candidate().model_path, Path(folder) / "model.onnx")
 
 

@@ -54,13 +54,18 @@ _HELP_RUNS, _RUNS, _IDLE_S = 15, 5, 5.0
 _SENDERS, _DELIVERIES = 8, 1000
 _OWN = [sys.executable, "-m", "shiplift.pipelines.commands.app"]
 _ROWS = {
-    "status_s": "shiplift status", "status_model_s": "shiplift status MODEL",
-    "report_s": "shiplift report MODEL/VERSION", "index_s": "shiplift report --index",
+    "status_s": "shiplift status",
+    "status_model_s": "shiplift status MODEL",
+    "report_s": "shiplift report MODEL/VERSION",
+    "index_s": "shiplift report --index",
     "sweep_s": "sweep of either engine",
-    "dispatcher_idle_percent": "dispatcher idle, % of a core", "receiver_new_p99_ms": "receiver, new version, p99 ms",
-    "receiver_known_p99_ms": "receiver, known version, p99 ms", "receiver_new_per_s": "receiver, new versions/s",
-    "receiver_known_per_s": "receiver, known versions/s", "receiver_forged_per_s": "receiver, forged/s",
-}  # fmt: skip
+    "dispatcher_idle_percent": "dispatcher idle, % of a core",
+    "receiver_new_p99_ms": "receiver, new version, p99 ms",
+    "receiver_known_p99_ms": "receiver, known version, p99 ms",
+    "receiver_new_per_s": "receiver, new versions/s",
+    "receiver_known_per_s": "receiver, known versions/s",
+    "receiver_forged_per_s": "receiver, forged/s",
+}
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -284,9 +289,10 @@ def release_table(figures: dict[str, Any]) -> Table:
 def _machine() -> dict[str, Any]:
     return {
         "cpu": processor(),
-        "cores": len(os.sched_getaffinity(0)), "memory_gb": round(psutil.virtual_memory().total / 2**30),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30),
         "python": platform.python_version(),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

@@ -103,9 +103,10 @@ def network() -> onnx.ModelProto:
         last = f"r{at}"
     weights.append(numpy_helper.from_array(rng.normal(size=(sizes[-1], LABELS)).astype(np.float32), "head"))
     nodes += [
-        helper.make_node("GlobalAveragePool", [last], ["pooled"]), helper.make_node("Flatten", ["pooled"], ["flat"]),
+        helper.make_node("GlobalAveragePool", [last], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["flat"]),
         helper.make_node("MatMul", ["flat", "head"], ["scores"]),
-    ]  # fmt: skip
+    ]
     pixels = helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["n", 3, steps.SIDE, steps.SIDE])
     scores = helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", LABELS])
     graph = helper.make_graph(nodes, "cnn", [pixels], [scores], weights)
@@ -127,9 +128,10 @@ def photographs(count: int) -> list[Any]:
 
 def _raw() -> Protocol:
     return Protocol(
-        path="/predict", encode=lambda jpeg: ({"Content-Type": "image/jpeg"}, jpeg.tobytes()),
+        path="/predict",
+        encode=lambda jpeg: ({"Content-Type": "image/jpeg"}, jpeg.tobytes()),
         decode=lambda body, _: np.frombuffer(body, np.float32).reshape(1, -1),
-    )  # fmt: skip
+    )
 
 
 def side(name: str, protocol: Protocol, process: Any, port: int, files: list[Any], right: list[Any]) -> Side:
@@ -149,15 +151,27 @@ def side(name: str, protocol: Protocol, process: Any, port: int, files: list[Any
 
 
 @contextmanager
-def one_process(
-    model: Path, vote: str, threads: int, files: list[Any], right: list[Any], work: Path
-) -> Iterator[Side]:  # fmt: skip
+def one_process(model: Path, vote: str, threads: int, files: list[Any], right: list[Any], work: Path) -> Iterator[Side]:
     """Everything in one Python process."""
     port = free_port()
     command = [
-        sys.executable, "-m", "gunicorn", "--bind", f"{HOST}:{port}", "--worker-class", "gthread", "--workers", "1",
-        "--threads", str(threads), "--keep-alive", "75", "--timeout", "0", "benchmarks.composing.one_process:app",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "gunicorn",
+        "--bind",
+        f"{HOST}:{port}",
+        "--worker-class",
+        "gthread",
+        "--workers",
+        "1",
+        "--threads",
+        str(threads),
+        "--keep-alive",
+        "75",
+        "--timeout",
+        "0",
+        "benchmarks.composing.one_process:app",
+    ]
     environment = {**inherited(), "PYTHONPATH": str(ROOT), "BENCH_MODEL": str(model), "BENCH_VOTE": vote}
     child = start_child(command, environment=environment, log=work / "log", folder=ROOT)
     process = identify(child.pid)
@@ -175,9 +189,7 @@ def _listens(port: int) -> bool:
 
 
 @contextmanager
-def bundle(
-    lab: Lab, name: str, vote: str, package: Package, files: list[Any], right: list[Any]
-) -> Iterator[Side]:  # fmt: skip
+def bundle(lab: Lab, name: str, vote: str, package: Package, files: list[Any], right: list[Any]) -> Iterator[Side]:
     """The pipeline's bundle on a private server; `in-bls` has the author's functions in the backend's own processes."""
     written: Written = parse(PIPELINE.replace("VOTE", vote))
     source = Path(steps.__file__).read_bytes()
@@ -227,13 +239,16 @@ def run(vote: str, effort: Effort, concurrency: int) -> dict[str, Any]:
             for each in sides[:: -1 if round_ % 2 else 1]
         ]
     return {
-        "threads_of_one_process": threads, "sides": {each.name: described(each.name, windows) for each in sides},
+        "threads_of_one_process": threads,
+        "sides": {each.name: described(each.name, windows) for each in sides},
         "ratios": {
             name: {
-                "throughput": _ratio(windows, name, "throughput_per_s"), "p99": _ratio(windows, name, "p99_ms"),
-            } for name in ("one-process", "in-bls")
+                "throughput": _ratio(windows, name, "throughput_per_s"),
+                "p99": _ratio(windows, name, "p99_ms"),
+            }
+            for name in ("one-process", "in-bls")
         },
-    }  # fmt: skip
+    }
 
 
 def _answers_by_hand(model: Path, files: list[Any]) -> list[Any]:
@@ -245,7 +260,7 @@ def _answers_by_hand(model: Path, files: list[Any]) -> list[Any]:
 
 def _best_threads(
     model: Path, vote: str, files: list[Any], right: list[Any], effort: Effort, concurrency: int, work: Path
-) -> int:  # fmt: skip
+) -> int:
     rates = {}
     for threads in _THREADS:
         with one_process(model, vote, threads, files, right, work) as service:
@@ -306,8 +321,10 @@ def main() -> None:
 
 def _show(vote: str, case: dict[str, Any]) -> None:
     for name, each in case["sides"].items():
-        tell(f"{vote:<10} {name:<12} {each['throughput_per_s']['median']:>7.1f}/s  p99 {each['p99_ms']['median']:>7.1f}"
-             f" ms  {each['server_cpu_ms']['median']:.1f} CPU ms an answer, {each['errors']} errors")  # fmt: skip
+        tell(
+            f"{vote:<10} {name:<12} {each['throughput_per_s']['median']:>7.1f}/s  p99 {each['p99_ms']['median']:>7.1f}"
+            f" ms  {each['server_cpu_ms']['median']:.1f} CPU ms an answer, {each['errors']} errors"
+        )
     for name, ratio in case["ratios"].items():
         tell(f"{vote:<10} workers against {name}: throughput {ratio['throughput']:.2f}x, p99 {ratio['p99']:.2f}")
 

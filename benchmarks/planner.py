@@ -38,7 +38,7 @@ def possible(search: SettingsSearch) -> Options:
             option for option in options_of(search.problem, member, search.scenario) if _holds(search, {member: option})
         )
         for member in search.members
-    ]  # fmt: skip
+    ]
 
 
 def _holds(search: SettingsSearch, settings: dict[str, MemberSettings]) -> bool:
@@ -93,10 +93,14 @@ def measure(dag: Dag, seed: int, most: int) -> dict[str, Any]:
     best, tried = _optimum_of(problem, most) if dag.tried else (None, 0)
     best = best + made.workers if best else None  # the search is for the members' cores
     return {
-        "plan": json.loads(made.model_dump_json()), "cpu_s": round(seconds, 2), "cores": made.cores,
-        "optimal_cores": best, "tried": tried, "over_optimum": round(made.cores / best, 3) if best else None,
+        "plan": json.loads(made.model_dump_json()),
+        "cpu_s": round(seconds, 2),
+        "cores": made.cores,
+        "optimal_cores": best,
+        "tried": tried,
+        "over_optimum": round(made.cores / best, 3) if best else None,
         "worst_case_ratio": round(made.worst_case_cores / made.cores, 2),
-    }  # fmt: skip
+    }
 
 
 def _optimum_of(problem: Problem, most: int) -> tuple[float | None, int]:
@@ -136,9 +140,14 @@ def table(dags: dict[str, dict[str, Any]]) -> Table:
         made = Plan.model_validate(row["plan"])
         best = f"{row['optimal_cores']:g}" if row["optimal_cores"] else "-"
         rows.add_row(
-            name, f"{made.p99_ms:.1f} ({made.limit_p99_ms:g})", f"{row['cores']:g}", best, str(row["tried"]),
-            f"{row['worst_case_ratio']}x", f"{row['cpu_s']:g}",
-        )  # fmt: skip
+            name,
+            f"{made.p99_ms:.1f} ({made.limit_p99_ms:g})",
+            f"{row['cores']:g}",
+            best,
+            str(row["tried"]),
+            f"{row['worst_case_ratio']}x",
+            f"{row['cpu_s']:g}",
+        )
     return rows
 
 

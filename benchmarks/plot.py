@@ -53,9 +53,16 @@ def _panel(axis: Any, cells: Sequence[Cell], attribute: str) -> None:
         concurrencies, spreads = [point[0] for point in points], [point[1] for point in points]
         errors = [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
         axis.errorbar(
-            concurrencies, [s.median for s in spreads], yerr=errors, label=side, color=colour(side), marker="o",
-            markersize=4, capsize=3, linewidth=2 if side == OURS else 1.2,
-        )  # fmt: skip
+            concurrencies,
+            [s.median for s in spreads],
+            yerr=errors,
+            label=side,
+            color=colour(side),
+            marker="o",
+            markersize=4,
+            capsize=3,
+            linewidth=2 if side == OURS else 1.2,
+        )
     axis.set(xscale="log", yscale="log")
     ticks = sorted({cell.concurrency for cell in cells})
     axis.set_xticks(ticks, labels=[str(tick) for tick in ticks])

@@ -92,24 +92,34 @@ def subjects(folder: Path, names: set[str]) -> Iterator[Subject]:
             file = _onnx(model, architecture.inputs(2), folder / architecture.name)
             yield Subject(
                 name=architecture.name, file=file, calibration=inputs, validation=inputs, labels=labels, trained=False
-            )  # fmt: skip
+            )
 
 
 def _digits(folder: Path) -> Subject:
     digits = trained_digits()
     file = _onnx(digits.model, torch.from_numpy(digits.images[:2]), folder)
     return Subject(
-        name="digits-cnn", file=file, calibration={"input": digits.images[:256]},
-        validation={"input": digits.images[1200:]}, labels=digits.labels[1200:], trained=True,
-    )  # fmt: skip
+        name="digits-cnn",
+        file=file,
+        calibration={"input": digits.images[:256]},
+        validation={"input": digits.images[1200:]},
+        labels=digits.labels[1200:],
+        trained=True,
+    )
 
 
 def _onnx(model: Any, example: Any, folder: Path) -> Path:
     folder.mkdir(parents=True)
     program = torch.onnx.export(
-        model, (example,), dynamo=True, input_names=["input"], output_names=["output"], opset_version=20,
-        dynamic_shapes=({0: torch.export.Dim("batch")},), verbose=False,
-    )  # fmt: skip
+        model,
+        (example,),
+        dynamo=True,
+        input_names=["input"],
+        output_names=["output"],
+        opset_version=20,
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        verbose=False,
+    )
     if program is None:
         raise SystemExit("torch exported nothing")
     program.save(str(folder / "model.onnx"), external_data=False)
@@ -152,8 +162,12 @@ def ladder(subject: Subject, site: Site) -> tuple[dict[str, Side], dict[str, Any
         for rung in rungs
     }
     best = timed[0]
-    chosen = {"engine": best.engine, "precision": best.precision, "method": best.method,
-              "float_layers": len(best.float_layers)}  # fmt: skip
+    chosen = {
+        "engine": best.engine,
+        "precision": best.precision,
+        "method": best.method,
+        "float_layers": len(best.float_layers),
+    }
     return sides, {"chosen": chosen, "rungs": details}
 
 
@@ -161,11 +175,14 @@ def _candidates(subject: Subject, site: Site, store: ArtifactStore) -> Candidate
     signature = signature_of(onnx.load(subject.file))
     example = {f"input/{name}": array[:4] for name, array in subject.validation.items()}
     exported = ExportedGraph(
-        model=store.put_tree(subject.file.parent), signature=signature, opset=20, parity=(),
+        model=store.put_tree(subject.file.parent),
+        signature=signature,
+        opset=20,
+        parity=(),
         graph=graph_digest(subject.file),
         reference=store.put_bytes(dump_npz(example)),
         isolation=Isolation(network="none", files="none", memory_limit_mb=0, timeout_s=0),
-    )  # fmt: skip
+    )
     datasets = Datasets(
         validation=store.put_bytes(dump_npz(subject.validation | {"label": subject.labels})),
         validation_name="validation.npz",
@@ -275,9 +292,14 @@ def _package(name: str, side: Side, signature: Signature, inputs: Arrays, work: 
     tree = work / f"{name}-package"
     tree.mkdir()
     description = ModelDescription(
-        name=name, version=1, signature=signature, config=_CONFIG, serving=Serving(), engine=side.engine,
+        name=name,
+        version=1,
+        signature=signature,
+        config=_CONFIG,
+        serving=Serving(),
+        engine=side.engine,
         precision=side.precision,
-    )  # fmt: skip
+    )
     golden = golden_arrays({}, {})
     write_package(tree, description, side.file.parent, "bundled", example=inputs, golden=golden)
     install(tree, work / "models", source=name, name=name)
@@ -286,14 +308,18 @@ def _package(name: str, side: Side, signature: Signature, inputs: Arrays, work: 
 def measure(subject: Subject, work: Path, packages: Path | None) -> dict[str, Any]:
     """Everything about one model."""
     site = Site(
-        home=str(work / "home"), registry_uri="", artifacts_uri=(work / "artifacts").as_uri(), server_environment="",
+        home=str(work / "home"),
+        registry_uri="",
+        artifacts_uri=(work / "artifacts").as_uri(),
+        server_environment="",
         place=Machine(http="", grpc="", metrics=""),
-    )  # fmt: skip
+    )
     Path(site.home).mkdir(parents=True, exist_ok=True)
     sides, seconds, notes = {"fp32": Side(file=subject.file)}, {}, {}
     quantizers: dict[str, Callable[[], Path]] = {
-        "ort-defaults": lambda: defaults(subject, work / "defaults"), "nncf": lambda: nncf(subject, work / "nncf")
-    }  # fmt: skip
+        "ort-defaults": lambda: defaults(subject, work / "defaults"),
+        "nncf": lambda: nncf(subject, work / "nncf"),
+    }
     if packages:
         searching, for_openvino = ("--trials", str(_OLIVE_TRIALS)), ("--pass", "OpenVINOQuantization")
         quantizers["olive"] = lambda: olive(subject, work / "olive", packages)

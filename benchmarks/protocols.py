@@ -40,11 +40,12 @@ def mlflow_protocol() -> Protocol:
     return Protocol(
         path="/invocations",
         encode=lambda sample: (
-            {"Content-Type": "application/json"}, json.dumps({"inputs": [sample.tolist()]}).encode(),
+            {"Content-Type": "application/json"},
+            json.dumps({"inputs": [sample.tolist()]}).encode(),
         ),
         decode=lambda body, _: _from_mlflow(json.loads(body)["predictions"]),
         textual=True,
-    )  # fmt: skip
+    )
 
 
 def _from_mlflow(predictions: Any) -> NDArray[Any]:
@@ -70,18 +71,20 @@ def triton_protocol(model: str, signature: Any) -> Protocol:
 
 def binary_request(
     inputs: Mapping[str, tuple[str, tuple[int, ...], bytes]], output: str
-) -> tuple[dict[str, str], bytes]:  # fmt: skip
+) -> tuple[dict[str, str], bytes]:
     """Headers and body of a request with Triton's binary extension, for one output.
 
     `inputs` are datatypes, shapes and raw bytes, by name.
     """
-    head = json.dumps({
-        "inputs": [
-            {"name": name, "shape": shape, "datatype": datatype, "parameters": {"binary_data_size": len(body)}}
-            for name, (datatype, shape, body) in inputs.items()
-        ],
-        "outputs": [{"name": output, "parameters": {"binary_data": True}}],
-    }).encode()  # fmt: skip
+    head = json.dumps(
+        {
+            "inputs": [
+                {"name": name, "shape": shape, "datatype": datatype, "parameters": {"binary_data_size": len(body)}}
+                for name, (datatype, shape, body) in inputs.items()
+            ],
+            "outputs": [{"name": output, "parameters": {"binary_data": True}}],
+        }
+    ).encode()
     headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
     return headers, head + b"".join(body for *_, body in inputs.values())
 
@@ -111,9 +114,10 @@ def mlserver_protocol(answers: NDArray[Any]) -> Protocol:
         return {"Content-Type": "application/json"}, json.dumps(body).encode()
 
     return Protocol(
-        path="/v2/models/model/infer", encode=encode,
+        path="/v2/models/model/infer",
+        encode=encode,
         decode=lambda body, _: _floats(json.loads(body)["outputs"][0]["data"][0], answers),
-    )  # fmt: skip
+    )
 
 
 def embeddings_protocol() -> Protocol:

@@ -236,11 +236,25 @@ def _flask_goals(ratio: Ratio, limits: "Bottlenecks") -> list[Goal]:
     limit = limits.of(ratio)
     goals = []
     if least:
-        goals.append(_goal(ratio, f"at least {least:.0f}x its throughput at concurrency {_CONCURRENCY}",
-                           ratio.throughput, ratio.throughput >= least, limit))  # fmt: skip
+        goals.append(
+            _goal(
+                ratio,
+                f"at least {least:.0f}x its throughput at concurrency {_CONCURRENCY}",
+                ratio.throughput,
+                ratio.throughput >= least,
+                limit,
+            )
+        )
     if part:
-        goals.append(_goal(ratio, f"at most 1/{part} of its p99 at concurrency {_CONCURRENCY}",
-                           ratio.p99, ratio.p99 <= 1 / part, limit))  # fmt: skip
+        goals.append(
+            _goal(
+                ratio,
+                f"at most 1/{part} of its p99 at concurrency {_CONCURRENCY}",
+                ratio.p99,
+                ratio.p99 <= 1 / part,
+                limit,
+            )
+        )
     return goals
 
 
@@ -252,10 +266,15 @@ def _precision_goals(ratios: Sequence[Ratio], precisions: Mapping[str, str], lim
     wanted = [(ratio, OVER_RIVALS["fp32"], "a rival in fp32") for ratio in fp32]
     wanted += [(ratio, OVER_RIVALS["bf16"], "the best rival in bf16") for ratio in best]
     return [
-        _goal(ratio, f"at least {least:.0f}x the throughput of {rival} at concurrency {_CONCURRENCY}",
-              ratio.throughput, ratio.throughput >= least, limits.of(ratio))
+        _goal(
+            ratio,
+            f"at least {least:.0f}x the throughput of {rival} at concurrency {_CONCURRENCY}",
+            ratio.throughput,
+            ratio.throughput >= least,
+            limits.of(ratio),
+        )
         for ratio, least, rival in wanted
-    ]  # fmt: skip
+    ]
 
 
 def _own_goals(model: str, cells: Sequence[Cell], known: Facts, limits: "Bottlenecks") -> list[Goal]:
@@ -265,15 +284,29 @@ def _own_goals(model: str, cells: Sequence[Cell], known: Facts, limits: "Bottlen
     if known.bare_per_s and _CONCURRENCY in served:
         share = served[_CONCURRENCY].throughput_per_s.median / known.bare_per_s
         limit = limits.alone(served[_CONCURRENCY])
-        goals.append(Goal(goal=f"at least {_OF_BARE:.0%} of the engine's bare rate at concurrency {_CONCURRENCY}",
-                          model=model, against=BARE, measured=rounded(share), met=share >= _OF_BARE,
-                          limit="" if share >= _OF_BARE else limit))  # fmt: skip
+        goals.append(
+            Goal(
+                goal=f"at least {_OF_BARE:.0%} of the engine's bare rate at concurrency {_CONCURRENCY}",
+                model=model,
+                against=BARE,
+                measured=rounded(share),
+                met=share >= _OF_BARE,
+                limit="" if share >= _OF_BARE else limit,
+            )
+        )
     if known.growth:
         high = known.growth.interval[1]
         met = high is None or high >= 1
-        goals.append(Goal(goal=f"no fall from {_CONCURRENCY} to {_MOST_CLIENTS} clients beyond noise", model=model,
-                          against=OURS, measured=known.growth.throughput, met=met,
-                          limit="" if met else limits.alone(served[_MOST_CLIENTS])))  # fmt: skip
+        goals.append(
+            Goal(
+                goal=f"no fall from {_CONCURRENCY} to {_MOST_CLIENTS} clients beyond noise",
+                model=model,
+                against=OURS,
+                measured=known.growth.throughput,
+                met=met,
+                limit="" if met else limits.alone(served[_MOST_CLIENTS]),
+            )
+        )
     return goals
 
 
@@ -282,11 +315,21 @@ def _noise_goals(ratios: Sequence[Ratio], limits: "Bottlenecks") -> list[Goal]:
     slowest = min(ratios, key=lambda ratio: ratio.throughput)
     latest = max(ratios, key=lambda ratio: ratio.p99)
     return [
-        _goal(slowest, "throughput never below it beyond noise", slowest.throughput, not any(map(below, ratios)),
-              limits.of(min(filter(below, ratios), key=lambda ratio: ratio.throughput, default=slowest))),
-        _goal(latest, "p99 never above it beyond noise", latest.p99, not any(map(above, ratios)),
-              limits.of(max(filter(above, ratios), key=lambda ratio: ratio.p99, default=latest))),
-    ]  # fmt: skip
+        _goal(
+            slowest,
+            "throughput never below it beyond noise",
+            slowest.throughput,
+            not any(map(below, ratios)),
+            limits.of(min(filter(below, ratios), key=lambda ratio: ratio.throughput, default=slowest)),
+        ),
+        _goal(
+            latest,
+            "p99 never above it beyond noise",
+            latest.p99,
+            not any(map(above, ratios)),
+            limits.of(max(filter(above, ratios), key=lambda ratio: ratio.p99, default=latest)),
+        ),
+    ]
 
 
 def below(ratio: Ratio) -> bool:

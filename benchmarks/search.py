@@ -54,14 +54,22 @@ RESULTS = Path(__file__).parent / "results" / "search.json"
 _REPEATS = 15
 GRIDS = {
     "full": SearchSpace(
-        time_budget_s=90, max_batch=(1, 2, 4, 8, 16, 32, 64), queue_delay_us=(0, 100, 500), instances=(1, 2, 3, 4),
-        threads=(1, 2), window_ms=300,
+        time_budget_s=90,
+        max_batch=(1, 2, 4, 8, 16, 32, 64),
+        queue_delay_us=(0, 100, 500),
+        instances=(1, 2, 3, 4),
+        threads=(1, 2),
+        window_ms=300,
     ),
     "quick": SearchSpace(
-        time_budget_s=10, max_batch=(1, 8, 32), queue_delay_us=(0, 500), instances=(1, 2), threads=(1, 2),
+        time_budget_s=10,
+        max_batch=(1, 8, 32),
+        queue_delay_us=(0, 500),
+        instances=(1, 2),
+        threads=(1, 2),
         window_ms=150,
     ),
-}  # fmt: skip
+}
 
 
 # --- the models -----------------------------------------------------------------------------------------------------
@@ -78,9 +86,15 @@ def networks() -> dict[str, tuple[Any, tuple[int, ...]]]:
     torch.manual_seed(0)
     mlp = nn.Sequential(nn.Linear(128, 3072), nn.ReLU(), nn.Linear(3072, 3072), nn.ReLU(), nn.Linear(3072, 10))
     cnn = nn.Sequential(
-        nn.Conv2d(3, 64, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(64, 128, 3, stride=2, padding=1), nn.ReLU(),
-        nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(128 * 64, 10),
-    )  # fmt: skip
+        nn.Conv2d(3, 64, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(64, 128, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(128, 128, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(128 * 64, 10),
+    )
     layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     return {"mlp": (mlp, (128,)), "cnn": (cnn, (3, 32, 32)), "encoder": (encoder, (32, 128))}
@@ -95,9 +109,16 @@ def build(name: str, module: Any, shape: tuple[int, ...], site: Site, space: Sea
     files: dict[Precision, Path] = {"fp32": folder / "fp32" / "model.onnx"}
     files["fp32"].parent.mkdir(parents=True)
     torch.onnx.export(
-        module.eval(), (torch.from_numpy(samples["input"][:4]),), files["fp32"], dynamo=True, input_names=["input"],
-        output_names=["output"], dynamic_shapes=({0: torch.export.Dim("batch")},), external_data=False, verbose=False,
-    )  # fmt: skip
+        module.eval(),
+        (torch.from_numpy(samples["input"][:4]),),
+        files["fp32"],
+        dynamo=True,
+        input_names=["input"],
+        output_names=["output"],
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        external_data=False,
+        verbose=False,
+    )
     onnx.checker.check_model(onnx.load(files["fp32"]))
     files["int8"] = _int8(files["fp32"], samples, folder)
     example = {"input": samples["input"][:8]}
@@ -124,13 +145,13 @@ def _int8(model: Path, samples: Arrays, folder: Path) -> Path:
 
 def _package(
     name: str, engine: Engine, precision: Precision, file: Path, example: Arrays, site: Site, space: SearchSpace
-) -> Package:  # fmt: skip
+) -> Package:
     answers = onnx_models.answer(onnx_models.session(file), example)
     signature = Signature(inputs=_specs(example), outputs=_specs(answers))
     first = first_config(space, Serving(), "bundled", signature)
     description = ModelDescription(
         name=name, version=1, signature=signature, config=first, serving=Serving(), engine=engine, precision=precision
-    )  # fmt: skip
+    )
     with tempfile.TemporaryDirectory(dir=site.home) as folder:
         tree = Path(folder) / "package"
         tree.mkdir()
@@ -138,9 +159,16 @@ def _package(
         write_package(tree, description, file.parent, "bundled", example=example, golden=golden)
         repository: Artifact = ArtifactStore(site.artifacts_uri).put_tree(tree)
     return GraphPackage(
-        target="local-cpu", server="bundled", model=name, version=1, engine=engine, precision=precision,
-        config=first, repository=repository, signature=signature,
-    )  # fmt: skip
+        target="local-cpu",
+        server="bundled",
+        model=name,
+        version=1,
+        engine=engine,
+        precision=precision,
+        config=first,
+        repository=repository,
+        signature=signature,
+    )
 
 
 def _specs(arrays: Arrays) -> tuple[TensorSpec, ...]:
@@ -184,7 +212,7 @@ class Analyzed:
 
 def analyzer(
     workbench: Workbench, environment: ServerEnvironment, package: Package, work: Path, mode: model_analyzer.Mode
-) -> Analyzed:  # fmt: skip
+) -> Analyzed:
     """Runs Model Analyzer in one of its modes.
 
     It gets the precision that brute force found best, since it does not choose one.
@@ -196,9 +224,11 @@ def analyzer(
     install(tree, server.repository, source=package.model, name=package.model)
     space = workbench.space
     bounds = model_analyzer.Bounds(
-        instances=max(space.instances), max_batch=max(space.max_batch), concurrency=space.max_concurrency,
+        instances=max(space.instances),
+        max_batch=max(space.max_batch),
+        concurrency=space.max_concurrency,
         window_ms=space.window_ms,
-    )  # fmt: skip
+    )
     outcome = model_analyzer.analyze(server, environment, package.model, bounds, work, mode)
     if outcome.why:
         return Analyzed(point=None, outcome=outcome)
@@ -264,9 +294,12 @@ def _site(home: Path) -> Site:
     root = Settings().server_environment or default_root()
     environment: ServerEnvironment = ensure(root)
     return Site(
-        home=str(home), registry_uri="", artifacts_uri=(home / "artifacts").as_uri(),
-        server_environment=str(environment.root), place=Machine(http="", grpc="", metrics=""),
-    )  # fmt: skip
+        home=str(home),
+        registry_uri="",
+        artifacts_uri=(home / "artifacts").as_uri(),
+        server_environment=str(environment.root),
+        place=Machine(http="", grpc="", metrics=""),
+    )
 
 
 def main() -> None:

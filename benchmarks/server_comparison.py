@@ -96,11 +96,18 @@ class Results(Record):
 def measure(side: Side, others: list[Side], concurrency: int, round_: int, effort: Effort, work: Path) -> Window:
     """Measures one window of a side, while the others are stopped: some servers poll all the time, even when idle."""
     plan = {
-        "host": HOST, "port": side.port, "requests": str(_requests_file(side, work)),
-        "sizes": [len(request) for request in side.requests], "concurrency": concurrency, "warm_s": effort.warm_s,
-        "window_s": effort.window_s, "most_s": effort.most_s, "least": concurrency,
-        "pids": [process.pid for process in side.processes()], **side.check,
-    }  # fmt: skip
+        "host": HOST,
+        "port": side.port,
+        "requests": str(_requests_file(side, work)),
+        "sizes": [len(request) for request in side.requests],
+        "concurrency": concurrency,
+        "warm_s": effort.warm_s,
+        "window_s": effort.window_s,
+        "most_s": effort.most_s,
+        "least": concurrency,
+        "pids": [process.pid for process in side.processes()],
+        **side.check,
+    }
     with ExitStack() as stopped:
         for other in others:
             stopped.enter_context(other.paused())
@@ -130,15 +137,21 @@ def _window(side: Side, others: list[Side], plan: dict[str, Any], round_: int, w
         raise Failed(f"{side.name} gave no correct answer: {counted['first_error']}")
     used = {name: (value - cpu.get(name, 0.0)) / elapsed for name, value in side.cpu_seconds().items()}
     return Window(
-        side=side.name, concurrency=int(plan["concurrency"]), round=round_,
+        side=side.name,
+        concurrency=int(plan["concurrency"]),
+        round=round_,
         throughput_per_s=correct / counted["seconds"],
-        p50_ms=percentile(latencies, 50), p99_ms=percentile(latencies, 99),
-        requests=counted["answers"], errors=counted["errors"],
-        first_error=counted["first_error"], server_cores={k: rounded(v) for k, v in used.items() if v > 0},
+        p50_ms=percentile(latencies, 50),
+        p99_ms=percentile(latencies, 99),
+        requests=counted["answers"],
+        errors=counted["errors"],
+        first_error=counted["first_error"],
+        server_cores={k: rounded(v) for k, v in used.items() if v > 0},
         server_cpu_ms=counted["server_cpu_s"] * 1000 / counted["answers"],
-        client_cores=counted["client_cpu_s"] / counted["seconds"], others_cores=(_total(others) - idle) / elapsed,
+        client_cores=counted["client_cpu_s"] / counted["seconds"],
+        others_cores=(_total(others) - idle) / elapsed,
         triton=_per_request(stats, side.statistics()),
-    )  # fmt: skip
+    )
 
 
 def _total(sides: list[Side]) -> float:
@@ -190,9 +203,14 @@ def rounds(compared: list[Side], effort: Effort, work: Path, failed: dict[str, s
 
 
 def tuned_rival(
-    rival: Rival, subject: Subject, champion: Champion, effort: Effort, work: Path, servers: ExitStack,
+    rival: Rival,
+    subject: Subject,
+    champion: Champion,
+    effort: Effort,
+    work: Path,
+    servers: ExitStack,
     running: list[Side],
-) -> Side:  # fmt: skip
+) -> Side:
     """Starts the rival with its best settings, by throughput at concurrency 16, beside the sides that are running.
 
     Settings with which it does not work are recorded and left out.
@@ -213,8 +231,14 @@ def tuned_rival(
                 trials.append({**settings, "failed": str(error)})
                 tell(f"  {rival.name} {settings}: {error}")
                 continue
-            trials.append({**settings, "throughput_per_s": rounded(window.throughput_per_s),
-                          "p99_ms": rounded(window.p99_ms), "errors": window.errors})  # fmt: skip
+            trials.append(
+                {
+                    **settings,
+                    "throughput_per_s": rounded(window.throughput_per_s),
+                    "p99_ms": rounded(window.p99_ms),
+                    "errors": window.errors,
+                }
+            )
             tell(f"  {rival.name} {settings}: {window.throughput_per_s:.0f}/s")
             if best is None or window.throughput_per_s > best[0]:
                 if best:
@@ -239,9 +263,15 @@ def wait_until_idle(side: Side, *, at_most_s: float = 30) -> None:
 
 
 def started(
-    subject: Subject, champion: Champion, served: Path, environment: ServerEnvironment, effort: Effort, choice: Choice,
-    work: Path, servers: ExitStack,
-) -> tuple[list[Side], dict[str, dict[str, str]]]:  # fmt: skip
+    subject: Subject,
+    champion: Champion,
+    served: Path,
+    environment: ServerEnvironment,
+    effort: Effort,
+    choice: Choice,
+    work: Path,
+    servers: ExitStack,
+) -> tuple[list[Side], dict[str, dict[str, str]]]:
     """Starts what Shiplift is compared with; returns the sides, and why others are left out, by name."""
     compared: list[Side] = []
     left_out: dict[str, dict[str, str]] = {}
@@ -282,38 +312,48 @@ def bench(
     tell(f"  {alone.engine} alone: {alone.best:.0f}/s")
     limits = ceiling(subject, served, champion.report["config"]["max_batch"])
     details = {
-        "about": subject.about, "champion": champion.report, "ceiling": limits, "bare": alone.model_dump(mode="json"),
+        "about": subject.about,
+        "champion": champion.report,
+        "ceiling": limits,
+        "bare": alone.model_dump(mode="json"),
         "sides": {side.name: described(side, failed.get(side.name, "")) for side in compared} | left_out,
         "facts": facts(compared, windows, alone, limits["samples_per_s"]).model_dump(mode="json"),
-    }  # fmt: skip
+    }
     return windows, details
 
 
 def described(side: Side, failed: str) -> dict[str, Any]:
     """A side's settings, those it was tried with, and how right its answers are."""
     details = {
-        "settings": side.settings, "precision": side.precision, "tried": side.tried,
+        "settings": side.settings,
+        "precision": side.precision,
+        "tried": side.tried,
         "difference_from_original": rounded(side.difference),
-    }  # fmt: skip
+    }
     return details | ({"failed": failed} if failed else {})
 
 
 def facts(compared: list[Side], windows: list[Window], alone: Bare, ceilings: dict[str, float]) -> Facts:
     """What the goals need to know about a model."""
     return Facts(
-        precisions={side.name: side.precision for side in compared if side.name in SIDES}, ceilings=ceilings,
-        bare_per_s=rounded(alone.best), growth=ratios.growth(windows),
-    )  # fmt: skip
+        precisions={side.name: side.precision for side in compared if side.name in SIDES},
+        ceilings=ceilings,
+        bare_per_s=rounded(alone.best),
+        growth=ratios.growth(windows),
+    )
 
 
 def machine() -> dict[str, Any]:
     """The machine on which this was measured."""
     return {
-        "processor": processor(), "cores": os.cpu_count(),
+        "processor": processor(),
+        "cores": os.cpu_count(),
         "accelerator": accelerator_of(this_machine()),
-        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1), "system": platform.platform(),
-        "python": platform.python_version(), "load_before": [round(load, 2) for load in os.getloadavg()],
-    }  # fmt: skip
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "load_before": [round(load, 2) for load in os.getloadavg()],
+    }
 
 
 def method(effort: Effort) -> dict[str, Any]:
@@ -459,8 +499,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="how often to measure every side (5; quick: 2)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes; the plot goes beside it")
     parser.add_argument("--json", action="store_true", help="also print the results as JSON")
-    parser.add_argument("--backend", type=Path, action="append", default=[],
-                        help="also measure the champion with this model.py (may be repeated)")  # fmt: skip
+    parser.add_argument(
+        "--backend",
+        type=Path,
+        action="append",
+        default=[],
+        help="also measure the champion with this model.py (may be repeated)",
+    )
     arguments = parser.parse_args()
     effort = QUICK if arguments.quick else FULL
     if arguments.rounds:
@@ -473,8 +518,10 @@ def main() -> None:
         results = run(names, effort, arguments.out, Path(folder) / "home", choice)
     tell(table(results.ratios))
     for goal in results.goals:
-        tell(f"{'met   ' if goal.met else 'MISSED'} {goal.model} against {goal.against}: {goal.goal}"
-             f" ({goal.measured:.2f})" + (f"\n       {goal.limit}" if goal.limit else ""))  # fmt: skip
+        tell(
+            f"{'met   ' if goal.met else 'MISSED'} {goal.model} against {goal.against}: {goal.goal}"
+            f" ({goal.measured:.2f})" + (f"\n       {goal.limit}" if goal.limit else "")
+        )
     tell(f"{arguments.out} and its plot, after {(time.monotonic() - started) / 60:.1f} minutes")
     if arguments.json:
         print(results.model_dump_json())

@@ -50,9 +50,11 @@ _MAX_BATCH = 64  # in the hand-written configuration
 _DEFAULT = Features(cache_mb=0, http_threads=HTTP_THREADS)
 _MOST_DIFFERENT: dict[str, float] = {"fp32": 1e-3, "bf16": 5e-2}  # from the original's answers, over the largest
 _QUIET = {
-    "MLFLOW_DISABLE_TELEMETRY": "true", "BENTOML_DO_NOT_TRACK": "true", "RAY_USAGE_STATS_ENABLED": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "BENTOML_DO_NOT_TRACK": "true",
+    "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # what Ray Serve's guide to performance recommends
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +128,16 @@ def _signal(processes: list[psutil.Process], number: signal.Signals) -> None:
 
 
 def checked_side(
-    name: str, subject: Subject, protocol: Protocol, process: Process, port: int, settings: Settings, *,
-    precision: str, model: str = "",
-) -> Side:  # fmt: skip
+    name: str,
+    subject: Subject,
+    protocol: Protocol,
+    process: Process,
+    port: int,
+    settings: Settings,
+    *,
+    precision: str,
+    model: str = "",
+) -> Side:
     """Turns a running server into a side: sends every sample once and compares the answers with the original model's.
 
     Raises:
@@ -151,14 +160,21 @@ def checked_side(
     difference = float(np.abs(array - subject.answers).max() / np.abs(subject.answers).max())
     requests = tuple(request_bytes(port, protocol.path, headers, body) for headers, body in pairs)
     return Side(
-        name=name, port=port, process=process, requests=requests, check=check, difference=difference, settings=settings,
-        precision=precision, model=model,
-    )  # fmt: skip
+        name=name,
+        port=port,
+        process=process,
+        requests=requests,
+        check=check,
+        difference=difference,
+        settings=settings,
+        precision=precision,
+        model=model,
+    )
 
 
 def answers_of(
     name: str, port: int, path: str, requests: list[tuple[dict[str, str], bytes]]
-) -> Iterator[tuple[bytes, dict[str, str]]]:  # fmt: skip
+) -> Iterator[tuple[bytes, dict[str, str]]]:
     """The bodies and headers of the answers to requests on one connection."""
     connection = http.client.HTTPConnection(HOST, port, timeout=60)
     with contextlib.closing(connection):
@@ -210,11 +226,18 @@ def _python(rival: Rival, tell: Callable[[str], None]) -> tuple[str, list[Path]]
 
 def _variables(python: str, packages: list[Path], subject: Subject, settings: Settings, port: int) -> dict[str, str]:
     return {
-        **inherited(), "PATH": f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONPATH": os.pathsep.join(map(str, [ROOT, *packages])), "PYTHONWARNINGS": "ignore",
-        "BENCH_MODEL": str(subject.folder), "BENCH_PORT": str(port), "BENCH_SETTINGS": json.dumps(settings),
-        "OMP_NUM_THREADS": str(settings["model_threads"]), "NO_PROXY": "*", "no_proxy": "*", **_QUIET,
-    }  # fmt: skip
+        **inherited(),
+        "PATH": f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONPATH": os.pathsep.join(map(str, [ROOT, *packages])),
+        "PYTHONWARNINGS": "ignore",
+        "BENCH_MODEL": str(subject.folder),
+        "BENCH_PORT": str(port),
+        "BENCH_SETTINGS": json.dumps(settings),
+        "OMP_NUM_THREADS": str(settings["model_threads"]),
+        "NO_PROXY": "*",
+        "no_proxy": "*",
+        **_QUIET,
+    }
 
 
 def _check_close(side: Side) -> None:
@@ -307,9 +330,14 @@ def _signature(subject: Subject) -> Signature:
 
 @contextmanager
 def private_triton(
-    name: str, subject: Subject, model: Path, environment: ServerEnvironment, work: Path, features: Features,
+    name: str,
+    subject: Subject,
+    model: Path,
+    environment: ServerEnvironment,
+    work: Path,
+    features: Features,
     precision: str = "fp32",
-) -> Iterator[Side]:  # fmt: skip
+) -> Iterator[Side]:
     """Runs a bundled server for the model folder `model`."""
     log = work / f"{name}.log"
     with private_server(environment, model.parent, features, log=log) as server:
@@ -337,9 +365,7 @@ def production(subject: Subject, champion: Champion, process: Process, http_port
     return _triton("shiplift", subject, process, http_port, grpc, champion.name, champion.report["precision"])
 
 
-def _triton(
-    name: str, subject: Subject, process: Process, port: int, grpc: str, model: str, precision: str
-) -> Side:  # fmt: skip
+def _triton(name: str, subject: Subject, process: Process, port: int, grpc: str, model: str, precision: str) -> Side:
     with TritonClient(grpc) as client:
         signature = client.signature(model)
     protocol = triton_protocol(model, signature)

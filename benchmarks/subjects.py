@@ -115,7 +115,7 @@ def _encoder() -> _Model:
 
 def _labelled_by_itself(
     name: str, model: Any, inputs: NDArray[Any], calibration: int, requests: int, about: str
-) -> _Model:  # fmt: skip
+) -> _Model:
     labels = np.concatenate([_answer(model, part) for part in np.array_split(inputs[calibration:], 16)]).argmax(1)
     validation = {"input": inputs[calibration:], "label": labels}
     return _torch(
@@ -142,11 +142,15 @@ def _torch(
     import torch
 
     return _Model(
-        samples=samples, answers=_answer(model, samples), validation=validation, calibration={"input": calibration},
+        samples=samples,
+        answers=_answer(model, samples),
+        validation=validation,
+        calibration={"input": calibration},
         log=lambda **options: mlflow.pytorch.log_model(model, **options),
         spec={"kind": "torch", "name": name, "dtype": str(samples.dtype), "shape": samples.shape[1:]},
-        save=lambda folder: torch.save(model.state_dict(), folder / "weights.pt"), about=about,
-    )  # fmt: skip
+        save=lambda folder: torch.save(model.state_dict(), folder / "weights.pt"),
+        about=about,
+    )
 
 
 def _boosting() -> _Model:
@@ -160,13 +164,16 @@ def _boosting() -> _Model:
     parameters = {"objective": "regression", "verbose": -1, "seed": 0, "num_threads": 2, "deterministic": True}
     booster = lightgbm.train(parameters, lightgbm.Dataset(x[:5000], y[:5000]), 300)
     return _Model(
-        samples=x[5000:5064], answers=np.asarray(booster.predict(x[5000:5064]), np.float32).reshape(-1, 1),
-        validation={"input": x[5000:], "label": y[5000:]}, calibration={"input": x[:256]},
+        samples=x[5000:5064],
+        answers=np.asarray(booster.predict(x[5000:5064]), np.float32).reshape(-1, 1),
+        validation={"input": x[5000:], "label": y[5000:]},
+        calibration={"input": x[:256]},
         log=lambda **options: mlflow.lightgbm.log_model(booster, **options),
         spec={"kind": "lightgbm", "name": "boosting", "dtype": "float32", "shape": (20,)},
         save=lambda folder: booster.save_model(folder / "booster.txt"),
-        about="LightGBM, 300 trees, trained on Friedman's first regression (20 features)", yaml="data: {metric: mae}\n",
-    )  # fmt: skip
+        about="LightGBM, 300 trees, trained on Friedman's first regression (20 features)",
+        yaml="data: {metric: mae}\n",
+    )
 
 
 _MAKERS: dict[str, Callable[[], _Model]] = {
@@ -197,9 +204,13 @@ def release(home: Path, running: stack.Stack, name: str, folder: Path, *, quick:
     if report.exit_code:
         raise Failed(f"the release of {name} ended with {report.exit_code}: {report.reason}")
     subject = Subject(
-        name=name, folder=folder, samples=model.samples, answers=model.answers, about=model.about,
+        name=name,
+        folder=folder,
+        samples=model.samples,
+        answers=model.answers,
+        about=model.about,
         torch=model.spec["kind"] == "torch",
-    )  # fmt: skip
+    )
     registry = Registry(running.registry_uri)
     logged = registry.download_model(registry.version(name, version), folder / "logged", limit_mb=16384)
     decisions = _decisions(home, running, report, folder)
@@ -219,9 +230,12 @@ def _log(running: stack.Stack, name: str, model: _Model, folder: Path, spec: str
             mlflow.log_artifact(str(folder / f"{dataset}.npz"), "shiplift")
         mlflow.log_text(spec, "shiplift/shiplift.yaml")
         info = model.log(
-            name="model", registered_model_name=name, input_example=example, pip_requirements=[],
+            name="model",
+            registered_model_name=name,
+            input_example=example,
+            pip_requirements=[],
             signature=infer_signature(example, model.answers[: len(example)]),
-        )  # fmt: skip
+        )
     return int(info.registered_model_version)
 
 

@@ -89,7 +89,7 @@ def tokenizers_alone(words: Any, texts: list[str], *, seconds: float) -> dict[st
     same = all(
         [encoding.ids for encoding in rust.encode_batch(batch)] == operators(batch)["input_ids"].tolist()
         for batch in batches
-    )  # fmt: skip
+    )
     sides = {"rust": rust.encode_batch, "openvino": operators}
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for round_ in range(7):
@@ -142,9 +142,13 @@ def embedders(model: Any, texts: list[str], effort: Effort, work: Path) -> Itera
     folder = work / "rivals"
     shutil.copytree(minilm_folder(), folder)  # the rivals write their exports into it
     subject = Subject(
-        name=MODEL, folder=folder, samples=np.array(texts), answers=model.encode(texts),
-        about="MiniLM-L6 with its real weights", torch=True,
-    )  # fmt: skip
+        name=MODEL,
+        folder=folder,
+        samples=np.array(texts),
+        answers=model.encode(texts),
+        about="MiniLM-L6 with its real weights",
+        torch=True,
+    )
     champion = Champion(name=MODEL, logged=folder, report={})
     compared: list[Side] = []
     left_out: dict[str, str] = {}
@@ -222,22 +226,27 @@ def compared_by(windows: list[Window], rivals: list[Side]) -> dict[str, Any]:
             name: {
                 key: spread([getattr(window, key) for window in windows if window.side == name]).model_dump()
                 for key in ("throughput_per_s", "p50_ms", "p99_ms", "server_cpu_ms")
-            } for name in names
+            }
+            for name in names
         },
         "share_of_the_model_s_throughput": share,
         "goal": {"at_least": GOAL, "met": share["median"] >= GOAL},
         "rivals": {
             rival.name: {
-                "precision": rival.precision, "settings": rival.settings, "tried": rival.tried,
-                "difference_from_original": rival.difference, **(ratios := over(windows, rival.name)),
+                "precision": rival.precision,
+                "settings": rival.settings,
+                "tried": rival.tried,
+                "difference_from_original": rival.difference,
+                **(ratios := over(windows, rival.name)),
                 "goal": {
                     "at_least": OVER_RIVALS[rival.precision],
                     "met": ratios["throughput"]["median"] >= OVER_RIVALS[rival.precision],
                 },
-            } for rival in rivals
+            }
+            for rival in rivals
         },
         "errors": sum(window.errors for window in windows),
-    }  # fmt: skip
+    }
 
 
 def over(windows: list[Window], other: str) -> dict[str, Any]:
@@ -265,21 +274,29 @@ def main() -> None:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(results, indent=1) + "\n")
     for name, side in measured["sides"].items():
-        tell(f"{name:<18} {side['throughput_per_s']['median']:>7.1f}/s  p99 {side['p99_ms']['median']:.1f} ms  "
-             f"{side['server_cpu_ms']['median']:.2f} CPU ms an answer")  # fmt: skip
+        tell(
+            f"{name:<18} {side['throughput_per_s']['median']:>7.1f}/s  p99 {side['p99_ms']['median']:.1f} ms  "
+            f"{side['server_cpu_ms']['median']:.2f} CPU ms an answer"
+        )
     share = measured["share_of_the_model_s_throughput"]
     met = "met" if measured["goal"]["met"] else "missed"
-    tell(f"text in: {share['median']:.2f} of the tensors' throughput ({share['low']:.2f} to {share['high']:.2f}); "
-         f"goal {GOAL}: {met}")  # fmt: skip
+    tell(
+        f"text in: {share['median']:.2f} of the tensors' throughput ({share['low']:.2f} to {share['high']:.2f}); "
+        f"goal {GOAL}: {met}"
+    )
     for name, rival in measured["rivals"].items():
         times, goal = rival["throughput"], rival["goal"]
         met = "met" if goal["met"] else "missed"
-        tell(f"{times['median']:.1f}x {name} ({times['low']:.1f} to {times['high']:.1f}), "
-             f"p99 {rival['p99']['median']:.2f}; goal {goal['at_least']:g}x: {met}")  # fmt: skip
+        tell(
+            f"{times['median']:.1f}x {name} ({times['low']:.1f} to {times['high']:.1f}), "
+            f"p99 {rival['p99']['median']:.2f}; goal {goal['at_least']:g}x: {met}"
+        )
     alone = measured["tokenizers_alone"]
-    tell(f"one thread tokenizes {alone['rust_texts_per_s']['median']:.0f} texts a second in Rust, "
-         f"{alone['openvino_texts_per_s']['median']:.0f} with OpenVINO's operators; "
-         f"{'the same ids' if alone['same_ids'] else 'other ids'}")  # fmt: skip
+    tell(
+        f"one thread tokenizes {alone['rust_texts_per_s']['median']:.0f} texts a second in Rust, "
+        f"{alone['openvino_texts_per_s']['median']:.0f} with OpenVINO's operators; "
+        f"{'the same ids' if alone['same_ids'] else 'other ids'}"
+    )
     if arguments.json:
         print(json.dumps(results))
     if measured["errors"]:

@@ -173,10 +173,13 @@ def _ordered(nodes: dict[str, Pod | FanOut]) -> tuple[Pod | FanOut, ...]:
         records = node.provides if isinstance(node, Pod) else (node.gives.parameter(),)
         giver |= dict.fromkeys(records, name)
     needs = {
-        name: {giver[taken] for taken in (*node.takes, *([node.source] if isinstance(node, FanOut) else []))
-               if taken in giver}
+        name: {
+            giver[taken]
+            for taken in (*node.takes, *([node.source] if isinstance(node, FanOut) else []))
+            if taken in giver
+        }
         for name, node in nodes.items()
-    }  # fmt: skip
+    }
     try:
         return tuple(nodes[name] for name in TopologicalSorter(needs).static_order())
     except CycleError as error:

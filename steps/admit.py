@@ -54,9 +54,14 @@ def admit(site: Site, request: Request) -> Admitted:
 
 
 def _admitted(
-    info: VersionInfo, run_id: str, spec: ReleaseSpec, inspected: Inspected, model: Path, store: ArtifactStore,
+    info: VersionInfo,
+    run_id: str,
+    spec: ReleaseSpec,
+    inspected: Inspected,
+    model: Path,
+    store: ArtifactStore,
     datasets: Datasets,
-) -> Admitted:  # fmt: skip
+) -> Admitted:
     files = store.put_tree(model)
     return Admitted(
         model_version=ModelVersion(

@@ -71,9 +71,11 @@ def _members(site: Site, request: Request, registry: Registry, place: Production
     rest = RestRegistry(site.registry_uri, timeout_s=PATIENT_S)
     store = ArtifactStore(site.artifacts_uri)
     find = Promoted(
-        registry=rest, champion=place.serving, store=store,
+        registry=rest,
+        champion=place.serving,
+        store=store,
         promotion=lambda member: promoted(site, member.name, member.version, registry),
-    ).find  # fmt: skip
+    ).find
     found = members_of(parse(text.decode(errors="replace")).spec, find, store)
     return Members(
         packages={name: each for name, each in found.items() if isinstance(each, Package)},

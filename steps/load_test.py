@@ -34,9 +34,14 @@ from shiplift.runtime.store.artifacts import ArtifactStore, json_lines
 
 
 def load_test(
-    site: Site, deployment: Deployment, champion: Champion, load: Load, recorded_requests: RecordedRequests,
-    latency_target: LatencyTarget, comparison_target: ComparisonTarget,
-) -> LoadReport:  # fmt: skip
+    site: Site,
+    deployment: Deployment,
+    champion: Champion,
+    load: Load,
+    recorded_requests: RecordedRequests,
+    latency_target: LatencyTarget,
+    comparison_target: ComparisonTarget,
+) -> LoadReport:
     """Sweeps the challenger, finds its highest rate, then compares it with the champion at its best throughput.
 
     Each target that serves is measured by itself, one after the other; the first is compared with the champion.

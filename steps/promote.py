@@ -29,9 +29,15 @@ from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS
 
 
 def promote(
-    site: Site, request: Request, trigger: Trigger, verdict: Verdict, deployment: Deployment, champion: Champion,
-    rollout: Rollout, latency_target: LatencyTarget,
-) -> Promotion:  # fmt: skip
+    site: Site,
+    request: Request,
+    trigger: Trigger,
+    verdict: Verdict,
+    deployment: Deployment,
+    champion: Champion,
+    rollout: Rollout,
+    latency_target: LatencyTarget,
+) -> Promotion:
     """Makes a model version that passed the gate the champion.
 
     Raises:

@@ -39,9 +39,15 @@ _FINAL_SHARE = 0.3  # of the time budget is for the finals
 
 
 def tune(
-    site: Site, target: Target, packages: Packages, search_space: SearchSpace, latency_target: LatencyTarget,
-    load: Load, serving: Serving, recorded_requests: RecordedRequests,
-) -> Tuned:  # fmt: skip
+    site: Site,
+    target: Target,
+    packages: Packages,
+    search_space: SearchSpace,
+    latency_target: LatencyTarget,
+    load: Load,
+    serving: Serving,
+    recorded_requests: RecordedRequests,
+) -> Tuned:
     """Searches the space within its time budget and packages the best configuration.
 
     It sends recorded requests if there are any: what is fastest depends on how long they are.
@@ -71,12 +77,16 @@ def tune(
             tuned_package = _packaged(store, bench, package, best, late_after)
             history.add(tuned_package.repository.sha256, best)
     return Tuned(
-        target=target.name, package=tuned_package, best=best, late_after_ms=late_after,
-        trials=search.best_trials(_REPORTED), exhausted=exhausted,
+        target=target.name,
+        package=tuned_package,
+        best=best,
+        late_after_ms=late_after,
+        trials=search.best_trials(_REPORTED),
+        exhausted=exhausted,
         lengths=lengths_sent(workbench.lengths, best.config.buckets),
         configurations=len({(trial.variant, trial.config) for trial in search.trials}),
         raw=store.put_bytes(json_lines(trial.model_dump(mode="json") for trial in search.trials)),
-    )  # fmt: skip
+    )
 
 
 def _explore(workbench: Workbench, search: Search, journal: Journal[Trial]) -> bool:
@@ -112,7 +122,7 @@ def _hold_finals(workbench: Workbench, search: Search, journal: Journal[Trial]) 
 
 def _trial(
     workbench: Workbench, search: Search, journal: Journal[Trial], point: Point, window_ms: int, round_: int = 0
-) -> Trial:  # fmt: skip
+) -> Trial:
     """The point's trial from the journal, or else measured now and added to it."""
     key = f"{_trial_key(point.package, point.config)}, {window_ms} ms, {round_}"
     trial = journal.get(key)

@@ -36,9 +36,13 @@ def tokenizer() -> Any:
     )
     core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     return PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token="<pad>", bos_token="<s>", eos_token="</s>", model_max_length=256,
+        tokenizer_object=core,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        model_max_length=256,
         clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+    )
 
 
 def llama_tokenizer() -> Any:
@@ -55,9 +59,13 @@ def llama_tokenizer() -> Any:
     )
     core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     return PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token="<unk>", bos_token="<s>", eos_token="</s>", model_max_length=256,
+        tokenizer_object=core,
+        pad_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        model_max_length=256,
         clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+    )
 
 
 def pipeline(words: Any = None, *, template: str | None = None, **changes: Any) -> Any:
@@ -69,10 +77,19 @@ def pipeline(words: Any = None, *, template: str | None = None, **changes: Any) 
     words = words or tokenizer()
     words.chat_template = template
     config = transformers.LlamaConfig(
-        vocab_size=len(words), hidden_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=128, max_position_embeddings=256, initializer_range=0.3, bos_token_id=1, eos_token_id=2,
-        pad_token_id=0, **changes,
-    )  # fmt: skip
+        vocab_size=len(words),
+        hidden_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=128,
+        max_position_embeddings=256,
+        initializer_range=0.3,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        **changes,
+    )
     model = transformers.LlamaForCausalLM(config).eval()
     model.generation_config.max_new_tokens = 8  # MLflow generates once, to find the signature
     return transformers.pipeline("text-generation", model=model, tokenizer=words)

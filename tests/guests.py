@@ -68,9 +68,12 @@ def guest_of(file: Path) -> Guest:
     assert says, f"the docstring of {file.name} does not end with Process, Python and Packages, a line each"
     packages = dict(re.findall(r"(\w+)(?: \(([^)]+)\))?(?:, |$)", says["packages"].removesuffix("none")))
     return Guest(
-        file=file, process=says["process"], python=says["python"], packages=tuple(packages),
+        file=file,
+        process=says["process"],
+        python=says["python"],
+        packages=tuple(packages),
         brought=tuple(name for name, where in packages.items() if where),
-    )  # fmt: skip
+    )
 
 
 def environment(to: Path, packages: tuple[str, ...]) -> Path:

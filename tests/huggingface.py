@@ -39,9 +39,14 @@ def config(vocabulary: int, task: str = "", **changes: Any) -> Any:
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     ids = {label: at for at, label in labels.items()}
     return BertConfig(
-        vocab_size=vocabulary, max_position_embeddings=64, id2label=labels, label2id=ids, initializer_range=0.5,
-        **sizes, **changes,
-    )  # fmt: skip
+        vocab_size=vocabulary,
+        max_position_embeddings=64,
+        id2label=labels,
+        label2id=ids,
+        initializer_range=0.5,
+        **sizes,
+        **changes,
+    )
 
 
 def pipeline(task: str, *, seed: int = 0, **changes: Any) -> Any:
@@ -109,10 +114,19 @@ def image_classifier(size: dict[str, int] | None = None, **settings: Any) -> Any
 
     torch.manual_seed(0)
     labels = {at: f"class {at}" for at in range(7)}
-    model = transformers.ViTForImageClassification(transformers.ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32, patch_size=8,
-        initializer_range=0.5, id2label=labels, label2id={label: at for at, label in labels.items()},
-    )).eval()  # fmt: skip
+    model = transformers.ViTForImageClassification(
+        transformers.ViTConfig(
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+            image_size=32,
+            patch_size=8,
+            initializer_range=0.5,
+            id2label=labels,
+            label2id={label: at for at, label in labels.items()},
+        )
+    ).eval()
     processor = ViTImageProcessorPil(size=size or {"height": 32, "width": 32}, **settings)
     return transformers.pipeline("image-classification", model=model, image_processor=processor)
 

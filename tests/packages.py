@@ -32,16 +32,22 @@ SIGNATURE = Signature(
 )
 ROW = np.arange(4, dtype=np.float32).reshape(1, 4)
 _SECTIONS: dict[str, Any] = {
-    "datasets": Datasets(), "data": Data(), "quality": Quality(), "score_target": ScoreTarget(),
-    "quantization": Quantization(), "serving": Serving(), "search_space": SearchSpace(), "champion": Champion(),
+    "datasets": Datasets(),
+    "data": Data(),
+    "quality": Quality(),
+    "score_target": ScoreTarget(),
+    "quantization": Quantization(),
+    "serving": Serving(),
+    "search_space": SearchSpace(),
+    "champion": Champion(),
     "members": Members(),
-}  # fmt: skip
+}
 _CONFIG = ServingConfig(max_batch=8, queue_delay_us=0, instances=1, threads=1)
 
 
 def multiplying(
     store: ArtifactStore, work: Path, model: str, *, factor: float, version: int = 1, broken: bool = False
-) -> Package:  # fmt: skip
+) -> Package:
     """Stores the package of a model; a `broken` one can be fetched but not loaded."""
     folder, tree = work / f"{model}-{version}-onnx", work / f"{model}-{version}"
     folder.mkdir(parents=True)
@@ -55,9 +61,15 @@ def multiplying(
     golden = golden_arrays({"input": rows}, {"output": np.float32(factor) * rows})
     write_package(tree, described, folder, "bundled", example={"input": rows}, golden=golden)
     return GraphPackage(
-        target="local-cpu", server="bundled", model=model, version=version, precision="fp32", config=_CONFIG,
-        repository=store.put_tree(tree), signature=SIGNATURE,
-    )  # fmt: skip
+        target="local-cpu",
+        server="bundled",
+        model=model,
+        version=version,
+        precision="fp32",
+        config=_CONFIG,
+        repository=store.put_tree(tree),
+        signature=SIGNATURE,
+    )
 
 
 def _onnx(factor: float) -> bytes:

@@ -36,18 +36,28 @@ class Dag:
         if checked.problems:
             raise ValueError(f"{written.spec.name}: {checked.problems[0]}")
         return Problem(
-            spec=written.spec, graph=graph_of(written.spec, bls=checked.way == "bls"), profiles=self.profiles,
-            arrivals=Arrivals(rate_per_s=self.rate_per_s, cv=self.cv), p99_ms=self.p99_ms, grid=GRID, seed=seed,
-        )  # fmt: skip
+            spec=written.spec,
+            graph=graph_of(written.spec, bls=checked.way == "bls"),
+            profiles=self.profiles,
+            arrivals=Arrivals(rate_per_s=self.rate_per_s, cv=self.cv),
+            p99_ms=self.p99_ms,
+            grid=GRID,
+            seed=seed,
+        )
 
 
 def _way(
     engine: Engine, precision: Precision, threads: int, batch_ms: dict[float, float], memory_mb: float
 ) -> Configuration:
     return Configuration(
-        engine=engine, precision=precision, threads=threads, batch_ms=batch_ms, max_batch=int(max(batch_ms)),
-        spread=0.15, memory_mb=memory_mb,
-    )  # fmt: skip
+        engine=engine,
+        precision=precision,
+        threads=threads,
+        batch_ms=batch_ms,
+        max_batch=int(max(batch_ms)),
+        spread=0.15,
+        memory_mb=memory_mb,
+    )
 
 
 RESNET = (
@@ -100,8 +110,9 @@ steps:
   rank: {{member: trees, inputs: {{x: embedding}}, outputs: {{y: score}}}}
 """,
         profiles=Profiles(members={"cnn": CNN, "encoder": ENCODER, "trees": TREES}, request_ms=0.4, step_ms=0.1),
-        rate_per_s=1500, p99_ms=12,
-    )  # fmt: skip
+        rate_per_s=1500,
+        p99_ms=12,
+    )
 
 
 def _fan_out() -> Dag:
@@ -117,8 +128,9 @@ steps:
   join: {{member: trees, inputs: {{a: seen, b: meant}}, outputs: {{y: match}}}}
 """,
         profiles=Profiles(members={"resnet": RESNET, "minilm": MINILM, "trees": TREES}, request_ms=0.4, step_ms=0.1),
-        rate_per_s=1000, p99_ms=15,
-    )  # fmt: skip
+        rate_per_s=1000,
+        p99_ms=15,
+    )
 
 
 def _cascade() -> Dag:
@@ -138,10 +150,13 @@ steps:
         profiles=Profiles(
             members={"cnn": CNN, "resnet": RESNET, "encoder": ENCODER},
             steps={"look": StepProfile(probability=0.25), "think": StepProfile(probability=0.05)},
-            request_ms=0.4, step_ms=0.3, pipeline_mb=60,
+            request_ms=0.4,
+            step_ms=0.3,
+            pipeline_mb=60,
         ),
-        rate_per_s=3000, p99_ms=20,
-    )  # fmt: skip
+        rate_per_s=3000,
+        p99_ms=20,
+    )
 
 
 def _crops() -> Dag:
@@ -161,13 +176,17 @@ steps:
         profiles=Profiles(
             members={"detect": DETECT, "read": READ},
             steps={
-                "crop": StepProfile(ms=1.5, spread=0.3), "vote": StepProfile(ms=0.8, spread=0.3),
+                "crop": StepProfile(ms=1.5, spread=0.3),
+                "vote": StepProfile(ms=0.8, spread=0.3),
                 "recognise": StepProfile(rows={0: 1, 2: 3, 6: 4, 16: 2}),
             },
-            request_ms=0.8, step_ms=0.3, pipeline_mb=90,
+            request_ms=0.8,
+            step_ms=0.3,
+            pipeline_mb=90,
         ),
-        rate_per_s=300, p99_ms=80,
-    )  # fmt: skip
+        rate_per_s=300,
+        p99_ms=80,
+    )
 
 
 def _ocr() -> Dag:
@@ -192,14 +211,21 @@ steps:
         profiles=Profiles(
             members={"detector": PAGE_DETECT, "director": PAGE_DIRECT, "reader": PAGE_READ},
             steps={
-                "decode": StepProfile(ms=10, spread=0.3), "crop": StepProfile(ms=20, spread=0.3),
-                "turn": StepProfile(ms=2, spread=0.3), "spell": StepProfile(ms=2, spread=0.3),
-                "orient": lines, "read": lines,
+                "decode": StepProfile(ms=10, spread=0.3),
+                "crop": StepProfile(ms=20, spread=0.3),
+                "turn": StepProfile(ms=2, spread=0.3),
+                "spell": StepProfile(ms=2, spread=0.3),
+                "orient": lines,
+                "read": lines,
             },
-            request_ms=0.8, step_ms=1.0, pipeline_mb=90, worker_mb=150,
+            request_ms=0.8,
+            step_ms=1.0,
+            pipeline_mb=90,
+            worker_mb=150,
         ),
-        rate_per_s=30, p99_ms=500,
-    )  # fmt: skip
+        rate_per_s=30,
+        p99_ms=500,
+    )
 
 
 def _diamond() -> Dag:
@@ -216,8 +242,10 @@ steps:
   rank: {{member: trees, inputs: {{a: asked, b: studied}}, outputs: {{y: score}}}}
 """,
         profiles=Profiles(members={"encoder": ENCODER, "minilm": MINILM, "trees": TREES}, request_ms=0.4, step_ms=0.1),
-        rate_per_s=700, p99_ms=23, cv=1.5,
-    )  # fmt: skip
+        rate_per_s=700,
+        p99_ms=23,
+        cv=1.5,
+    )
 
 
 def _frame() -> Dag:
@@ -234,11 +262,14 @@ def _frame() -> Dag:
     return Dag(
         text=f"name: frame\ninputs: {{frame: {_X}}}\noutputs: {{{outputs}}}\nmembers: {{{members}}}\nsteps:\n{steps}\n",
         profiles=Profiles(
-            members={name.replace("-", "_"): kinds[name.partition("-")[0]] for name in names}, request_ms=0.4,
+            members={name.replace("-", "_"): kinds[name.partition("-")[0]] for name in names},
+            request_ms=0.4,
             step_ms=0.1,
         ),
-        rate_per_s=500, p99_ms=16, tried=False,
-    )  # fmt: skip
+        rate_per_s=500,
+        p99_ms=16,
+        tried=False,
+    )
 
 
 DAGS = {

@@ -132,9 +132,15 @@ class Lab:
             tree = write_package(work / "package", described, work / "onnx", "bundled", example={}, golden={})
             repository = self.store.put_tree(tree)
         return GraphPackage(
-            target="local-cpu", server="bundled", model=name, version=1, precision="fp32", config=config,
-            repository=repository, signature=described.signature,
-        )  # fmt: skip
+            target="local-cpu",
+            server="bundled",
+            model=name,
+            version=1,
+            precision="fp32",
+            config=config,
+            repository=repository,
+            signature=described.signature,
+        )
 
     def measure(self, server: Any, model: str, demand: Demand, *, batch: int) -> LoadPoint:
         """One measurement of a model by itself, in three windows of requests of so many rows."""
@@ -163,17 +169,19 @@ def model_of(layers: int) -> Any:
     """
     rng = np.random.default_rng(layers)
     constants = {
-        "up": rng.normal(size=(1, _HIDDEN)), "w": rng.normal(size=(_HIDDEN, _HIDDEN)) * (2 / _HIDDEN) ** 0.5,
-    }  # fmt: skip
+        "up": rng.normal(size=(1, _HIDDEN)),
+        "w": rng.normal(size=(_HIDDEN, _HIDDEN)) * (2 / _HIDDEN) ** 0.5,
+    }
     weights = [numpy_helper.from_array(values.astype(np.float32), name) for name, values in constants.items()]
     weights += [
         numpy_helper.from_array(np.array(values, np.int64), name)
         for name, values in {"last": [2], "from": [0], "to": [1], "columns": [1]}.items()
     ]
     nodes = [
-        helper.make_node("Unsqueeze", ["x", "last"], ["column"]), helper.make_node("MatMul", ["column", "up"], ["h0"]),
+        helper.make_node("Unsqueeze", ["x", "last"], ["column"]),
+        helper.make_node("MatMul", ["column", "up"], ["h0"]),
         helper.make_node("Slice", ["x", "from", "to", "columns"], ["c"]),
-    ]  # fmt: skip
+    ]
     for at in range(layers):
         nodes.append(helper.make_node("MatMul", [f"h{at}", "w"], [f"m{at}"]))
         nodes.append(helper.make_node("Relu", [f"m{at}"], [f"h{at + 1}"]))
@@ -219,9 +227,11 @@ def measure_live(*, quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
             again = {member: _waited_ms(lab, member, model) for member, model in models.items()}
             measured[name] = figures | {"drift_percent": round(_drift(timed, again), 1)}
     return {
-        "processor": processor(), "rate_per_s": round(arrivals.rate_per_s, 2), "requests": len(arrivals.recorded_s),
+        "processor": processor(),
+        "rate_per_s": round(arrivals.rate_per_s, 2),
+        "requests": len(arrivals.recorded_s),
         "pipelines": measured,
-    }  # fmt: skip
+    }
 
 
 def _arrivals(count: int) -> Arrivals:
@@ -232,7 +242,7 @@ def _arrivals(count: int) -> Arrivals:
 
 def _measured(
     lab: Lab, text: str, models: dict[str, Any], timed: dict[str, Timed], arrivals: Arrivals
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """One pipeline: predicted and measured."""
     written, config = parse(text), _config()
     packages = {name: lab.package(name, model, config) for name, model in models.items()}
@@ -244,9 +254,13 @@ def _measured(
         sure = [row for row in rows if row[0, 0] > 0.5]
         whole = _after_pauses(lambda pause_s: in_turn(address, written.spec.name, sure, _PAUSED, pause_s))
     problem = Problem(
-        spec=written.spec, graph=graph, profiles=_profiles(graph, timed, whole), arrivals=arrivals,
-        grid=Grid(max_batch=_SIZES), p99_ms=_P99_MS,
-    )  # fmt: skip
+        spec=written.spec,
+        graph=graph,
+        profiles=_profiles(graph, timed, whole),
+        arrivals=arrivals,
+        grid=Grid(max_batch=_SIZES),
+        p99_ms=_P99_MS,
+    )
     made = plan(problem)
     packages = {member.name: lab.package(member.name, models[member.name], member.config) for member in made.members}
     planned = parse(text + (f"instances: {made.instances}\n" if graph.bls else ""))
@@ -255,11 +269,15 @@ def _measured(
         latencies = replayed(address, planned.spec.name, rows, np.asarray(arrivals.recorded_s))
     p50_ms, p99_ms = (round(float(np.percentile(latencies, percent)), 2) for percent in (50, 99))
     return {
-        "way": checked.way, "predicted_p50_ms": made.p50_ms, "predicted_p99_ms": made.p99_ms,
-        "measured_p50_ms": p50_ms, "measured_p99_ms": p99_ms, "p99_off_percent": round(_off(p99_ms, made.p99_ms), 1),
+        "way": checked.way,
+        "predicted_p50_ms": made.p50_ms,
+        "predicted_p99_ms": made.p99_ms,
+        "measured_p50_ms": p50_ms,
+        "measured_p99_ms": p99_ms,
+        "p99_off_percent": round(_off(p99_ms, made.p99_ms), 1),
         "profiles": problem.profiles.model_dump(mode="json"),
         "plan": made.model_dump(mode="json"),
-    }  # fmt: skip
+    }
 
 
 def _off(measured: float, predicted: float) -> float:
@@ -276,13 +294,16 @@ def _profiles(graph: Graph, timed: dict[str, Timed], whole_ms: dict[int, float])
     request_ms = median(timed[member].besides_ms for member in graph.used)
     cold_ms = {
         pause: max(0.0, whole - whole_ms[0] - (_longest_path(graph, timed, pause)[0] - path))
-        for pause, whole in whole_ms.items() if pause
-    }  # fmt: skip
+        for pause, whole in whole_ms.items()
+        if pause
+    }
     return Profiles(
         members={name: (timed[name].configuration,) for name in graph.used},
         steps={_RARE: StepProfile(probability=1 - _SURE_SHARE)} if _RARE in graph.steps else {},
-        request_ms=request_ms, step_ms=max(0.0, whole_ms[0] - request_ms - path) / steps, cold_ms=cold_ms,
-    )  # fmt: skip
+        request_ms=request_ms,
+        step_ms=max(0.0, whole_ms[0] - request_ms - path) / steps,
+        cold_ms=cold_ms,
+    )
 
 
 def _longest_path(graph: Graph, timed: dict[str, Timed], pause_ms: int) -> tuple[float, int]:
@@ -307,10 +328,12 @@ def _timed(lab: Lab, name: str, model: Any) -> Timed:
         rows = [row[None] for row in _rows()]
         paused = _after_pauses(lambda pause_s: computed_after(server.grpc, package.model, rows, pause_s, _PAUSED))
     configuration = Configuration(
-        max_batch=max(_SIZES), spread=spread_of([waiting[0]]), most_instances=1,
+        max_batch=max(_SIZES),
+        spread=spread_of([waiting[0]]),
+        most_instances=1,
         cold_ms={pause: max(0.0, paused[pause] - paused[0]) for pause in _PAUSES_MS if pause},
         batch_ms={size: point.compute_ms for size, point in zip(_SIZES, waiting, strict=True)},
-    )  # fmt: skip
+    )
     return Timed(configuration=configuration, alone_ms=waiting[0].compute_ms, besides_ms=overhead_ms(waiting[0]))
 
 

@@ -6,9 +6,11 @@ from benchmarks.rivals.model import SETTINGS, batch_of_text, onnx, texts_of
 
 
 @bentoml.service(
-    workers=SETTINGS["workers"], traffic={"timeout": 60, "max_concurrency": 1024}, metrics={"enabled": False},
+    workers=SETTINGS["workers"],
+    traffic={"timeout": 60, "max_concurrency": 1024},
+    metrics={"enabled": False},
     logging={"access": {"enabled": False}},
-)  # fmt: skip
+)
 class Model:
     """Samples in base64 in, scores in base64 out."""
 

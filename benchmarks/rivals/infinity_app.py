@@ -26,21 +26,45 @@ def export() -> None:
     any_size = {0: "batch", 1: "length"}
     with torch.inference_mode():
         torch.onnx.export(
-            AutoModel.from_pretrained(MODEL).eval(), tuple(torch.ones(2, 8, dtype=torch.int64) for _ in names),
-            f"{MODEL}/model.onnx", input_names=names, output_names=["last_hidden_state"],
-            dynamic_axes=dict.fromkeys([*names, "last_hidden_state"], any_size), opset_version=17, dynamo=False,
-        )  # fmt: skip
+            AutoModel.from_pretrained(MODEL).eval(),
+            tuple(torch.ones(2, 8, dtype=torch.int64) for _ in names),
+            f"{MODEL}/model.onnx",
+            input_names=names,
+            output_names=["last_hidden_state"],
+            dynamic_axes=dict.fromkeys([*names, "last_hidden_state"], any_size),
+            opset_version=17,
+            dynamo=False,
+        )
 
 
 def command() -> list[str]:
     """Infinity's command with the settings that are tried."""
     switches = {"compile": SETTINGS["compile"], "bettertransformer": False, "vector-disk-cache": False}
     return [
-        str(Path(sys.executable).with_name("infinity_emb")), "v2", "--model-id", MODEL, "--served-model-name", NAME,
-        "--engine", SETTINGS["engine"], "--dtype", SETTINGS["dtype"], "--batch-size", str(SETTINGS["batch"]),
-        "--pooling-method", "mean", "--device", "cpu", "--host", "127.0.0.1", "--port", os.environ["BENCH_PORT"],
-        "--log-level", "warning", *(f"--{'' if on else 'no-'}{name}" for name, on in switches.items()),
-    ]  # fmt: skip
+        str(Path(sys.executable).with_name("infinity_emb")),
+        "v2",
+        "--model-id",
+        MODEL,
+        "--served-model-name",
+        NAME,
+        "--engine",
+        SETTINGS["engine"],
+        "--dtype",
+        SETTINGS["dtype"],
+        "--batch-size",
+        str(SETTINGS["batch"]),
+        "--pooling-method",
+        "mean",
+        "--device",
+        "cpu",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        os.environ["BENCH_PORT"],
+        "--log-level",
+        "warning",
+        *(f"--{'' if on else 'no-'}{name}" for name, on in switches.items()),
+    ]
 
 
 if __name__ == "__main__":

@@ -49,6 +49,11 @@ if __name__ == "__main__":
         api, accelerator="cpu", workers_per_device=SETTINGS["workers"], fast_queue=True, timeout=False
     )
     server.run(
-        host="127.0.0.1", port=PORT, num_api_servers=SETTINGS["api_servers"], log_level="warning", access_log=False,
-        generate_client_file=False, timeout_keep_alive=75,
-    )  # fmt: skip
+        host="127.0.0.1",
+        port=PORT,
+        num_api_servers=SETTINGS["api_servers"],
+        log_level="warning",
+        access_log=False,
+        generate_client_file=False,
+        timeout_keep_alive=75,
+    )

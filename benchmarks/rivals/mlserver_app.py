@@ -31,10 +31,21 @@ class Model(MLModel):
 
 def write(folder: Path) -> None:
     """Writes MLServer's two files of settings."""
-    server = {"host": "127.0.0.1", "http_port": PORT, "grpc_port": 0, "metrics_port": 0, "debug": False,
-              "parallel_workers": SETTINGS["parallel_workers"], "metrics_endpoint": None}  # fmt: skip
-    model = {"name": "model", "implementation": "benchmarks.rivals.mlserver_app.Model",
-             "max_batch_size": SETTINGS["batch"], "max_batch_time": SETTINGS["wait_ms"] / 1000}  # fmt: skip
+    server = {
+        "host": "127.0.0.1",
+        "http_port": PORT,
+        "grpc_port": 0,
+        "metrics_port": 0,
+        "debug": False,
+        "parallel_workers": SETTINGS["parallel_workers"],
+        "metrics_endpoint": None,
+    }
+    model = {
+        "name": "model",
+        "implementation": "benchmarks.rivals.mlserver_app.Model",
+        "max_batch_size": SETTINGS["batch"],
+        "max_batch_time": SETTINGS["wait_ms"] / 1000,
+    }
     folder.mkdir(exist_ok=True)
     (folder / "settings.json").write_text(json.dumps(server))
     (folder / "model-settings.json").write_text(json.dumps(model))

@@ -30,12 +30,13 @@ if __name__ == "__main__":
     )
     with Triton(config=config) as triton:
         triton.bind(
-            model_name="model", infer_func=functions(SETTINGS["instances"]),
+            model_name="model",
+            infer_func=functions(SETTINGS["instances"]),
             inputs=[Tensor(name="samples", dtype=np.dtype(SPEC["dtype"]), shape=tuple(SPEC["shape"]))],
             outputs=[Tensor(name="scores", dtype=np.float32, shape=(-1,))],
             config=ModelConfig(
                 max_batch_size=SETTINGS["batch"],
                 batcher=DynamicBatcher(max_queue_delay_microseconds=SETTINGS["delay_us"]),
             ),
-        )  # fmt: skip
+        )
         triton.serve()

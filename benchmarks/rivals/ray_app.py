@@ -32,9 +32,14 @@ class Model:
 
 if __name__ == "__main__":
     ray.init(
-        address="local", num_cpus=2, include_dashboard=False, object_store_memory=256 << 20, log_to_driver=False,
-        configure_logging=False, _node_ip_address="127.0.0.1",
-    )  # fmt: skip
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=256 << 20,
+        log_to_driver=False,
+        configure_logging=False,
+        _node_ip_address="127.0.0.1",
+    )
     serve.start(http_options={"host": "127.0.0.1", "port": PORT, "keep_alive_timeout_s": 75})
     serve.run(Model.bind(), route_prefix="/predict")
     signal.sigwait({signal.SIGTERM, signal.SIGINT})

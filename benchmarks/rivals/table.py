@@ -77,35 +77,90 @@ def _flask(start: Start) -> list[str]:
     app, threads = "benchmarks.rivals.flask_app:app", str(start.settings["threads"])
     if start.settings["server"] == "waitress":
         return [
-            start.python, "-m", "waitress", f"--host={HOST}", f"--port={start.port}", f"--threads={threads}", app,
-        ]  # fmt: skip
+            start.python,
+            "-m",
+            "waitress",
+            f"--host={HOST}",
+            f"--port={start.port}",
+            f"--threads={threads}",
+            app,
+        ]
     return [
-        start.python, "-m", "gunicorn", "--bind", f"{HOST}:{start.port}", "--worker-class", "gthread", "--workers",
-        str(start.settings["workers"]), "--threads", threads, "--keep-alive", "75", "--timeout", "0", app,
-    ]  # fmt: skip
+        start.python,
+        "-m",
+        "gunicorn",
+        "--bind",
+        f"{HOST}:{start.port}",
+        "--worker-class",
+        "gthread",
+        "--workers",
+        str(start.settings["workers"]),
+        "--threads",
+        threads,
+        "--keep-alive",
+        "75",
+        "--timeout",
+        "0",
+        app,
+    ]
 
 
 def _fastapi(start: Start) -> list[str]:
     return [
-        start.python, "-m", "uvicorn", "--host", HOST, "--port", str(start.port), "--workers",
-        str(start.settings["workers"]), "--no-access-log", "--log-level", "warning", "--timeout-keep-alive", "75",
+        start.python,
+        "-m",
+        "uvicorn",
+        "--host",
+        HOST,
+        "--port",
+        str(start.port),
+        "--workers",
+        str(start.settings["workers"]),
+        "--no-access-log",
+        "--log-level",
+        "warning",
+        "--timeout-keep-alive",
+        "75",
         "benchmarks.rivals.fastapi_app:app",
-    ]  # fmt: skip
+    ]
 
 
 def _mlflow(start: Start) -> list[str]:
     return [
-        start.python, "-m", "mlflow", "models", "serve", "--model-uri", str(start.champion.logged),
-        "--env-manager", "local", "--host", HOST, "--port", str(start.port), "--workers",
-        str(start.settings["workers"]), "--timeout", "600",
-    ]  # fmt: skip
+        start.python,
+        "-m",
+        "mlflow",
+        "models",
+        "serve",
+        "--model-uri",
+        str(start.champion.logged),
+        "--env-manager",
+        "local",
+        "--host",
+        HOST,
+        "--port",
+        str(start.port),
+        "--workers",
+        str(start.settings["workers"]),
+        "--timeout",
+        "600",
+    ]
 
 
 def _bentoml(start: Start) -> list[str]:
     return [
-        start.python, "-m", "bentoml", "serve", "benchmarks.rivals.bentoml_app:Model", "--host", HOST,
-        "--port", str(start.port), "--timeout-keep-alive", "75",
-    ]  # fmt: skip
+        start.python,
+        "-m",
+        "bentoml",
+        "serve",
+        "benchmarks.rivals.bentoml_app:Model",
+        "--host",
+        HOST,
+        "--port",
+        str(start.port),
+        "--timeout-keep-alive",
+        "75",
+    ]
 
 
 def _without_torch(subject: Subject) -> str:
@@ -114,7 +169,10 @@ def _without_torch(subject: Subject) -> str:
 
 RIVALS = (
     Rival(
-        name="flask-torch", quick=2, command=_flask, protocol=_raw,
+        name="flask-torch",
+        quick=2,
+        command=_flask,
+        protocol=_raw,
         tries=(
             {"server": "gunicorn", "workers": 2, "threads": 4, "model_threads": 1},
             {"server": "waitress", "workers": 1, "threads": 4, "model_threads": 2},
@@ -125,7 +183,10 @@ RIVALS = (
         ),
     ),
     Rival(
-        name="fastapi-onnxruntime", quick=2, command=_fastapi, protocol=_raw,
+        name="fastapi-onnxruntime",
+        quick=2,
+        command=_fastapi,
+        protocol=_raw,
         tries=(
             {"workers": 2, "model_threads": 1},
             {"workers": 1, "model_threads": 2},
@@ -134,11 +195,17 @@ RIVALS = (
         ),
     ),
     Rival(
-        name="mlflow-serve", quick=1, command=_mlflow, protocol=lambda _: mlflow_protocol(),
+        name="mlflow-serve",
+        quick=1,
+        command=_mlflow,
+        protocol=lambda _: mlflow_protocol(),
         tries=({"workers": 2, "model_threads": 1}, {"workers": 1, "model_threads": 2}),
     ),
     Rival(
-        name="litserve-onnxruntime", quick=1, command=_program("litserve_app"), protocol=_raw,
+        name="litserve-onnxruntime",
+        quick=1,
+        command=_program("litserve_app"),
+        protocol=_raw,
         requirements="litserve.txt",
         tries=(
             {"engine": "onnxruntime", "batch": 16, "wait_ms": 1, "workers": 1, "api_servers": 1, "model_threads": 2},
@@ -148,22 +215,59 @@ RIVALS = (
         ),
     ),
     Rival(
-        name="litserve-torch-bf16", quick=1, command=_program("litserve_app"), protocol=_raw,
-        requirements="litserve.txt", precision="bf16", unfit=_without_torch,
+        name="litserve-torch-bf16",
+        quick=1,
+        command=_program("litserve_app"),
+        protocol=_raw,
+        requirements="litserve.txt",
+        precision="bf16",
+        unfit=_without_torch,
         tries=(
-            {"engine": "torch-bf16", "compile": False, "batch": 16, "wait_ms": 1, "workers": 1, "api_servers": 1,
-             "model_threads": 2},
-            {"engine": "torch-bf16", "compile": True, "batch": 16, "wait_ms": 1, "workers": 1, "api_servers": 1,
-             "model_threads": 2},
-            {"engine": "torch-bf16", "compile": True, "batch": 8, "wait_ms": 5, "workers": 1, "api_servers": 1,
-             "model_threads": 2},
-            {"engine": "torch-bf16", "compile": True, "batch": 8, "wait_ms": 1, "workers": 2, "api_servers": 1,
-             "model_threads": 1},
+            {
+                "engine": "torch-bf16",
+                "compile": False,
+                "batch": 16,
+                "wait_ms": 1,
+                "workers": 1,
+                "api_servers": 1,
+                "model_threads": 2,
+            },
+            {
+                "engine": "torch-bf16",
+                "compile": True,
+                "batch": 16,
+                "wait_ms": 1,
+                "workers": 1,
+                "api_servers": 1,
+                "model_threads": 2,
+            },
+            {
+                "engine": "torch-bf16",
+                "compile": True,
+                "batch": 8,
+                "wait_ms": 5,
+                "workers": 1,
+                "api_servers": 1,
+                "model_threads": 2,
+            },
+            {
+                "engine": "torch-bf16",
+                "compile": True,
+                "batch": 8,
+                "wait_ms": 1,
+                "workers": 2,
+                "api_servers": 1,
+                "model_threads": 1,
+            },
         ),
     ),
     Rival(
-        name="bentoml", quick=1, command=_bentoml, protocol=lambda subject: base64_protocol(subject.answers),
-        requirements="bentoml.txt", own_environment=True,
+        name="bentoml",
+        quick=1,
+        command=_bentoml,
+        protocol=lambda subject: base64_protocol(subject.answers),
+        requirements="bentoml.txt",
+        own_environment=True,
         tries=(
             {"workers": 2, "batch": 16, "latency_ms": 1000, "model_threads": 1},
             {"workers": 1, "batch": 16, "latency_ms": 1000, "model_threads": 2},
@@ -171,7 +275,11 @@ RIVALS = (
         ),
     ),
     Rival(
-        name="ray-serve", quick=1, command=_program("ray_app"), protocol=_raw, requirements="ray.txt",
+        name="ray-serve",
+        quick=1,
+        command=_program("ray_app"),
+        protocol=_raw,
+        requirements="ray.txt",
         own_environment=True,
         tries=(
             {"replicas": 1, "cpus": 1, "batch": 16, "wait_ms": 1, "model_threads": 2},
@@ -180,8 +288,12 @@ RIVALS = (
         ),
     ),
     Rival(
-        name="mlserver", quick=1, command=_program("mlserver_app"),
-        protocol=lambda subject: mlserver_protocol(subject.answers), requirements="mlserver.txt", own_environment=True,
+        name="mlserver",
+        quick=1,
+        command=_program("mlserver_app"),
+        protocol=lambda subject: mlserver_protocol(subject.answers),
+        requirements="mlserver.txt",
+        own_environment=True,
         tries=(
             {"parallel_workers": 0, "batch": 16, "wait_ms": 1, "model_threads": 2},
             {"parallel_workers": 2, "batch": 16, "wait_ms": 1, "model_threads": 1},
@@ -189,20 +301,28 @@ RIVALS = (
         ),
     ),
     Rival(
-        name="pytriton", quick=1, command=_program("pytriton_app"), protocol=_pytriton,
-        requirements="pytriton.txt", own_environment=True,
+        name="pytriton",
+        quick=1,
+        command=_program("pytriton_app"),
+        protocol=_pytriton,
+        requirements="pytriton.txt",
+        own_environment=True,
         tries=(
             {"instances": 1, "batch": 16, "delay_us": 0, "model_threads": 2},
             {"instances": 2, "batch": 16, "delay_us": 0, "model_threads": 1},
             {"instances": 1, "batch": 16, "delay_us": 1000, "model_threads": 2},
         ),
     ),
-)  # fmt: skip
+)
 # The same for a sentence encoder that takes text (`make bench-text`).
 EMBEDDERS = (
     Rival(
-        name="infinity-emb", quick=1, command=_program("infinity_app"), protocol=lambda _: embeddings_protocol(),
-        requirements="infinity.txt", own_environment=True,
+        name="infinity-emb",
+        quick=1,
+        command=_program("infinity_app"),
+        protocol=lambda _: embeddings_protocol(),
+        requirements="infinity.txt",
+        own_environment=True,
         tries=(
             {"engine": "optimum", "dtype": "float32", "compile": False, "batch": 16, "model_threads": 2},
             {"engine": "optimum", "dtype": "float32", "compile": False, "batch": 8, "model_threads": 2},
@@ -211,15 +331,20 @@ EMBEDDERS = (
         ),
     ),
     Rival(
-        name="infinity-emb-bf16", quick=1, command=_program("infinity_app"), protocol=lambda _: embeddings_protocol(),
-        requirements="infinity.txt", own_environment=True, precision="bf16",
+        name="infinity-emb-bf16",
+        quick=1,
+        command=_program("infinity_app"),
+        protocol=lambda _: embeddings_protocol(),
+        requirements="infinity.txt",
+        own_environment=True,
+        precision="bf16",
         tries=(
             {"engine": "torch", "dtype": "bfloat16", "compile": False, "batch": 16, "model_threads": 2},
             {"engine": "torch", "dtype": "bfloat16", "compile": False, "batch": 8, "model_threads": 2},
             {"engine": "torch", "dtype": "bfloat16", "compile": True, "batch": 16, "model_threads": 2},
         ),
     ),
-)  # fmt: skip
+)
 # Rivals that were tried and can't be had, with the reason.
 SKIPPED: dict[str, str] = {
     "pytriton": "its Triton runs Python in a stub with a 3.11 of its own, which fails in this 3.11's `multiprocessing` "

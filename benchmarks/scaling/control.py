@@ -89,6 +89,9 @@ def serve(trace: Trace, profile: Profile, policy: Policy, *, start: int, seed: i
     fleet.finish()
     latencies = np.asarray(fleet.latencies) * 1000
     return Outcome(
-        requests=len(latencies), missed=int(np.sum(latencies > profile.slo_ms)), replica_s=fleet.paid_s,
-        p99_ms=float(np.percentile(latencies, 99)), most=most,
-    )  # fmt: skip
+        requests=len(latencies),
+        missed=int(np.sum(latencies > profile.slo_ms)),
+        replica_s=fleet.paid_s,
+        p99_ms=float(np.percentile(latencies, 99)),
+        most=most,
+    )

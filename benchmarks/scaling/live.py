@@ -124,10 +124,14 @@ async def calibrate(served: Replica) -> tuple[Profile, Floats]:
         if count - earlier[0] >= _LEAST_EXECUTIONS:
             batch_ms[float(size)] = (total_ms - earlier[1]) / (count - earlier[0])
     profile = Profile(
-        name="a chain of matrix products", measured="Triton's statistics by batch size, in closed loop",
-        batch_ms=batch_ms, spread=0, max_batch=_MAX_BATCH, slo_ms=1000,
+        name="a chain of matrix products",
+        measured="Triton's statistics by batch size, in closed loop",
+        batch_ms=batch_ms,
+        spread=0,
+        max_batch=_MAX_BATCH,
+        slo_ms=1000,
         measured_factors=tuple((alone / alone.mean()).round(4).tolist()),
-    )  # fmt: skip
+    )
     return profile, beyond
 
 
@@ -158,8 +162,9 @@ async def _executions(client: aio.InferenceServerClient, model: str) -> dict[int
     parts = ("compute_input", "compute_infer", "compute_output")
     return {
         batch.batch_size: (batch.compute_infer.count, sum(getattr(batch, part).ns for part in parts) / 1e6)
-        for each in statistics.model_stats for batch in each.batch_stats
-    }  # fmt: skip
+        for each in statistics.model_stats
+        for batch in each.batch_stats
+    }
 
 
 async def open_loop(served: Replica, arrivals: Floats) -> tuple[Floats, Floats]:
@@ -204,18 +209,25 @@ async def compare(served: Replica) -> dict[str, Any]:
             figures = [np.percentile(each, 99) for each in (latencies, simulated(profile, sent, beyond_ms))]
             rounds.append((len(sent), *map(float, figures)))
         measured, model = (float(np.median([each[at] for each in rounds])) for at in (1, 2))
-        rows.append({
-            "load": load, "rate_per_s": round(load * full_per_s, 1),
-            "requests": sum(each[0] for each in rounds), "measured_p99_ms": round(measured, 1),
-            "simulated_p99_ms": round(model, 1), "error_percent": round(100 * (model / measured - 1), 1),
-            "rounds": [[round(figure, 1) for figure in each[1:]] for each in rounds],
-        })  # fmt: skip
+        rows.append(
+            {
+                "load": load,
+                "rate_per_s": round(load * full_per_s, 1),
+                "requests": sum(each[0] for each in rounds),
+                "measured_p99_ms": round(measured, 1),
+                "simulated_p99_ms": round(model, 1),
+                "error_percent": round(100 * (model / measured - 1), 1),
+                "rounds": [[round(figure, 1) for figure in each[1:]] for each in rounds],
+            }
+        )
     kept = profile.model_copy(update={"measured_factors": ()})
     factors = [round(float(each), 3) for each in np.percentile(profile.measured_factors, [1, 50, 99])]
     return {
-        "profile": kept.model_dump(mode="json"), "factors_p1_p50_p99": factors,
-        "beyond_ms": round(float(beyond_ms.mean()), 2), "loads": rows,
-    }  # fmt: skip
+        "profile": kept.model_dump(mode="json"),
+        "factors_p1_p50_p99": factors,
+        "beyond_ms": round(float(beyond_ms.mean()), 2),
+        "loads": rows,
+    }
 
 
 def starts(installation: Installation, model: str) -> list[float]:

@@ -21,9 +21,14 @@ def load_report(profile: Profile) -> LoadReport:
     full = _point(profile, concurrency=2 * profile.max_batch * profile.instances, throughput=profile.peak_per_s)
     within = max((point.rate_per_s for point in measured if sweep.sustained(point, profile.slo_ms)), default=None)
     return LoadReport(
-        points=(full,), open_points=tuple(measured), knee=full.concurrency, max_rate_per_s=within, failures=0,
-        memory_mb=None, protocol="grpc",
-    )  # fmt: skip
+        points=(full,),
+        open_points=tuple(measured),
+        knee=full.concurrency,
+        max_rate_per_s=within,
+        failures=0,
+        memory_mb=None,
+        protocol="grpc",
+    )
 
 
 def _open_loop(profile: Profile, rate: float) -> LoadPoint:
@@ -43,6 +48,14 @@ def _point(
 ) -> LoadPoint:
     p50, p90, p95, p99 = latencies or [1000 * profile.seconds()[-1]] * 4
     return LoadPoint(
-        concurrency=concurrency, throughput_per_s=throughput, rate_per_s=rate, sent_per_s=rate, p50_ms=p50, p90_ms=p90,
-        p95_ms=p95, p99_ms=p99, queue_ms=0, compute_ms=0,
-    )  # fmt: skip
+        concurrency=concurrency,
+        throughput_per_s=throughput,
+        rate_per_s=rate,
+        sent_per_s=rate,
+        p50_ms=p50,
+        p90_ms=p90,
+        p95_ms=p95,
+        p99_ms=p99,
+        queue_ms=0,
+        compute_ms=0,
+    )

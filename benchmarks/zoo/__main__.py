@@ -43,8 +43,11 @@ def chosen(only: list[str], done: Results | None) -> list[Case]:
             raise SystemExit(f"no case is called '{pattern}': see --list")
     finished = {result.name for result in done.cases} if done else set()
     patterns = only or ["*"]
-    return [case for case in CASES if case.name not in finished
-            and any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)]  # fmt: skip
+    return [
+        case
+        for case in CASES
+        if case.name not in finished and any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)
+    ]
 
 
 def run(cases: list[Case], file: Path, earlier: Results | None, *, quick: bool) -> Results:
@@ -79,8 +82,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", metavar="PATTERN", action="append", default=[],
-                        help="cases of such a name (may be repeated); others keep their results")  # fmt: skip
+    parser.add_argument(
+        "--only",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="cases of such a name (may be repeated); others keep their results",
+    )
     parser.add_argument("--quick", action="store_true", help="short searches and windows")
     parser.add_argument("--resume", action="store_true", help="keep the results, and run only what they lack")
     parser.add_argument("--json", action="store_true", help="also print the results as JSON")
@@ -101,8 +109,9 @@ def main() -> None:
     if arguments.json and results:
         print(results.model_dump_json())
     ran = {case.name for case in able}
-    if wrong := [result for result in (results.cases if results else ()) if result.name in ran
-                 and result.outcome == "failed"]:  # fmt: skip
+    if wrong := [
+        result for result in (results.cases if results else ()) if result.name in ran and result.outcome == "failed"
+    ]:
         raise SystemExit("\n".join(f"{result.name}: {result.reason}" for result in wrong))
 
 

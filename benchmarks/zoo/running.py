@@ -66,10 +66,13 @@ class Runner:
         asked = pyfunc(case, version, logged)
         expected = logged.original if logged.original is not None else asked.answer
         absolute, relative = difference(expected, self._answers(case, logged.inputs))
-        result = result.model_copy(update={
-            "served": f"{package.engine} {package.precision}", "max_difference": absolute,
-            "pyfunc_throughput": asked.throughput(3 if self.quick else 6),
-        })  # fmt: skip
+        result = result.model_copy(
+            update={
+                "served": f"{package.engine} {package.precision}",
+                "max_difference": absolute,
+                "pyfunc_throughput": asked.throughput(3 if self.quick else 6),
+            }
+        )
         if not relative <= TOLERANCE[package.precision]:
             reason = f"production in {package.precision} answers otherwise than pyfunc: relative {relative:.3g}"
             return result.model_copy(update={"outcome": "failed", "reason": reason})
@@ -113,10 +116,15 @@ class Runner:
         if case.sequence or signature.streamed:
             return None
         side = Side(
-            name=name, port=self.running.http_port, process=self.running.processes["triton"],
+            name=name,
+            port=self.running.http_port,
+            process=self.running.processes["triton"],
             requests=requests(self.running.http_port, name, signature, for_inputs(inputs, signature)),
-            check={}, difference=0.0, settings={}, model=name,
-        )  # fmt: skip
+            check={},
+            difference=0.0,
+            settings={},
+            model=name,
+        )
         effort = Effort(rounds=1, window_s=2.0 if self.quick else 5.0)
         window = measure(side, [], CLIENTS, 0, effort, work)
         if window.errors:
@@ -149,8 +157,14 @@ def merged(spec: str, more: str) -> str:
 def judged(case: Case, report: ReleaseReport) -> Result:
     """How a release ended, against what is right for the case."""
     promoted, reason = report.exit_code == 0, " ".join(report.reason.split())[:600]
-    end = Result(name=case.name, flavor=case.flavor, outcome="failed", reason=reason, exit_code=report.exit_code,
-                 seconds=round(report.seconds, 1))  # fmt: skip
+    end = Result(
+        name=case.name,
+        flavor=case.flavor,
+        outcome="failed",
+        reason=reason,
+        exit_code=report.exit_code,
+        seconds=round(report.seconds, 1),
+    )
     if case.right == "promoted":
         return end.model_copy(update={"outcome": "promoted", "reason": ""}) if promoted else end
     if promoted:
@@ -167,8 +181,9 @@ def for_inputs(inputs: Arrays, signature: Signature) -> Arrays:
         inputs = {signature.inputs[0].name: next(iter(inputs.values()))}
     return {
         spec.name: as_tensor(spec.datatype, inputs[spec.name])
-        for spec in signature.inputs if spec.name in inputs or not spec.optional
-    }  # fmt: skip
+        for spec in signature.inputs
+        if spec.name in inputs or not spec.optional
+    }
 
 
 def requests(port: int, name: str, signature: Signature, inputs: Arrays) -> tuple[bytes, ...]:

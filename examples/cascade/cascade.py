@@ -41,9 +41,7 @@ def large() -> nn.Module:
     layers: list[nn.Module] = [nn.Upsample(scale_factor=4), nn.Conv2d(1, 96, 3, padding=1), nn.ReLU()]
     for _ in range(5):
         layers += [nn.Conv2d(96, 96, 3, padding=1), nn.ReLU()]
-    return nn.Sequential(
-        *layers, nn.AdaptiveMaxPool2d(4), nn.Flatten(), nn.Linear(96 * 16, 10), nn.Softmax(dim=1)
-    )  # fmt: skip
+    return nn.Sequential(*layers, nn.AdaptiveMaxPool2d(4), nn.Flatten(), nn.Linear(96 * 16, 10), nn.Softmax(dim=1))
 
 
 def train(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epochs: int) -> None:
@@ -68,9 +66,12 @@ def release(name: str, model: nn.Module, images: Any, labels: Any) -> None:
         mlflow.log_artifact(str(Path(folder) / "validation.npz"), "shiplift")
         mlflow.log_artifact(str(HERE / "shiplift.yaml"), "shiplift")
         logged = mlflow.pytorch.log_model(
-            model, name="model", input_example=example, signature=infer_signature(example, scores),
+            model,
+            name="model",
+            input_example=example,
+            signature=infer_signature(example, scores),
             registered_model_name=name,
-        )  # fmt: skip
+        )
     subprocess.run([SHIPLIFT, "release", f"{name}/{logged.registered_model_version}"], check=True)
 
 

@@ -36,9 +36,16 @@ import shiplift
 HERE = Path(__file__).resolve().parent
 SHIPLIFT = str(Path(sys.executable).with_name("shiplift"))
 SEES = {
-    "lanes": 4, "signs": 43, "lights": 4, "weather": 6, "road": 5, "vehicles": 12, "people": 3, "distance": 1,
+    "lanes": 4,
+    "signs": 43,
+    "lights": 4,
+    "weather": 6,
+    "road": 5,
+    "vehicles": 12,
+    "people": 3,
+    "distance": 1,
     "dirt": 2,
-}  # fmt: skip
+}
 CLIENTS, ROUNDS, SECONDS = 4, 3, 4.0
 
 
@@ -83,9 +90,12 @@ def release(name: str, outputs: int) -> None:
     with mlflow.start_run():
         mlflow.log_artifact(str(HERE / "shiplift.yaml"), "shiplift")
         version = mlflow.pytorch.log_model(
-            model, name="model", input_example=example, signature=infer_signature(example, scores),
+            model,
+            name="model",
+            input_example=example,
+            signature=infer_signature(example, scores),
             registered_model_name=name,
-        ).registered_model_version  # fmt: skip
+        ).registered_model_version
     subprocess.run([SHIPLIFT, "release", f"{name}/{version}"], check=True)
 
 
@@ -121,16 +131,24 @@ class Variant:
 
 
 JPEG = Variant(
-    name="frame", tensor="jpeg", shape=(1, -1), members={"decoder": {"image": {"resize": [SIDE, SIDE], "draft": True}}},
+    name="frame",
+    tensor="jpeg",
+    shape=(1, -1),
+    members={"decoder": {"image": {"resize": [SIDE, SIDE], "draft": True}}},
     step={"member": "decoder", "inputs": {"image": "jpeg"}, "outputs": {"pixels": "pixels"}},
-)  # fmt: skip
+)
 RAW = Variant(
-    name="frame-raw", tensor="frame", shape=(1, 720, 1280, 3), members={},
+    name="frame-raw",
+    tensor="frame",
+    shape=(1, 720, 1280, 3),
+    members={},
     step={
-        "python": "looking.py", "function": "scale", "inputs": {"frame": "frame"},
+        "python": "looking.py",
+        "function": "scale",
+        "inputs": {"frame": "frame"},
         "outputs": {"pixels": {"datatype": "UINT8", "shape": [1, SIDE, SIDE, 3]}},
     },
-)  # fmt: skip
+)
 
 
 def release_pipeline(variant: Variant) -> None:
@@ -212,9 +230,10 @@ def server_cpu() -> float:
     """The CPU time (s) of the server, and of its processes for Python."""
     port = int(shiplift.discover("frame").grpc.rpartition(":")[2])
     (pid,) = {
-        each.pid for each in psutil.net_connections("tcp")
+        each.pid
+        for each in psutil.net_connections("tcp")
         if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port and each.pid
-    }  # fmt: skip
+    }
     server = psutil.Process(pid)
     times = [each.cpu_times() for each in (server, *server.children(recursive=True))]
     return float(sum(each.user + each.system for each in times))

@@ -94,9 +94,12 @@ def release(logged: Logged, model: Any, session: Any) -> None:
         for file in ("validation.npz", "shiplift.yaml"):
             mlflow.log_artifact(str(Path(folder) / file), "shiplift")
         version = mlflow.onnx.log_model(
-            model, name="model", signature=signature(session), registered_model_name=logged.name,
+            model,
+            name="model",
+            signature=signature(session),
+            registered_model_name=logged.name,
             input_example={"image": logged.inputs[:2]},
-        ).registered_model_version  # fmt: skip
+        ).registered_model_version
     subprocess.run([SHIPLIFT, "release", f"{logged.name}/{version}"], check=True)
 
 
@@ -164,9 +167,11 @@ def flask(wheels: Path, log: Path) -> Iterator[str]:
     paths = os.pathsep.join([str(HERE), str(wheels)])
     with log.open("w") as output:
         server = subprocess.Popen(
-            [*command, "--workers", str(os.cpu_count())], env=os.environ | {"PYTHONPATH": paths}, stdout=output,
+            [*command, "--workers", str(os.cpu_count())],
+            env=os.environ | {"PYTHONPATH": paths},
+            stdout=output,
             stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        )
         try:
             yield f"http://127.0.0.1:{port}/read"
         finally:
@@ -177,9 +182,11 @@ def flask(wheels: Path, log: Path) -> Iterator[str]:
 def until_it_answers(client: Client, seconds: float = 60) -> None:
     """Waits for a server that is starting."""
     for attempt in Retrying(
-        stop=stop_after_delay(seconds), wait=wait_fixed(0.2), retry=retry_if_exception_type(httpx.TransportError),
+        stop=stop_after_delay(seconds),
+        wait=wait_fixed(0.2),
+        retry=retry_if_exception_type(httpx.TransportError),
         reraise=True,
-    ):  # fmt: skip
+    ):
         with attempt:
             client()(page(0)[0])
 

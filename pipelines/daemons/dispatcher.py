@@ -189,10 +189,17 @@ def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
     ending, known = runner.run(
-        RELEASE, site, order.request, order.trigger, release=name, cache=Ledger(site, order.request),
-        tell=lambda event: releases.tell(name, event), on_signal=stopped.append, scratch=Path(site.home),
+        RELEASE,
+        site,
+        order.request,
+        order.trigger,
+        release=name,
+        cache=Ledger(site, order.request),
+        tell=lambda event: releases.tell(name, event),
+        on_signal=stopped.append,
+        scratch=Path(site.home),
         entering=partial(_enter, releases.notes(name)),
-    )  # fmt: skip
+    )
     if isinstance(version := known.get(ModelVersion.parameter()), ModelVersion):
         note_flavor(Path(site.home), version.flavor)
     leftovers.clear(Path(site.home))
@@ -210,9 +217,12 @@ def _enter(notes: Notes, stage: Stage) -> None:
 def _conclude(releases: Releases, order: Order, name: str, site: Site, failure: Failure) -> int:
     """Concludes a release whose process was killed, as its note says; runs no other stage."""
     ending = Ending(
-        release=name, started_at=releases.queued_at(name), stages=releases.stage_runs(name, failure),
-        givers=RELEASE.givers, failure=failure,
-    )  # fmt: skip
+        release=name,
+        started_at=releases.queued_at(name),
+        stages=releases.stage_runs(name, failure),
+        givers=RELEASE.givers,
+        failure=failure,
+    )
     known = runner.conclude(
         RELEASE, site, order.request, order.trigger, ending=ending, entering=partial(_enter, releases.notes(name))
     )

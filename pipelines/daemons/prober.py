@@ -94,8 +94,11 @@ class Prober:
         with ThreadPoolExecutor(_THREADS) as pool:
             states = list(pool.map(lambda item: self._ask(address, uri, *item), packages.items()))
         self._states = dict(zip(packages, states, strict=True))
-        self._golden = {package.repository.sha256: self._golden[package.repository.sha256]
-                        for package in packages.values() if package.repository.sha256 in self._golden}  # fmt: skip
+        self._golden = {
+            package.repository.sha256: self._golden[package.repository.sha256]
+            for package in packages.values()
+            if package.repository.sha256 in self._golden
+        }
         pulses.write(self._home, {name: state.pulse for name, state in self._states.items()})
 
     def failing(self) -> dict[str, str]:

@@ -23,29 +23,39 @@ class ReleaseMetrics:
             "shiplift_releases", "Releases that ended.", ("verdict", "trigger"), registry=self.registry
         )
         self.stage_seconds = Histogram(
-            "shiplift_stage_seconds", "How long a stage took, without cached stages.", ("stage", "outcome"),
-            buckets=_STAGE_S, registry=self.registry,
-        )  # fmt: skip
-        self.stage_cache = Counter(
-            "shiplift_stage_cache", "Stages that ran, and cache hits.", ("stage", "cached"),
+            "shiplift_stage_seconds",
+            "How long a stage took, without cached stages.",
+            ("stage", "outcome"),
+            buckets=_STAGE_S,
             registry=self.registry,
-        )  # fmt: skip
+        )
+        self.stage_cache = Counter(
+            "shiplift_stage_cache",
+            "Stages that ran, and cache hits.",
+            ("stage", "cached"),
+            registry=self.registry,
+        )
         self.queue_seconds = Histogram(
-            "shiplift_release_queue_seconds", "Time from accepting a release to its first pod.",
-            buckets=_QUEUE_S, registry=self.registry,
-        )  # fmt: skip
+            "shiplift_release_queue_seconds",
+            "Time from accepting a release to its first pod.",
+            buckets=_QUEUE_S,
+            registry=self.registry,
+        )
         self.active = Gauge("shiplift_releases_active", "Releases that have not ended.", registry=self.registry)
         self.last_turn = Gauge(
-            "shiplift_reconciler_last_turn_timestamp_seconds", "When the reconciler last finished a turn.",
+            "shiplift_reconciler_last_turn_timestamp_seconds",
+            "When the reconciler last finished a turn.",
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.swept_pushes = Counter(
             "shiplift_swept_pushes", "Git pushes whose webhook was lost, started by the sweep.", registry=self.registry
         )
         self.failures = Counter(
-            "shiplift_reconciler_failures", "Failures of the reconciler, by part of its work.", ("part",),
+            "shiplift_reconciler_failures",
+            "Failures of the reconciler, by part of its work.",
+            ("part",),
             registry=self.registry,
-        )  # fmt: skip
+        )
 
     def ended(self, run: Run, report: ReleaseReport | None) -> None:
         """Counts an ended release; one without a report counts as inconclusive."""

@@ -78,9 +78,13 @@ class Reconciler:
         self._announced = False
         self._log = structlog.get_logger()
         self.metrics = ReleaseMetrics()
-        self._git = GitSweep(
-            settings.repositories, settings.reconciler, commits, releases.push, swept=self._count_swept, clock=clock
-        ) if commits else None  # fmt: skip
+        self._git = (
+            GitSweep(
+                settings.repositories, settings.reconciler, commits, releases.push, swept=self._count_swept, clock=clock
+            )
+            if commits
+            else None
+        )
 
     def turn(self) -> None:
         """Compares once, and acts."""

@@ -127,10 +127,15 @@ class Attempt:
                 failure = failure_of(explained)
                 outcome, message = failure.outcome, failure.message
         run = StageRun(
-            name=self.stage.name, target=self.target, seconds=round(time.monotonic() - started, 3),
-            cached=cached and failure is None, outcome=outcome, message=message, key=name,
+            name=self.stage.name,
+            target=self.target,
+            seconds=round(time.monotonic() - started, 3),
+            cached=cached and failure is None,
+            outcome=outcome,
+            message=message,
+            key=name,
             measured_seconds=round(sum(measured), 3),
-        )  # fmt: skip
+        )
         return Done(run=run, record=None if failure else record, failure=failure)
 
 

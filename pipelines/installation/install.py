@@ -57,9 +57,13 @@ class Installed(Record):
 
 
 def install(
-    values: Values, *, dry_run: bool = False, timeout_s: float = 300, tell: Tell = lambda _: None,
+    values: Values,
+    *,
+    dry_run: bool = False,
+    timeout_s: float = 300,
+    tell: Tell = lambda _: None,
     take_over: bool = False,
-) -> Installed:  # fmt: skip
+) -> Installed:
     """Installs Shiplift on the current cluster, or upgrades it, and waits until it is ready.
 
     With `dry_run` the cluster validates every object, and nothing changes.
@@ -107,13 +111,21 @@ def summary(installed: Installed) -> str:
     if installed.dry_run:
         return f"{changed} objects would change, {same}; nothing was done"
     port_forward = f"kubectl -n {installed.namespace} port-forward service/mlflow 5000"
-    return "\n".join([
-        f"{changed} objects changed, {same}; everything is ready",
-        f"MLflow:   {installed.mlflow} (from outside: {port_forward})",
-        "accounts: MLflow asks everybody for a password. To create a person's account, or to give it a new password:",
-        f"          kubectl -n {installed.namespace} exec deploy/mlflow -- python -m {accounts.__name__} add NAME",
-        f"webhooks: {installed.receiver}/webhooks/github and /gitlab; their secrets are in Secret shiplift-webhooks",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"{changed} objects changed, {same}; everything is ready",
+            f"MLflow:   {installed.mlflow} (from outside: {port_forward})",
+            (
+                "accounts: MLflow asks everybody for a password. To create a person's account, or to give it a new "
+                "password:"
+            ),
+            f"          kubectl -n {installed.namespace} exec deploy/mlflow -- python -m {accounts.__name__} add NAME",
+            (
+                f"webhooks: {installed.receiver}/webhooks/github and /gitlab; their secrets are in Secret "
+                "shiplift-webhooks"
+            ),
+        ]
+    )
 
 
 def completed(cluster: KubernetesClient, values: Values) -> Values:
@@ -195,9 +207,18 @@ def _tell_change(tell: Tell, applied: Applied, *, dry_run: bool) -> None:
 
 # Kinds whose objects may become obsolete when values change. Kinds that hold data are not among them.
 _KINDS: tuple[Kind, ...] = (
-    kinds.DEPLOYMENT, kinds.SERVICE, kinds.CONFIG_MAP, kinds.POD_DISRUPTION_BUDGET, kinds.NETWORK_POLICY,
-    kinds.RESOURCE_QUOTA, kinds.GATEWAY, kinds.ROLE, kinds.ROLE_BINDING, kinds.SERVICE_ACCOUNT, kinds.WORKFLOW_TEMPLATE,
-)  # fmt: skip
+    kinds.DEPLOYMENT,
+    kinds.SERVICE,
+    kinds.CONFIG_MAP,
+    kinds.POD_DISRUPTION_BUDGET,
+    kinds.NETWORK_POLICY,
+    kinds.RESOURCE_QUOTA,
+    kinds.GATEWAY,
+    kinds.ROLE,
+    kinds.ROLE_BINDING,
+    kinds.SERVICE_ACCOUNT,
+    kinds.WORKFLOW_TEMPLATE,
+)
 
 
 def _obsolete(cluster: KubernetesClient, values: Values) -> Iterator[Object]:
@@ -254,9 +275,9 @@ def _copy_secret(cluster: KubernetesClient, values: Values, name: str, *, dry_ru
 
 
 def _secret(name: str, namespace: str, content: Object) -> Object:
-    return labelled({
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}, **content
-    })  # fmt: skip
+    return labelled(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}, **content}
+    )
 
 
 def _change(existing: Object | None, *, changed: bool) -> Change:

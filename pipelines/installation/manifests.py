@@ -38,15 +38,27 @@ from shiplift.runtime.serving.operator.resources import Activation, ConditionTyp
 
 # In the order of their dependencies; `workflows` come from `pipelines.engines.argo.templates`.
 PARTS = (
-    "namespaces", "resources", "access", "configuration", "network", "mlflow", "workflows", "receiver", "operator",
-    "reconciler", "serving", "activator",
-)  # fmt: skip
+    "namespaces",
+    "resources",
+    "access",
+    "configuration",
+    "network",
+    "mlflow",
+    "workflows",
+    "receiver",
+    "operator",
+    "reconciler",
+    "serving",
+    "activator",
+)
 INSTALLED, INSTALLATION = f"{LABEL}installed", f"{LABEL}installation"
 _WEBHOOK_SECRET, _MLFLOW_SECRET = "shiplift-webhooks", "shiplift-mlflow"
 _ACCOUNTS = {
-    layout.REGISTRY_ADMIN: accounts.ADMIN, layout.REGISTRY_RELEASE: accounts.RELEASE, REGISTRY_READER: accounts.READER,
+    layout.REGISTRY_ADMIN: accounts.ADMIN,
+    layout.REGISTRY_RELEASE: accounts.RELEASE,
+    REGISTRY_READER: accounts.READER,
     layout.REGISTRY_PUSH: accounts.PUSH,
-}  # fmt: skip
+}
 
 
 def documents(values: Values) -> list[Object]:
@@ -120,8 +132,13 @@ def _environment() -> Environment:
 
 def _quoted(value: str | dict[str, str]) -> str:
     """A text, or a mapping of texts, as a line of quoted YAML, so that no text can add YAML of its own."""
-    return yaml.dump(dict(value) if isinstance(value, dict) else str(value), Dumper=_Dumper, default_style='"',
-                     default_flow_style=True, width=10**9).strip()  # fmt: skip
+    return yaml.dump(
+        dict(value) if isinstance(value, dict) else str(value),
+        Dumper=_Dumper,
+        default_style='"',
+        default_flow_style=True,
+        width=10**9,
+    ).strip()
 
 
 class _Dumper(libyaml.Dumper):  # type: ignore[misc] # one of two
@@ -137,24 +154,40 @@ def _context(values: Values) -> dict[str, object]:
     return {
         "values": values,
         "accounts": {
-            "step": layout.STEP, "release": layout.RELEASER, "executor": layout.EXECUTOR, "receiver": layout.RECEIVER,
-            "reconciler": "shiplift-reconciler", "tune": layout.TUNER, "mlflow": "shiplift-mlflow",
+            "step": layout.STEP,
+            "release": layout.RELEASER,
+            "executor": layout.EXECUTOR,
+            "receiver": layout.RECEIVER,
+            "reconciler": "shiplift-reconciler",
+            "tune": layout.TUNER,
+            "mlflow": "shiplift-mlflow",
             "operator": layout.OPERATOR,
         },
         "names": {
-            "config": layout.CONFIG_MAP, "limits": layout.LIMITS, "targets": layout.TARGETS,
-            "webhooks": _WEBHOOK_SECRET, "mlflow": _MLFLOW_SECRET, "artifacts": layout.ARTIFACTS_SECRET,
-            "commits": layout.GIT_COMMITS, "gateway": GATEWAY,
+            "config": layout.CONFIG_MAP,
+            "limits": layout.LIMITS,
+            "targets": layout.TARGETS,
+            "webhooks": _WEBHOOK_SECRET,
+            "mlflow": _MLFLOW_SECRET,
+            "artifacts": layout.ARTIFACTS_SECRET,
+            "commits": layout.GIT_COMMITS,
+            "gateway": GATEWAY,
         },
         "registry": {
-            "admin": accounts.ADMIN, "accounts": accounts.__name__, "secrets": sorted(_ACCOUNTS),
+            "admin": accounts.ADMIN,
+            "accounts": accounts.__name__,
+            "secrets": sorted(_ACCOUNTS),
             "authorization": f"{authentication.__name__}:{authentication.authenticate.__name__}",
-            "as_admin": layout.REGISTRY_ADMIN, "as_reader": REGISTRY_READER,
+            "as_admin": layout.REGISTRY_ADMIN,
+            "as_reader": REGISTRY_READER,
             "webhook_secrets": webhook_secrets.__name__,
         },
         "paths": {
-            "config": f"{layout.CONFIG}/config", "webhooks": WEBHOOKS, "registry": f"{layout.CONFIG}/registry",
-            "accounts": f"{layout.CONFIG}/accounts", "git": GIT,
+            "config": f"{layout.CONFIG}/config",
+            "webhooks": WEBHOOKS,
+            "registry": f"{layout.CONFIG}/registry",
+            "accounts": f"{layout.CONFIG}/accounts",
+            "git": GIT,
         },
         "images": list(dict.fromkeys(_serving_images(values))),
         "workflow_templates": [RELEASE_TEMPLATE, PUSH_TEMPLATE, CONCLUDE_TEMPLATE, ROLLBACK.name, REINSTATE.name],
@@ -174,7 +207,7 @@ def _context(values: Values) -> dict[str, object]:
         "reasons": [str(reason) for reason in Reason],
         "activations": [str(activation) for activation in Activation],
         "catalogue": _catalogue(values),
-    }  # fmt: skip
+    }
 
 
 def _checksum(settings: str) -> str:
@@ -239,9 +272,7 @@ def _index_ports(values: Values) -> set[int]:
 
 def labelled(body: Object) -> Object:
     """An object with the labels of an installation."""
-    labels = {
-        "app.kubernetes.io/part-of": "shiplift", "app.kubernetes.io/managed-by": "shiplift", INSTALLED: "true"
-    }  # fmt: skip
+    labels = {"app.kubernetes.io/part-of": "shiplift", "app.kubernetes.io/managed-by": "shiplift", INSTALLED: "true"}
     meta = body["metadata"]
     return {**body, "metadata": {**meta, "labels": {**labels, **(meta.get("labels") or {})}}}
 

@@ -72,10 +72,18 @@ def uninstall(values: Values, *, data: bool, timeout_s: float = 300, tell: Tell 
 
 # The kinds of objects that releases create in the serving namespace.
 _SERVED = (
-    kinds.TRITON_SERVICE, kinds.TRITON_REVISION,
-    kinds.DEPLOYMENT, kinds.SERVICE, kinds.POD_DISRUPTION_BUDGET, kinds.HTTP_ROUTE, kinds.GRPC_ROUTE,
-    kinds.INGRESS, kinds.TRAFFIC_POLICY, kinds.ENDPOINT_SLICE, kinds.CONFIG_MAP,
-)  # fmt: skip
+    kinds.TRITON_SERVICE,
+    kinds.TRITON_REVISION,
+    kinds.DEPLOYMENT,
+    kinds.SERVICE,
+    kinds.POD_DISRUPTION_BUDGET,
+    kinds.HTTP_ROUTE,
+    kinds.GRPC_ROUTE,
+    kinds.INGRESS,
+    kinds.TRAFFIC_POLICY,
+    kinds.ENDPOINT_SLICE,
+    kinds.CONFIG_MAP,
+)
 
 
 def _split(

@@ -479,9 +479,11 @@ class Values(Record):
         if self.ingress is None:
             return None
         return IngressRef(
-            class_name=self.ingress.class_name, host=self.ingress.host, tls_secret=self.ingress.tls_secret or "",
+            class_name=self.ingress.class_name,
+            host=self.ingress.host,
+            tls_secret=self.ingress.tls_secret or "",
             annotations=self.ingress.annotations,
-        )  # fmt: skip
+        )
 
     @property
     def holder(self) -> str:

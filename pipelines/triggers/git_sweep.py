@@ -134,9 +134,16 @@ class GitSweep:
     """
 
     def __init__(
-        self, repositories: Sequence[Repository], settings: Reconciling, commits: HandledCommits, start: Start,
-        *, swept: Callable[[Push, Accepted], object], head: Head = ask, clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+        self,
+        repositories: Sequence[Repository],
+        settings: Reconciling,
+        commits: HandledCommits,
+        start: Start,
+        *,
+        swept: Callable[[Push, Accepted], object],
+        head: Head = ask,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._repositories = repositories
         self._settings = settings
         self._commits = commits
@@ -183,9 +190,13 @@ class GitSweep:
         own = [run for run in runs if run.push and run.push.repository.casefold() == repository.name.casefold()]
         pushes = [run.push for run in own if run.push]
         decision = decide(
-            handled, head, pushes, active=any(run.active for run in own), grace_s=self._settings.git_grace_s,
+            handled,
+            head,
+            pushes,
+            active=any(run.active for run in own),
+            grace_s=self._settings.git_grace_s,
             stalled_s=self._stalled_s(repository.name, handled, head, pushes),
-        )  # fmt: skip
+        )
         if decision is BranchDecision.RECORD and head:
             new = Handled(commit=head, branch=repository.branch, url=repository.url)
             self._commits.write({repository_slug(repository.name): new})

@@ -74,8 +74,12 @@ class LocalPush:
         released = {str(each["model"]): int(str(each["version"])) for each in told if "model" in each}
         refused = [str(each["what"]) for each in told if each["event"] == "not released"]
         pushed = Pushed(
-            repository=self._origin.url, branch=self._branch, commit=tip, released=released,
-            registered=services.versions, unchanged=tuple(services.unchanged),
+            repository=self._origin.url,
+            branch=self._branch,
+            commit=tip,
+            released=released,
+            registered=services.versions,
+            unchanged=tuple(services.unchanged),
             refused=(*refused, *(each.what for each in services.errors.values())),
-        )  # fmt: skip
+        )
         return pushed, error or next(iter(services.errors.values()), None)

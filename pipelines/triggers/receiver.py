@@ -135,20 +135,31 @@ def serve(intake: Intake, listening: Listening, limits: DeliveryLimits) -> None:
         configuration = _uvicorn(health, listening.host, listening.health_port, guarded(limits))
         threading.Thread(target=uvicorn.Server(configuration).run, daemon=True).start()
     configuration = _uvicorn(
-        app, listening.host, listening.port, guarded(limits, exempt=lambda source: source in trusted),
+        app,
+        listening.host,
+        listening.port,
+        guarded(limits, exempt=lambda source: source in trusted),
         limit_concurrency=limits.connections,
         proxy_headers=bool(listening.trusted_proxies),
         forwarded_allow_ips=list(listening.trusted_proxies),
-    )  # fmt: skip
+    )
     uvicorn.Server(configuration).run()
 
 
 def _uvicorn(app: FastAPI, host: str, port: int, protocol: type[Any], **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
-        app, host=host, port=port, http=protocol, log_level="warning", access_log=False, server_header=False,
-        timeout_keep_alive=5, timeout_graceful_shutdown=_GRACE_S, h11_max_incomplete_event_size=16 * 1024,
+        app,
+        host=host,
+        port=port,
+        http=protocol,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=_GRACE_S,
+        h11_max_incomplete_event_size=16 * 1024,
         **{"proxy_headers": False, **more},
-    )  # fmt: skip
+    )
 
 
 def main() -> None:

@@ -31,9 +31,12 @@ class DeliveryMetrics:
             "shiplift_deliveries", "Webhook deliveries, by HTTP status.", ("kind", "answer"), registry=self.registry
         )
         self.seconds = Histogram(
-            "shiplift_delivery_seconds", "From a delivery's first byte to its answer.", ("kind",),
-            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10), registry=self.registry,
-        )  # fmt: skip
+            "shiplift_delivery_seconds",
+            "From a delivery's first byte to its answer.",
+            ("kind",),
+            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+            registry=self.registry,
+        )
 
 
 class RequestLimiter:

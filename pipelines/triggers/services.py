@@ -62,7 +62,7 @@ def _services(commits: Commits, commit: str) -> list[TreeEntry]:
 
 def _registered(
     commits: Commits, commit: str, entry: TreeEntry, name: str, newest: Newest, register: Register
-) -> int | None:  # fmt: skip
+) -> int | None:
     """The version that was registered; None: this state already is the newest version."""
     from shiplift.runtime.serving.triton import service  # noqa: PLC0415 - gRPC, which most pushes do without
 

@@ -55,9 +55,12 @@ class Repository(Record):
     def origin(self, timeout_s: float) -> Origin:
         """What git needs to reach it."""
         return Origin(
-            url=self.url, credentials=self.credentials, ssh_key=self.ssh_key, known_hosts=self.known_hosts,
+            url=self.url,
+            credentials=self.credentials,
+            ssh_key=self.ssh_key,
+            known_hosts=self.known_hosts,
             timeout_s=timeout_s,
-        )  # fmt: skip
+        )
 
 
 class SecretFiles(Record):

@@ -23,9 +23,16 @@ _SMALL = {"MLmodel": "flavors: {}", "requirements.txt": "torch==2", "conda.yaml"
 
 
 def inspect(
-    *, folder: str, examples: str, out: str, pickle: Pickle, python: Pickle, fallback: bool,
-    unpacked_mb: int, states: dict[str, str] | None,
-) -> dict[str, Any]:  # fmt: skip
+    *,
+    folder: str,
+    examples: str,
+    out: str,
+    pickle: Pickle,
+    python: Pickle,
+    fallback: bool,
+    unpacked_mb: int,
+    states: dict[str, str] | None,
+) -> dict[str, Any]:
     """The contract and the scan of the MLflow model in `folder`; writes the input example to `out/example.npz`.
 
     `states` are those that the spec names; None: look for some. `fallback`: the model's own code may serve it. What the
@@ -42,7 +49,7 @@ def inspect(
         logged = read_model(Path(folder), Path(examples), states, python=python == "sandbox", fallback=fallback)
     scan = scan_files(
         Path(folder), Path(examples), pickle=pickle, unpacked_mb=unpacked_mb, python=logged.flavor == PYTHON, code=code
-    )  # fmt: skip
+    )
     example: Arrays | None = {} if objections(scan) else logged.example
     notes = list(logged.notes)
     if example is None:

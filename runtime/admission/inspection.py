@@ -95,9 +95,7 @@ def _asked(model: Path, place: Workplace, asked: dict[str, Any]) -> tuple[dict[s
     moved = [file for name in _EXAMPLES if (file := model / name).is_file()]
     for file in moved:
         file.rename(examples / file.name)
-    answer, _ = place.sandbox.run(
-        {"folder": str(model), "examples": str(examples), "out": str(work), **asked}, _LIMITS
-    )  # fmt: skip
+    answer, _ = place.sandbox.run({"folder": str(model), "examples": str(examples), "out": str(work), **asked}, _LIMITS)
     for file in moved:
         (examples / file.name).rename(file)
     try:

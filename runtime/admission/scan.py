@@ -31,7 +31,7 @@ _SHOWN, _KEPT = 3, 200
 
 def scan_files(
     folder: Path, examples: Path, *, pickle: Pickle, unpacked_mb: int, python: bool = False, code: Collection[str] = ()
-) -> Scan:  # fmt: skip
+) -> Scan:
     """Scans every file below `folder`, and the input examples in the folder `examples`.
 
     A model that is Python (`python`) consists of its author's code, which nothing but the sandbox opens: what the scan
@@ -50,7 +50,7 @@ def scan_files(
     findings = [
         finding.model_copy(update={"severity": "warning"}) if python or finding.file in code else finding
         for finding in findings
-    ]  # fmt: skip
+    ]
     findings += [finding for file in data for finding in _file(file, judge)]
     findings += [finding for file in data for finding in _example(file)]
     findings += [objection(METADATA, problem) for problem in _mlmodel(folder, python=python)]

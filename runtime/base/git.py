@@ -18,8 +18,16 @@ from urllib.parse import urlsplit
 from shiplift.runtime.base.errors import MissingTool, NotFound, Temporary
 
 _INHERITED = (
-    "PATH", "LANG", "TMPDIR", "SSL_CERT_FILE", "GIT_SSL_CAINFO", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy",
-)  # fmt: skip
+    "PATH",
+    "LANG",
+    "TMPDIR",
+    "SSL_CERT_FILE",
+    "GIT_SSL_CAINFO",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "NO_PROXY",
+    "no_proxy",
+)
 _CONFIG = {
     "core.hooksPath": "/dev/null",
     "core.symlinks": "false",
@@ -99,9 +107,18 @@ class Commits:
     def changed(self, before: str, after: str, folder: str) -> set[str]:
         """The paths below `folder` that were added or changed between two fetched commits."""
         output = self._run(
-            "diff-tree", "-r", "-z", "--no-renames", "--no-ext-diff", "--name-only", "--diff-filter=AMT", before, after,
-            "--", f"{folder}/",
-        )  # fmt: skip
+            "diff-tree",
+            "-r",
+            "-z",
+            "--no-renames",
+            "--no-ext-diff",
+            "--name-only",
+            "--diff-filter=AMT",
+            before,
+            after,
+            "--",
+            f"{folder}/",
+        )
         return {path for path in output.decode(errors="surrogateescape").split("\0") if path}
 
     def entries(self, commit: str, folder: str) -> Iterator[TreeEntry]:
@@ -127,9 +144,15 @@ class Commits:
 
     def _fetch(self, refspec: str, *, depth: int) -> None:
         self._run(
-            "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", self._filter, f"--depth={depth}", "origin",
+            "fetch",
+            "--quiet",
+            "--no-tags",
+            "--no-write-fetch-head",
+            self._filter,
+            f"--depth={depth}",
+            "origin",
             refspec,
-        )  # fmt: skip
+        )
 
     def _run(self, *arguments: str) -> bytes:
         return _run(self._folder, self._origin, *arguments)
@@ -158,9 +181,14 @@ def _run(folder: Path, origin: Origin, *arguments: str) -> bytes:
     command = ["git", *_options(origin), *arguments]
     try:
         process = subprocess.Popen(
-            command, cwd=folder, env=_environment(folder), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+            command,
+            cwd=folder,
+            env=_environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
     except FileNotFoundError as error:
         raise MissingTool("git is not installed", do="Install it, or use the pipeline's image.") from error
     try:
@@ -198,7 +226,12 @@ def _options(origin: Origin) -> list[str]:
 def _environment(home: Path) -> dict[str, str]:
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     return inherited | {
-        "HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_TERMINAL_PROMPT": "0",
-        "GIT_ASKPASS": "false", "GIT_ATTR_NOSYSTEM": "1", "LC_ALL": "C",
+        "HOME": str(home),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "false",
+        "GIT_ATTR_NOSYSTEM": "1",
+        "LC_ALL": "C",
         "GIT_CEILING_DIRECTORIES": str(home.parent),
-    }  # fmt: skip
+    }

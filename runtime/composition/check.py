@@ -29,8 +29,12 @@ def check(
     order = wiring.order(graph)
     types.follow(order)
     complaints = [
-        *_members(spec, members), *_python(spec, sources), *_tensors(spec, given), *_cycles(graph), *types.complaints
-    ]  # fmt: skip
+        *_members(spec, members),
+        *_python(spec, sources),
+        *_tensors(spec, given),
+        *_cycles(graph),
+        *types.complaints,
+    ]
     problems = tuple(
         PipelineProblem(path=path, line=written.line(path), what=what, do=do)
         for path, what, do in dict.fromkeys(complaints)
@@ -79,9 +83,10 @@ def _python(spec: PipelineSpec, sources: Mapping[str, bytes | Unusable]) -> Iter
         at = f"steps.{name}.python"
         if spec.admission.python != "sandbox":
             yield (
-                at, f"{step.python} is code, which is refused by default",
+                at,
+                f"{step.python} is code, which is refused by default",
                 "Write `admission: {python: sandbox}` to run it inside the confined server.",
-            )  # fmt: skip
+            )
         source = sources.get(step.python)
         if isinstance(source, Unusable):
             yield at, source.what, source.do
@@ -151,9 +156,7 @@ def _dynamic(step: Step) -> dict[str, bool]:
     }
 
 
-def _digest(
-    spec: PipelineSpec, packages: Mapping[str, Package], sources: Mapping[str, bytes | Unusable]
-) -> str:  # fmt: skip
+def _digest(spec: PipelineSpec, packages: Mapping[str, Package], sources: Mapping[str, bytes | Unusable]) -> str:
     """What names the bundle: its definition, each member's files and configuration, and the author's code."""
     content = {
         "spec": identity(spec),

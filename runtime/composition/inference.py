@@ -85,10 +85,13 @@ class Types:
             most = rows_of(package)
             if kind and (kind.shape[0] > most or (kind.shape[0] == -1 and most == 1)):
                 rows = "any number of rows" if kind.shape[0] == -1 else f"{kind.shape[0]} rows"
-                self.complaints.append((
-                    path, f"{tensor} has {rows}, and {step.member} takes at most {most} in a request",
-                    f"Write `for_each: {{over: {tensor}, max: ...}}`.",
-                ))  # fmt: skip
+                self.complaints.append(
+                    (
+                        path,
+                        f"{tensor} has {rows}, and {step.member} takes at most {most} in a request",
+                        f"Write `for_each: {{over: {tensor}, max: ...}}`.",
+                    )
+                )
             else:
                 self._connect(path, tensor, name, wanted)
 
@@ -107,10 +110,13 @@ class Types:
         sizes = {count for count in counts.values() if count != -1}
         if len(sizes) > 1:
             listed = ", ".join(f"{tensor} has {count}" for tensor, count in counts.items() if count != -1)
-            self.complaints.append((
-                f"steps.{name}.inputs", f"the inputs differ in their number of rows: {listed}",
-                "Use `for_each`, or let a Python step bring them together.",
-            ))  # fmt: skip
+            self.complaints.append(
+                (
+                    f"steps.{name}.inputs",
+                    f"the inputs differ in their number of rows: {listed}",
+                    "Use `for_each`, or let a Python step bring them together.",
+                )
+            )
         return next(iter(sizes)) if len(sizes) == 1 else -1
 
     # --- tensors ---
@@ -136,10 +142,13 @@ class Types:
         """The type of a tensor that is a step's own or another one."""
         stand_in, path = self.known[other], f"steps.{name}.otherwise.{tensor}"
         if unified(kind.shape, stand_in.shape) is None or kind.datatype != stand_in.datatype:
-            self.complaints.append((
-                path, f"{other} is {described(stand_in)}, but stands in for {tensor}, which is {described(kind)}",
-                "Name a tensor of the same datatype and shape.",
-            ))  # fmt: skip
+            self.complaints.append(
+                (
+                    path,
+                    f"{other} is {described(stand_in)}, but stands in for {tensor}, which is {described(kind)}",
+                    "Name a tensor of the same datatype and shape.",
+                )
+            )
             return kind
         self._edge(other, name, stand_in)
         return kind.model_copy(update={"shape": widened(kind.shape, stand_in.shape)})
@@ -153,10 +162,13 @@ class Types:
         who = taker or "the output"
         if kind.datatype != wanted.datatype or shape is None:
             what = "datatype" if kind.datatype != wanted.datatype else "shape"
-            self.complaints.append((
-                path, f"{tensor} is {described(kind)}, but {who} takes {described(wanted)}",
-                f"Put a Python step between them that changes the {what}, or take another tensor.",
-            ))  # fmt: skip
+            self.complaints.append(
+                (
+                    path,
+                    f"{tensor} is {described(kind)}, but {who} takes {described(wanted)}",
+                    f"Put a Python step between them that changes the {what}, or take another tensor.",
+                )
+            )
         else:
             self._edge(tensor, taker, TensorType(datatype=kind.datatype, shape=shape))
 

@@ -59,8 +59,31 @@ FCNTLS: Final = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1031, 1032, 1033, 103
 # PDEATHSIG DUMPABLE NAME SECCOMP(get) CAPBSET_READ SECUREBITS(get) TIMERSLACK SUBREAPER(get) NO_NEW_PRIVS TID_ADDRESS
 # THP_DISABLE SVE, pointer authentication (arm), AUXV, VMA names
 PRCTLS: Final = (
-    1, 2, 3, 4, 15, 16, 21, 23, 27, 29, 30, 37, 38, 39, 40, 41, 42, 50, 51, 54, 55, 56, 0x41555856, 0x53564D41,
-)  # fmt: skip
+    1,
+    2,
+    3,
+    4,
+    15,
+    16,
+    21,
+    23,
+    27,
+    29,
+    30,
+    37,
+    38,
+    39,
+    40,
+    41,
+    42,
+    50,
+    51,
+    54,
+    55,
+    56,
+    0x41555856,
+    0x53564D41,
+)
 NAMESPACES: Final = 0x7E020000  # clone's CLONE_NEW*
 THREAD: Final = 0x10000  # CLONE_THREAD
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10

@@ -78,9 +78,13 @@ def clone_mount(path: str) -> int:
 def attach_mount(descriptor: int, target: str) -> None:
     """Attaches what `clone_mount` returned at `target`; see move_mount(2)."""
     result = libc.syscall(
-        ctypes.c_long(_MOVE_MOUNT), ctypes.c_int(descriptor), b"", ctypes.c_int(_AT_FDCWD), target.encode(),
+        ctypes.c_long(_MOVE_MOUNT),
+        ctypes.c_int(descriptor),
+        b"",
+        ctypes.c_int(_AT_FDCWD),
+        target.encode(),
         ctypes.c_uint(_MOVE_MOUNT_FROM_EMPTY),
-    )  # fmt: skip
+    )
     _check(result, f"move_mount({target})")
 
 
@@ -90,9 +94,13 @@ def set_read_only(path: str, *, read_only: bool, recursive: bool) -> None:
     attributes = struct.pack("=QQQQ", *switch, 0, 0)
     flags = _AT_RECURSIVE if recursive else 0
     result = libc.syscall(
-        ctypes.c_long(_MOUNT_SETATTR), ctypes.c_int(_AT_FDCWD), path.encode(), ctypes.c_uint(flags), attributes,
+        ctypes.c_long(_MOUNT_SETATTR),
+        ctypes.c_int(_AT_FDCWD),
+        path.encode(),
+        ctypes.c_uint(flags),
+        attributes,
         ctypes.c_size_t(len(attributes)),
-    )  # fmt: skip
+    )
     _check(result, f"mount_setattr({path})")
 
 

@@ -18,9 +18,18 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random"
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset", "/dev/nvidia-caps")
 # What libraries read of the machine. Without a /proc of its own, a process sees only itself and these.
 _PROC_FILES = (
-    "cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems", "sys/kernel/osrelease",
-    "sys/kernel/random", "sys/vm", "driver",
-)  # fmt: skip
+    "cpuinfo",
+    "meminfo",
+    "stat",
+    "loadavg",
+    "uptime",
+    "version",
+    "filesystems",
+    "sys/kernel/osrelease",
+    "sys/kernel/random",
+    "sys/vm",
+    "driver",
+)
 
 
 def restrict(policy: Policy, *, own_proc: bool) -> int:

@@ -80,9 +80,17 @@ PYTHON_SERVICE = Policy(
 )
 # Its Python backend makes a folder in /tmp, wherever TMPDIR is.
 TRITON = Policy(
-    name="triton", network=True, connects=False, gpu=True, tasks=16384, open_files=65536, shared_memory_mb=4096,
-    temporary_mb=1024, ends_with_parent=False, confines=True,
-)  # fmt: skip
+    name="triton",
+    network=True,
+    connects=False,
+    gpu=True,
+    tasks=16384,
+    open_files=65536,
+    shared_memory_mb=4096,
+    temporary_mb=1024,
+    ends_with_parent=False,
+    confines=True,
+)
 # A Python model, wherever it is asked: its host is in a sandbox or in Triton, and starts it as a process that confines
 # itself further before it loads the model.
 PYTHON_HOST = Policy(name="python host", hostile_code=True, confines=True)

@@ -50,11 +50,21 @@ class Sandbox:
         answer, answer_end = os.pipe()
         start = {"policy": self._policy.to_json(), "entry": entry.function, "preload": preload}
         self._child = subprocess.Popen(
-            [sys.executable, "-I", "-m", "shiplift.runtime.confinement.child",
-             json.dumps(start | {"set_up": set_up_end, "answer": answer_end})],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_environment(work), cwd="/",
-            start_new_session=True, pass_fds=(set_up_end, answer_end),
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-I",
+                "-m",
+                "shiplift.runtime.confinement.child",
+                json.dumps(start | {"set_up": set_up_end, "answer": answer_end}),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_environment(work),
+            cwd="/",
+            start_new_session=True,
+            pass_fds=(set_up_end, answer_end),
+        )
         os.close(set_up_end)
         os.close(answer_end)
         self._set_up, self._answer = open(set_up, "rb"), open(answer, "rb", buffering=0)  # noqa: SIM115, PTH123

@@ -120,9 +120,7 @@ def _descriptors(filt: _Named, policy: Policy) -> None:
 
 def _sockets(filt: _Named, policy: Policy) -> None:
     """Connected pairs only: an unconnected Unix socket could send to any other of this machine."""
-    filt.allow(
-        ("socketpair",), (0, _EQ, calls.AF_UNIX), (1, _MASKED, calls.SOCK_STREAM, calls.SOCK_TYPE)
-    )  # fmt: skip
+    filt.allow(("socketpair",), (0, _EQ, calls.AF_UNIX), (1, _MASKED, calls.SOCK_STREAM, calls.SOCK_TYPE))
     if policy.network:
         kinds = (calls.SOCK_STREAM, *((calls.SOCK_DGRAM,) if policy.resolves else ()))
         for family, kind in product((calls.AF_INET, calls.AF_INET6), kinds):

@@ -72,15 +72,29 @@ def fail_if(failed: bool) -> Outcome:
 
 
 def check(
-    name: str, measured: float | None, limit: float | None, unit: str, verdict: Outcome, reason: str,
-    severity: Severity = "block", *, bounds: tuple[float | None, float | None] = (None, None),
-) -> Check:  # fmt: skip
+    name: str,
+    measured: float | None,
+    limit: float | None,
+    unit: str,
+    verdict: Outcome,
+    reason: str,
+    severity: Severity = "block",
+    *,
+    bounds: tuple[float | None, float | None] = (None, None),
+) -> Check:
     """A check record; infinite and NaN measurements become None, and so do bounds that are the measurement itself."""
     low, high = (None, None) if bounds == (measured, measured) else map(_finite, bounds)
     return Check(
-        name=name, measured=_finite(measured), limit=limit, low=low, high=high, unit=unit, verdict=verdict,
-        reason=reason, severity=severity,
-    )  # fmt: skip
+        name=name,
+        measured=_finite(measured),
+        limit=limit,
+        low=low,
+        high=high,
+        unit=unit,
+        verdict=verdict,
+        reason=reason,
+        severity=severity,
+    )
 
 
 def _finite(value: float | None) -> float | None:

@@ -35,9 +35,10 @@ def judge(evidence: Evidence, limits: Requirements) -> tuple[Check, ...]:
     """All checks of the evidence against the limits; a pure function."""
     challenger, champion, load = evidence.challenger, evidence.champion, evidence.load_report
     own = (
-        parity_check(evidence.parity, limits.quality), score_check(challenger, limits.quality, limits.data),
+        parity_check(evidence.parity, limits.quality),
+        score_check(challenger, limits.quality, limits.data),
         *jpeg_checks(challenger, limits.quality),
-    )  # fmt: skip
+    )
     checks = [each for each in own if each]
     if load is not None:
         checks += load_checks(load, limits.slo)
@@ -59,9 +60,12 @@ def verdict(evidence: Evidence, limits: Requirements) -> Verdict:
 
 
 def evidence_of(
-    exported: Exported, deployment: Deployment, load_report: LoadReport, champion: Champion,
+    exported: Exported,
+    deployment: Deployment,
+    load_report: LoadReport,
+    champion: Champion,
     not_served: tuple[str, ...] = (),
-) -> Evidence:  # fmt: skip
+) -> Evidence:
     """The evidence for a verdict, without artifacts. `not_served` names the targets that the release does not serve."""
     return Evidence(
         parity=exported.parity,
@@ -116,9 +120,13 @@ def rule_checks(evidence: Evidence, limits: Requirements) -> Iterator[Check]:
     for rule in limits.policy.rules:
         if rule.target in ("", evidence.challenger.target):
             yield check_limit(
-                rule.name, read(rule, evidence, limits), rule.limit, rule.unit,
-                upper=rule.comparison == "<=", severity=rule.severity,
-            )  # fmt: skip
+                rule.name,
+                read(rule, evidence, limits),
+                rule.limit,
+                rule.unit,
+                upper=rule.comparison == "<=",
+                severity=rule.severity,
+            )
 
 
 def read(rule: Rule, evidence: Evidence, limits: Requirements) -> Reading:
@@ -237,10 +245,13 @@ def _load_point_reading(value: float, point: LoadPoint, text: str) -> Reading:
         return Reading.exact(value, text)
     error = value * 2 * point.spread_percent / 100
     return Reading(
-        value=value, low=value - error, high=value + error, text=text,
+        value=value,
+        low=value - error,
+        high=value + error,
+        text=text,
         remedy=f"windows differed by {point.spread_percent:.0f} %, too much to decide; raise `load.attempts` or "
         "`load.window_ms`, or use a quieter machine",
-    )  # fmt: skip
+    )
 
 
 def operating_point(report: LoadReport, slo: Slo) -> LoadPoint:

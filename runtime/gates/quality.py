@@ -43,9 +43,11 @@ def score_check(challenger: Scored, quality: Quality, data: Data) -> Check | Non
         return None
     if score is None or metric is None:
         return _undecided(
-            data.metric, None, limit,
+            data.metric,
+            None,
+            limit,
             f"there are no data to measure it on: log validation data with labels at {data.validation}",
-        )  # fmt: skip
+        )
     if math.isnan(score):
         reason = f"{metric} is not a number: outputs or labels of the validation set are not finite"
         return _undecided(metric, score, limit, reason)
@@ -101,9 +103,13 @@ def _undecided(metric: TaskMetricName | OwnMetric, score: float | None, limit: f
 def score_reading(estimate: Estimate, limit: float, text: str, quality: Quality) -> Reading:
     """A score, or how much worse it is, as the gates read it."""
     return Reading(
-        value=estimate.value, low=estimate.low, high=estimate.high, text=text, remedy=estimate.remedy(limit),
+        value=estimate.value,
+        low=estimate.low,
+        high=estimate.high,
+        text=text,
+        remedy=estimate.remedy(limit),
         judge_by=quality.judge_by,
-    )  # fmt: skip
+    )
 
 
 def scored(package: Package) -> Scored:
@@ -136,9 +142,15 @@ def regression_check(champion: Scored | None, challenger: Scored, limit: float, 
 
 
 def _worse_check(
-    name: str, metric: TaskMetricName | None, worse: Estimate, limit: float, text: str, quality: Quality, *,
+    name: str,
+    metric: TaskMetricName | None,
+    worse: Estimate,
+    limit: float,
+    text: str,
+    quality: Quality,
+    *,
     setting: str = "",
-) -> Check:  # fmt: skip
+) -> Check:
     """A loss of the metric against its limit. A failure names the limit's `setting` if there is one."""
     reading = score_reading(worse, limit, text, quality)
     verdict = judged(reading, limit, upper=True)
@@ -150,4 +162,4 @@ def _worse_check(
     }
     return check(
         name, worse.value, limit, f"{metric} worse", verdict, reasons[verdict], bounds=(reading.low, reading.high)
-    )  # fmt: skip
+    )

@@ -28,8 +28,12 @@ _TREND = 12  # versions
 # Each has a contrast of at least 3 against both backgrounds, light and dark; a test checks it.
 _INK, _ACCENT, _SECOND, _FAINT, _LIMIT = "#010203", "#3b82f6", "#d97706", "#64748b", "#ef4444"
 _COLOURS: dict[Precision, str] = {
-    "fp32": _FAINT, "fp16": "#059669", "bf16": "#0d9488", "int8": _SECOND, "fp8": "#a855f7",
-}  # fmt: skip
+    "fp32": _FAINT,
+    "fp16": "#059669",
+    "bf16": "#0d9488",
+    "int8": _SECOND,
+    "fp8": "#a855f7",
+}
 _MARKERS: dict[Engine, str] = {"openvino": "^"}
 
 
@@ -254,9 +258,12 @@ def _latency(axes: Any, load: LoadReport, p99_ms: float | None) -> None:
 
 def _throughput(axes: Any, load: LoadReport) -> None:
     axes.plot(
-        [p.concurrency for p in load.points], [p.throughput_per_s for p in load.points], marker="o", color=_ACCENT,
+        [p.concurrency for p in load.points],
+        [p.throughput_per_s for p in load.points],
+        marker="o",
+        color=_ACCENT,
         label="challenger",
-    )  # fmt: skip
+    )
     if load.champion_points:
         champion = [p.throughput_per_s for p in load.champion_points]
         axes.plot([p.concurrency for p in load.champion_points], champion, color=_FAINT, marker="o", label="champion")
@@ -271,8 +278,13 @@ def _rates(axes: Any, load: LoadReport, p99_ms: float | None) -> None:
     for name, colour in (("p50_ms", _FAINT), ("p99_ms", _ACCENT)):
         axes.plot(rates, [getattr(p, name) for p in load.open_points], marker="o", color=colour, label=name[:3])
     closed = sorted(load.points, key=lambda point: point.throughput_per_s)
-    axes.plot([p.throughput_per_s for p in closed], [p.p99_ms for p in closed], color=_ACCENT, linestyle=":",
-              label="p99, closed loop")  # fmt: skip
+    axes.plot(
+        [p.throughput_per_s for p in closed],
+        [p.p99_ms for p in closed],
+        color=_ACCENT,
+        linestyle=":",
+        label="p99, closed loop",
+    )
     _limit(axes, p99_ms)
     axes.set(xlabel="requests per second", ylabel="ms", ylim=(0, None))
     axes.legend(frameon=False)
@@ -283,9 +295,12 @@ def _trials(axes: Any, tuned: Tuned, p99_ms: float | None) -> None:
     for described in dict.fromkeys(trial.described for trial in succeeded):
         trials = [trial for trial in succeeded if trial.described == described]
         axes.scatter(
-            [t.throughput_per_s for t in trials], [t.p99_ms for t in trials], color=_COLOURS[trials[0].precision],
-            marker=_MARKERS.get(trials[0].engine, "o"), label=described,
-        )  # fmt: skip
+            [t.throughput_per_s for t in trials],
+            [t.p99_ms for t in trials],
+            color=_COLOURS[trials[0].precision],
+            marker=_MARKERS.get(trials[0].engine, "o"),
+            label=described,
+        )
     front = pareto(tuned.trials)
     axes.plot([t.throughput_per_s for t in front], [t.p99_ms for t in front], color=_FAINT, label="Pareto front")
     best = tuned.best

@@ -48,9 +48,13 @@ def identify(pid: int) -> Process:
 
 
 def start_child(
-    command: Sequence[str | Path], *, environment: Mapping[str, str], log: Path, folder: Path | None = None,
+    command: Sequence[str | Path],
+    *,
+    environment: Mapping[str, str],
+    log: Path,
+    folder: Path | None = None,
     own_session: bool = True,
-) -> "subprocess.Popen[bytes]":  # fmt: skip
+) -> "subprocess.Popen[bytes]":
     """Starts a child that is killed when this process ends, however it ends; its output is appended to `log`.
 
     Without its `own_session` it also gets the signals that are sent to this process's group.
@@ -195,15 +199,26 @@ def _listener(port: int) -> str:
 
 
 def _start(
-    command: Sequence[str | Path], environment: Mapping[str, str], log: Path, folder: Path | None,
-    before_exec: Callable[[], None] | None, *, own_session: bool = True,
-) -> "subprocess.Popen[bytes]":  # fmt: skip
+    command: Sequence[str | Path],
+    environment: Mapping[str, str],
+    log: Path,
+    folder: Path | None,
+    before_exec: Callable[[], None] | None,
+    *,
+    own_session: bool = True,
+) -> "subprocess.Popen[bytes]":
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         return subprocess.Popen(
-            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(environment),
-            cwd=folder, start_new_session=own_session, preexec_fn=before_exec,  # noqa: PLW1509 - one prctl, bound before the fork
-        )  # fmt: skip
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=dict(environment),
+            cwd=folder,
+            start_new_session=own_session,
+            preexec_fn=before_exec,  # noqa: PLW1509 - one prctl, bound before the fork
+        )
 
 
 def fork(job: Callable[[], int]) -> int:

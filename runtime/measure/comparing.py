@@ -64,9 +64,12 @@ def _pair(left: Measure, right: Measure, index: int, pairing: str) -> tuple[Load
 
 
 def _comparison(
-    version: int, concurrency: int, noise: list[tuple[LoadPoint, LoadPoint]],
-    pairs: list[tuple[LoadPoint, LoadPoint]], looks: int,
-) -> Comparison:  # fmt: skip
+    version: int,
+    concurrency: int,
+    noise: list[tuple[LoadPoint, LoadPoint]],
+    pairs: list[tuple[LoadPoint, LoadPoint]],
+    looks: int,
+) -> Comparison:
     return Comparison(
         version=version,
         concurrency=concurrency,

@@ -21,7 +21,7 @@ def timings_of(client: TritonClient, package: Package) -> dict[str, Timings]:
 
 def member_loads(
     package: Package, before: Mapping[str, Timings], after: Mapping[str, Timings]
-) -> tuple[MemberLoad, ...]:  # fmt: skip
+) -> tuple[MemberLoad, ...]:
     """Each member's part between two looks at the counters; none if nobody asked the pipeline meanwhile."""
     grew = {name: after[name].since(before[name]) for name in after if name in before}
     whole = grew.get(serving_name(package.model))

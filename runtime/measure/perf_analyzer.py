@@ -222,12 +222,31 @@ def _command(
             do="Run `shiplift doctor`; it says how to install it.",
         )
     return [
-        environment.perf_analyzer, "-m", target.model, "-u", target.address, "-i", window.protocol,
-        "--input-data", target.requests, "-b", str(target.batch), *options(target, demand), "-v",
-        "--percentile", str(window.percentile),
-        "--measurement-interval", str(window.window_ms), "--stability-percentage", _ANY_STABILITY,
-        "--max-trials", str(_WINDOWS), "--verbose-csv", "-f", out,
-    ]  # fmt: skip
+        environment.perf_analyzer,
+        "-m",
+        target.model,
+        "-u",
+        target.address,
+        "-i",
+        window.protocol,
+        "--input-data",
+        target.requests,
+        "-b",
+        str(target.batch),
+        *options(target, demand),
+        "-v",
+        "--percentile",
+        str(window.percentile),
+        "--measurement-interval",
+        str(window.window_ms),
+        "--stability-percentage",
+        _ANY_STABILITY,
+        "--max-trials",
+        str(_WINDOWS),
+        "--verbose-csv",
+        "-f",
+        out,
+    ]
 
 
 def options(target: LoadTarget, demand: Demand) -> list[str]:

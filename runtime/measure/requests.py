@@ -119,9 +119,15 @@ def batch_problem(package: Package, load: Load) -> str:
 
 
 def write_logged(
-    *, site: dict[str, Any], protocol: WireProtocol, package: dict[str, Any], file: str, name: str,
-    sequence_length: int, out: str,
-) -> dict[str, Any]:  # fmt: skip
+    *,
+    site: dict[str, Any],
+    protocol: WireProtocol,
+    package: dict[str, Any],
+    file: str,
+    name: str,
+    sequence_length: int,
+    out: str,
+) -> dict[str, Any]:
     """Writes `out/requests.json` for a package from the logged `file` called `name`. A sandbox entry.
 
     Returns the requests' `lengths` if the package pads them.
@@ -276,9 +282,11 @@ def _lengths(load: Load, rng: np.random.Generator) -> dict[tuple[str, int], int]
 def _check_shape(shape: DynamicShape, signature: Signature) -> None:
     if not _is_dynamic(shape, signature):
         dynamic = [
-            f"{spec.name} axis {axis}" for spec in signature.inputs for axis, size in enumerate(spec.shape)
+            f"{spec.name} axis {axis}"
+            for spec in signature.inputs
+            for axis, size in enumerate(spec.shape)
             if axis and size == -1
-        ]  # fmt: skip
+        ]
         raise DataInvalid(
             f"`load.shapes` sets lengths of {shape.input!r} axis {shape.axis}, which is not a dynamic dimension",
             do=f"The model's dynamic dimensions are: {', '.join(dynamic) or 'none'}.",

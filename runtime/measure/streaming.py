@@ -92,9 +92,7 @@ class StreamingClient:
 
     def measure(self, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Measurement:  # noqa: ARG002
         """Repeats runs until the windows agree; the point is the last run's."""
-        requests = [
-            streaming.request_of(target.model, CHAT_SIGNATURE, arrays) for arrays in _requests(target.requests)
-        ]  # fmt: skip
+        requests = [streaming.request_of(target.model, CHAT_SIGNATURE, arrays) for arrays in _requests(target.requests)]
         runs: list[tuple[LoadPoint, dict[str, Any]]] = []
         while not runs or (len(runs) < window.attempts and not runs[-1][0].stable):
             with measuring():
@@ -237,9 +235,12 @@ def streaming_of(
     gaps = [gap for answer in answered for gap in answer.gaps_s]
     tokens = sum(count for at, count in arrivals if started <= at <= ended)
     return Streaming(
-        ttft_p50_ms=_ms(first, 50), ttft_p99_ms=_ms(first, 99), inter_token_p50_ms=_ms(gaps, 50),
-        inter_token_p99_ms=_ms(gaps, 99), tokens_per_s=tokens / (ended - started),
-    )  # fmt: skip
+        ttft_p50_ms=_ms(first, 50),
+        ttft_p99_ms=_ms(first, 99),
+        inter_token_p50_ms=_ms(gaps, 50),
+        inter_token_p99_ms=_ms(gaps, 99),
+        tokens_per_s=tokens / (ended - started),
+    )
 
 
 def _ms(seconds: Sequence[float], percent: int) -> float:

@@ -70,9 +70,13 @@ class LoggedModel:
 
 
 def read_model(
-    folder: Path, examples: Path | None = None, states: Mapping[str, str] | None = None, *, python: bool = False,
+    folder: Path,
+    examples: Path | None = None,
+    states: Mapping[str, str] | None = None,
+    *,
+    python: bool = False,
     fallback: bool = False,
-) -> LoggedModel:  # fmt: skip
+) -> LoggedModel:
     """The contract of the MLflow model in `folder`. `examples` is where its input example is, if not there.
 
     `states` are the states that the spec names; None: they are looked for, in ONNX graphs. `python`: Python models are

@@ -13,9 +13,13 @@ from shiplift.runtime.records.tensor import TensorSpec
 
 
 def load_samples(
-    body: bytes, name: str, inputs: tuple[TensorSpec, ...], label: str, columns: tuple[str, ...] = (),
+    body: bytes,
+    name: str,
+    inputs: tuple[TensorSpec, ...],
+    label: str,
+    columns: tuple[str, ...] = (),
     limits: DataLimits = DATA_LIMITS,
-) -> tuple[Arrays, NDArray[Any] | None]:  # fmt: skip
+) -> tuple[Arrays, NDArray[Any] | None]:
     """The inputs by name, in the model's dtypes, and the labels (None if the file has none).
 
     `columns` names arrays that are neither: `load_columns` returns those.

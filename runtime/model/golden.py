@@ -56,9 +56,15 @@ def answer_golden(
 
 
 def _answer_texts(
-    models: list[dict[str, Any]], outputs: list[str], requests: Arrays, front: Path, out: Path,
-    lengths: dict[str, Any] | None, *, tensors: bool,
-) -> dict[str, Any]:  # fmt: skip
+    models: list[dict[str, Any]],
+    outputs: list[str],
+    requests: Arrays,
+    front: Path,
+    out: Path,
+    lengths: dict[str, Any] | None,
+    *,
+    tensors: bool,
+) -> dict[str, Any]:
     """Each text's answers, one by one; padding is proven with the tokens of the longest."""
     around, _ = load_front(front)
     samples = around.samples(requests)
@@ -74,9 +80,7 @@ def _answer_texts(
     return {"answered": len(models), "padding": proofs}
 
 
-def _text_proof(
-    running: Any, around: Any, samples: list[Any], index: int, lengths: dict[str, Any]
-) -> dict[str, Any]:  # fmt: skip
+def _text_proof(running: Any, around: Any, samples: list[Any], index: int, lengths: dict[str, Any]) -> dict[str, Any]:
     """The same for a text model: its tokenizer knows what fills up; `lengths` of the tokens are kept for tuning."""
     tokens = around.encode(around.read(samples))
     longest = max(tokens, key=lambda encoding: len(encoding.ids))
@@ -96,7 +100,7 @@ def _proof(running: Any, example: Arrays, index: int, lengths: dict[str, Any] | 
     progress("proving that padding changes no answer")
     proven = padding.prove(
         running, example, lengths["pad"], lengths["buckets"], tolerance, every=bool(lengths["every"])
-    )  # fmt: skip
+    )
     return {str(index): proven.model_dump(mode="json")}
 
 

@@ -170,10 +170,12 @@ def answer(running: ort.InferenceSession, inputs: Mapping[str, NDArray[Any]], *,
     if step is None or step >= count:
         return dict(zip(names, running.run(names, feeds), strict=True))
     parts = (slice(at, at + step) for at in range(0, count, step))
-    return concatenate([
-        dict(zip(names, running.run(names, {name: array[part] for name, array in feeds.items()}), strict=True))
-        for part in parts
-    ])  # fmt: skip
+    return concatenate(
+        [
+            dict(zip(names, running.run(names, {name: array[part] for name, array in feeds.items()}), strict=True))
+            for part in parts
+        ]
+    )
 
 
 def takes_one_sample(running: Any) -> bool:

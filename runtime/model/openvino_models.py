@@ -87,9 +87,12 @@ def session(path: Path, outputs: Sequence[str], precision: Precision, *, threads
         raise QuantizeFailed(f"OpenVINO can't read the model: {_reason(error)}", do=_LEAVE_OUT) from error
     _require_checked(model)
     settings = {
-        "INFERENCE_PRECISION_HINT": HINTS[precision], "NUM_STREAMS": "1", "INFERENCE_NUM_THREADS": str(threads),
-        "ENABLE_CPU_PINNING": False, "PERFORMANCE_HINT": "LATENCY",
-    }  # fmt: skip
+        "INFERENCE_PRECISION_HINT": HINTS[precision],
+        "NUM_STREAMS": "1",
+        "INFERENCE_NUM_THREADS": str(threads),
+        "ENABLE_CPU_PINNING": False,
+        "PERFORMANCE_HINT": "LATENCY",
+    }
     return OpenVinoSession(compiled=_compiled(core, model, settings), outputs=tuple(outputs))
 
 

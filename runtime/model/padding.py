@@ -24,7 +24,7 @@ class _Changed(Exception):
 
 def prove(
     running: Any, example: Arrays, pad: Mapping[str, float], buckets: Sequence[int], tolerance: float, *, every: bool
-) -> Padding:  # fmt: skip
+) -> Padding:
     """Which of the rising `buckets` a session's model may be padded to, and which of its outputs are then cut back.
 
     `example` has inputs by name, of shape (samples, length, ...) where `pad` has a value for them. Each bucket is asked
@@ -90,9 +90,13 @@ def _resized(array: Any, length: int) -> Any:
 
 
 def _check(
-    running: Any, samples: Sequence[tuple[int, Arrays]], pad: Mapping[str, float], bucket: int, tolerance: float,
+    running: Any,
+    samples: Sequence[tuple[int, Arrays]],
+    pad: Mapping[str, float],
+    bucket: int,
+    tolerance: float,
     cut: dict[str, bool],
-) -> None:  # fmt: skip
+) -> None:
     """Compares each sample's answer with that to the batch of all of them, padded; adds to `cut` what it learns."""
     batch = [padded(sample, pad, bucket) for _, sample in samples]
     together = _answer(running, {name: np.concatenate([entry[name] for entry in batch]) for name in batch[0]}, bucket)

@@ -57,9 +57,10 @@ def recorded(text: str) -> Arrivals:
     times -= times[0]
     gaps = np.diff(times)
     return Arrivals(
-        rate_per_s=len(gaps) / float(times[-1]), cv=min(20.0, float(gaps.std() / gaps.mean())),
+        rate_per_s=len(gaps) / float(times[-1]),
+        cv=min(20.0, float(gaps.std() / gaps.mean())),
         recorded_s=tuple(times.tolist()),
-    )  # fmt: skip
+    )
 
 
 _FORM = "Give a text file with one arrival time in seconds per line."

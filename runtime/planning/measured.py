@@ -39,9 +39,10 @@ def configurations_of(tuned: Tuned, report: LoadReport | None) -> tuple[Configur
 def configuration_under_load(load: MemberLoad, config: ServingConfig) -> Configuration:
     """A member as it was served in a load test of the whole pipeline: one batch size is known, and its mean time."""
     return Configuration(
-        threads=config.threads, max_batch=config.max_batch,
+        threads=config.threads,
+        max_batch=config.max_batch,
         batch_ms={round(min(max(load.batch, 1.0), config.max_batch), 2): load.compute_ms},
-    )  # fmt: skip
+    )
 
 
 def request_ms(report: LoadReport) -> float | None:
@@ -75,16 +76,19 @@ def _key(engine: Engine, precision: Precision, config: ServingConfig) -> Key:
     return engine, precision, config.threads, config.instances
 
 
-def _configuration(
-    key: Key, trials: list[Trial], served: Iterable[Point], sigma: float
-) -> Configuration:  # fmt: skip
+def _configuration(key: Key, trials: list[Trial], served: Iterable[Point], sigma: float) -> Configuration:
     engine, precision, threads, instances = key
     points = [*served, *(_point(trial.throughput_per_s, trial.compute_ms, trial.config) for trial in trials)]
     return Configuration(
-        engine=engine, precision=precision, threads=threads, instances=instances,
-        max_batch=max(trial.config.max_batch for trial in trials), batch_ms=dict(_rising(points)), spread=sigma,
+        engine=engine,
+        precision=precision,
+        threads=threads,
+        instances=instances,
+        max_batch=max(trial.config.max_batch for trial in trials),
+        batch_ms=dict(_rising(points)),
+        spread=sigma,
         memory_mb=max(trial.memory_mb for trial in trials),
-    )  # fmt: skip
+    )
 
 
 def _point(throughput_per_s: float, compute_ms: float, config: ServingConfig) -> Point:

@@ -83,9 +83,11 @@ def _of_way(grid: Grid, way: list[Configuration], rate: float, least: int) -> It
             fewest = 0
             for instances in range(1, max(configuration.most_instances for configuration in way) + 1):
                 option = MemberSettings(
-                    configuration=_measured_with(way, instances), max_batch=size, queue_delay_us=delay,
+                    configuration=_measured_with(way, instances),
+                    max_batch=size,
+                    queue_delay_us=delay,
                     instances=instances,
-                )  # fmt: skip
+                )
                 if option.rows_per_s * _BUSIEST < rate:
                     continue
                 fewest = fewest or instances
@@ -110,8 +112,11 @@ def _least_batch(problem: Problem, member: str) -> int:
     """The most rows that the member gets in one request: only a loop's are split."""
     steps = problem.spec.steps
     asked = max(
-        (max(problem.profiles.of(name).rows or {1: 1.0}) for name, step in steps.items()
-         if step.member == member and step.for_each is None),
+        (
+            max(problem.profiles.of(name).rows or {1: 1.0})
+            for name, step in steps.items()
+            if step.member == member and step.for_each is None
+        ),
         default=1,
-    )  # fmt: skip
+    )
     return max(asked, problem.least_batch.get(member, 1))

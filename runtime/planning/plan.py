@@ -108,9 +108,7 @@ def plan(problem: Problem, notes: tuple[str, ...] = ()) -> Plan:
 def _confirmed(problem: Problem) -> Confirmed:
     """Settings that hold the limit for other requests, too: if they don't, the search's limit is tightened."""
     graph, profiles = problem.graph, problem.profiles
-    scenario = draw_again(
-        problem.spec, graph, profiles, problem.arrivals, count=CONFIRMING, seed=problem.seed + 1
-    )  # fmt: skip
+    scenario = draw_again(problem.spec, graph, profiles, problem.arrivals, count=CONFIRMING, seed=problem.seed + 1)
     search, measured_ms = SettingsSearch(problem), math.inf
     for _ in range(_ROUNDS):
         settings = search.settings(search.cheapest())
@@ -122,9 +120,13 @@ def _confirmed(problem: Problem) -> Confirmed:
             if instances or workers:
                 outcome = simulate(graph, scenario, profiles, settings, instances=instances, workers=workers)
             return Confirmed(
-                settings=settings, workers=workers, instances=instances, scenario=scenario, outcome=outcome,
+                settings=settings,
+                workers=workers,
+                instances=instances,
+                scenario=scenario,
+                outcome=outcome,
                 simulations=search.simulations,
-            )  # fmt: skip
+            )
         search.tighten(max(0.7, _CLOSER * problem.limit_ms / measured_ms))
     raise NoPlan(
         f"settings that seemed to hold {problem.what} had {measured_ms + profiles.request_ms:.4g} ms with other "
@@ -145,8 +147,12 @@ def _workers(problem: Problem, scenario: Scenario, settings: dict[str, MemberSet
             problem.graph, scenario, problem.profiles, settings, workers=workers, limit_ms=problem.limit_ms
         ).percentile_ms(99)
 
-    return _fewest(problem, p99_ms, f"with {MOST_INSTANCES} Python steps at once, the most that its `workers` may be",
-                   "make its Python steps faster, or do less in them")  # fmt: skip
+    return _fewest(
+        problem,
+        p99_ms,
+        f"with {MOST_INSTANCES} Python steps at once, the most that its `workers` may be",
+        "make its Python steps faster, or do less in them",
+    )
 
 
 def _instances(problem: Problem, scenario: Scenario, settings: dict[str, MemberSettings], workers: int) -> int:
@@ -158,9 +164,14 @@ def _instances(problem: Problem, scenario: Scenario, settings: dict[str, MemberS
 
     def p99_ms(instances: int) -> float:
         return simulate(
-            problem.graph, scenario, problem.profiles, settings, instances=instances, workers=workers,
+            problem.graph,
+            scenario,
+            problem.profiles,
+            settings,
+            instances=instances,
+            workers=workers,
             limit_ms=problem.limit_ms,
-        ).percentile_ms(99)  # fmt: skip
+        ).percentile_ms(99)
 
     most = f"with {MOST_INSTANCES} requests in the pipeline at once, the most that its `instances` may be"
     return _fewest(problem, p99_ms, most, "make the graph static, so that it runs as an ensemble")
@@ -196,38 +207,51 @@ def _described(problem: Problem, confirmed: Confirmed, notes: tuple[str, ...]) -
     worst = worst_case(problem, confirmed.settings)
     own_mb = confirmed.instances * profiles.pipeline_mb + confirmed.workers * profiles.worker_mb
     return Plan(
-        pipeline=problem.spec.name, rate_per_s=problem.arrivals.rate_per_s, cv=problem.arrivals.cv,
-        limit_p99_ms=problem.p99_ms, p50_ms=outcome.percentile_ms(50) + request_ms,
+        pipeline=problem.spec.name,
+        rate_per_s=problem.arrivals.rate_per_s,
+        cv=problem.arrivals.cv,
+        limit_p99_ms=problem.p99_ms,
+        p50_ms=outcome.percentile_ms(50) + request_ms,
         p99_ms=outcome.percentile_ms(99) + request_ms,
         cores=sum(settings.cores for settings in confirmed.settings.values()) + confirmed.workers,
         memory_mb=sum(settings.memory_mb for settings in confirmed.settings.values()) + own_mb,
-        instances=confirmed.instances, workers=confirmed.workers,
+        instances=confirmed.instances,
+        workers=confirmed.workers,
         members=tuple(
             _member(name, settings, outcome, float(spent[graph.steps_of(name)].sum()))
             for name, settings in confirmed.settings.items()
         ),
         python=tuple(
             PlannedStep(
-                name=graph.steps[at], latency_share=float(spent[at]),
+                name=graph.steps[at],
+                latency_share=float(spent[at]),
                 busy_cores=outcome.python_s[at] / outcome.ended_s,
             )
             for at in graph.steps_of(PYTHON)
         ),
-        waiting_share=waiting, other_share=max(0.0, 1 - float(spent.sum()) - waiting),
+        waiting_share=waiting,
+        other_share=max(0.0, 1 - float(spent.sum()) - waiting),
         worst_case_cores=sum(settings.cores for settings in worst.values()) + confirmed.workers,
         worst_case_memory_mb=sum(settings.memory_mb for settings in worst.values()) + own_mb,
-        simulations=confirmed.simulations, seed=problem.seed, notes=notes,
-    )  # fmt: skip
+        simulations=confirmed.simulations,
+        seed=problem.seed,
+        notes=notes,
+    )
 
 
 def _member(name: str, settings: MemberSettings, outcome: SimulationOutcome, share: float) -> PlannedMember:
     load = outcome.loads[name]
     return PlannedMember(
-        name=name, engine=settings.configuration.engine, precision=settings.configuration.precision,
-        config=settings.serving, cores=settings.cores, memory_mb=settings.memory_mb,
+        name=name,
+        engine=settings.configuration.engine,
+        precision=settings.configuration.precision,
+        config=settings.serving,
+        cores=settings.cores,
+        memory_mb=settings.memory_mb,
         utilisation=load.busy_s / (settings.instances * outcome.ended_s),
-        mean_batch=load.rows / load.executions if load.executions else 0.0, latency_share=share,
-    )  # fmt: skip
+        mean_batch=load.rows / load.executions if load.executions else 0.0,
+        latency_share=share,
+    )
 
 
 def critical_s(graph: Graph, outcome: SimulationOutcome) -> Floats:

@@ -102,7 +102,7 @@ class Scenario:
 
 def draw(
     spec: PipelineSpec, graph: Graph, profiles: Profiles, arrivals: Arrivals, *, count: int, seed: int
-) -> Scenario:  # fmt: skip
+) -> Scenario:
     """Draws a scenario of `count` requests, or of all recorded ones."""
     times = arrivals.times(count, _stream(seed, "arrivals"))
     count = len(times)
@@ -122,7 +122,7 @@ def draw(
 
 def draw_again(
     spec: PipelineSpec, graph: Graph, profiles: Profiles, arrivals: Arrivals, *, count: int, seed: int
-) -> Scenario:  # fmt: skip
+) -> Scenario:
     """Draws a scenario of at least `count` requests: recorded ones come again and again, with other chances each time.
 
     A 99th percentile of a few thousand requests depends on which of them meet a condition: by 7 % for 2,400.

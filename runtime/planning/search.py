@@ -105,9 +105,12 @@ class SettingsSearch:
         if known is None or (whole and known.given_up):
             self.simulations += 1
             known = self._known[choice] = simulate(
-                self.problem.graph, self.scenario, self.problem.profiles, self.settings(choice),
+                self.problem.graph,
+                self.scenario,
+                self.problem.profiles,
+                self.settings(choice),
                 limit_ms=np.inf if whole else self.limit_ms,
-            )  # fmt: skip
+            )
         return known
 
     # --- options -----------------------------------------------------------------------------------------------------

@@ -21,9 +21,11 @@ class MemberSettings(Record):
     def serving(self) -> ServingConfig:
         """The same as a package's configuration."""
         return ServingConfig(
-            max_batch=self.max_batch, queue_delay_us=self.queue_delay_us, instances=self.instances,
+            max_batch=self.max_batch,
+            queue_delay_us=self.queue_delay_us,
+            instances=self.instances,
             threads=self.configuration.threads,
-        )  # fmt: skip
+        )
 
     @property
     def cores(self) -> float:

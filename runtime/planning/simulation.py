@@ -312,9 +312,12 @@ class _Simulation:
 
 def _station(settings: MemberSettings) -> _Station:
     return _Station(
-        idle=deque([-math.inf] * settings.instances), max_batch=settings.max_batch,
-        delay_s=settings.queue_delay_us / 1e6, seconds=settings.seconds, cold=Cold.of(settings.configuration.cold_ms),
-    )  # fmt: skip
+        idle=deque([-math.inf] * settings.instances),
+        max_batch=settings.max_batch,
+        delay_s=settings.queue_delay_us / 1e6,
+        seconds=settings.seconds,
+        cold=Cold.of(settings.configuration.cold_ms),
+    )
 
 
 def _python_s(graph: Graph, profiles: Profiles, step: int) -> float:

@@ -90,9 +90,13 @@ class Validation:
         rows = metrics.rows_of(metric, outputs, labels)
         score = metrics.score_of(metrics.METRICS[metric], rows)
         return Evaluation(
-            score=score.value, score_error=score.error, resamples=score.resamples, samples=len(labels),
-            relative_error=error, slices=self._slices(metric, rows),
-        )  # fmt: skip
+            score=score.value,
+            score_error=score.error,
+            resamples=score.resamples,
+            samples=len(labels),
+            relative_error=error,
+            slices=self._slices(metric, rows),
+        )
 
     def _against_reference(self, outputs: Arrays) -> tuple[float | None, str]:
         """How far answers to `asked` are off, and what is wrong with them."""

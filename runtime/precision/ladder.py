@@ -136,9 +136,14 @@ class Builder:
             asked, reference = ({name: array[rows] for name, array in each.items()} for each in (sent, outputs))
         validation = Validation(
             metric=task_metric(self.data, self.metric_file) if labels is not None else None,
-            metric_file=self.metric_file, asked=asked, reference=reference,
-            inputs=inputs, labels=labels, columns=columns, rows=rows,
-        )  # fmt: skip
+            metric_file=self.metric_file,
+            asked=asked,
+            reference=reference,
+            inputs=inputs,
+            labels=labels,
+            columns=columns,
+            rows=rows,
+        )
         return validation, validation.judge(outputs), picked, [*notes, *more]
 
     def _validation(self) -> tuple[Arrays | None, Any, Arrays, list[str]]:
@@ -188,7 +193,7 @@ class Builder:
             raise jpegs.no_images()
         yield from jpegs.scores(
             self._images(logged, self.text), qualities, validation, lambda feeds: answers(running, feeds)
-        )  # fmt: skip
+        )
 
     def _images(self, logged: Dataset, text: Text) -> jpegs.ValidationImages:
         inputs, _, own = self._logged(logged.file.read_bytes(), logged.name)
@@ -224,9 +229,14 @@ class Builder:
         return bf16_first(top, run, self._example(), validation, evaluation, self.settings)
 
     def _built(
-        self, jobs: list[rungs.Job], later: list[rungs.Job], validation: Validation, evaluation: Evaluation, *,
+        self,
+        jobs: list[rungs.Job],
+        later: list[rungs.Job],
+        validation: Validation,
+        evaluation: Evaluation,
+        *,
         search: bool,
-    ) -> list[rungs.Rung]:  # fmt: skip
+    ) -> list[rungs.Rung]:
         """The rungs of these jobs, and of those for `later` if none of the first is within the budget.
 
         Layers are left in float only where no other 8-bit graph is within it, and only with `search`: finding the
@@ -244,8 +254,9 @@ class Builder:
             accurate = {rung.kind for rung in built if within(rung)}
             again = [
                 by_kind[rung.kind].model_copy(update={"improved": rung})
-                for rung in built if rung.kind in kinds and rungs.worth_improving(rung, accurate)
-            ]  # fmt: skip
+                for rung in built
+                if rung.kind in kinds and rungs.worth_improving(rung, accurate)
+            ]
             better = {rung.kind: rung for rung in rungs.build_all(again, memory_mb=self.memory_mb)}
             built = [_added(rung, better[rung.kind]) if rung.kind in better else rung for rung in built]
         return built
@@ -265,11 +276,20 @@ class Builder:
             folder.mkdir()
             jobs.append(
                 rungs.Job(
-                    kind=kind, model=str(self.model), folder=str(folder), arrays=str(arrays), signature=self.signature,
-                    sensitivities=str(self.work / LAYERS), metric=validation.metric, base=evaluation,
-                    metric_file=self.metric_file, target=self.target, settings=self.settings, modelopt=self.modelopt,
+                    kind=kind,
+                    model=str(self.model),
+                    folder=str(folder),
+                    arrays=str(arrays),
+                    signature=self.signature,
+                    sensitivities=str(self.work / LAYERS),
+                    metric=validation.metric,
+                    base=evaluation,
+                    metric_file=self.metric_file,
+                    target=self.target,
+                    settings=self.settings,
+                    modelopt=self.modelopt,
                 )
-            )  # fmt: skip
+            )
         return jobs[: len(kinds)], jobs[len(kinds) :], notes
 
     def _without_need(
@@ -320,9 +340,11 @@ class Builder:
 
     def _run(self, file: Path, candidate: Built) -> timing.RunnableCandidate:
         return timing.RunnableCandidate(
-            file=file, outputs=tuple(spec.name for spec in self.signature.outputs), precision=candidate.precision,
+            file=file,
+            outputs=tuple(spec.name for spec in self.signature.outputs),
+            precision=candidate.precision,
             gpu=self.target.gpu,
-        )  # fmt: skip
+        )
 
     def _with_openvino(
         self,
@@ -372,9 +394,13 @@ class Builder:
         if candidate.folder == AS_EXPORTED:
             candidate = candidate.model_copy(update={"folder": self._relative(self.model)})
         tensorrt_plans.build_plan(
-            self.work / candidate.folder / "model.onnx", self.signature, self.target, self.work / TIMINGS, trt,
+            self.work / candidate.folder / "model.onnx",
+            self.signature,
+            self.target,
+            self.work / TIMINGS,
+            trt,
             built_on=self.built_on,
-        )  # fmt: skip
+        )
         return candidate
 
 

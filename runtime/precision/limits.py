@@ -10,6 +10,9 @@ def limits_of(settings: Quantization, task: str, policy: SitePolicy) -> SandboxL
     """The limits of a `task`, as its section of the spec sets them, and no more than the site's policy allows."""
     free, allowed = free_memory_mb(), min(settings.memory_mb, policy.memory_mb)
     return SandboxLimits(
-        memory_mb=min(allowed, free), timeout_s=min(settings.timeout_s, policy.timeout_s), task=task,
-        settings="quantization", all_memory=free < allowed,
-    )  # fmt: skip
+        memory_mb=min(allowed, free),
+        timeout_s=min(settings.timeout_s, policy.timeout_s),
+        task=task,
+        settings="quantization",
+        all_memory=free < allowed,
+    )

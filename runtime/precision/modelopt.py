@@ -24,20 +24,38 @@ def quantize_command(
 ) -> list[str]:
     """The command that writes a Q/DQ graph; float layers become FP16, inputs and outputs keep their types."""
     return [
-        python, "-m", "modelopt.onnx.quantization", f"--onnx_path={model}", f"--output_path={to}",
-        f"--quantize_mode={mode}", f"--calibration_method={METHODS[method]}",
-        f"--calibration_data_path={calibration}", "--calibration_eps", "cuda:0", "cpu",
-        "--high_precision_dtype=fp16", "--log_level=WARNING",
-    ]  # fmt: skip
+        python,
+        "-m",
+        "modelopt.onnx.quantization",
+        f"--onnx_path={model}",
+        f"--output_path={to}",
+        f"--quantize_mode={mode}",
+        f"--calibration_method={METHODS[method]}",
+        f"--calibration_data_path={calibration}",
+        "--calibration_eps",
+        "cuda:0",
+        "cpu",
+        "--high_precision_dtype=fp16",
+        "--log_level=WARNING",
+    ]
 
 
 def autocast_command(python: str, model: Path, to: Path, kind: Literal["fp16", "bf16"], samples: Path) -> list[str]:
     """The command that writes a mixed-precision graph, with sensitive nodes left in FP32."""
     return [
-        python, "-m", "modelopt.onnx.autocast", f"--onnx_path={model}", f"--output_path={to}",
-        f"--low_precision_type={kind}", f"--calibration_data={samples}", "--keep_io_types", "--providers", "cuda:0",
-        "cpu", "--log_level=WARNING",
-    ]  # fmt: skip
+        python,
+        "-m",
+        "modelopt.onnx.autocast",
+        f"--onnx_path={model}",
+        f"--output_path={to}",
+        f"--low_precision_type={kind}",
+        f"--calibration_data={samples}",
+        "--keep_io_types",
+        "--providers",
+        "cuda:0",
+        "cpu",
+        "--log_level=WARNING",
+    ]
 
 
 def write_samples(samples: Arrays, to: Path) -> Path:

@@ -40,7 +40,7 @@ class Bf16First:
 
 def bf16_first(
     top: Built, run: RunnableCandidate, inputs: Arrays, validation: Validation, base: Evaluation, settings: Quantization
-) -> Bf16First:  # fmt: skip
+) -> Bf16First:
     """Scores bf16 on OpenVINO against fp32, which is `top` with `run`, and times both on `inputs`."""
     candidate, bf16 = score("bf16", top, run, validation)
     if bf16 is None or over_budget(base, candidate.evaluation, validation.metric, settings):

@@ -35,14 +35,38 @@ _COUNTED = 1 << 19  # values of a tensor, for each run of some samples
 _WEIGHTS = "weights.bin"
 LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _RECURRENT_OR_ATTENTIVE = {
-    "Attention", "GRU", "LSTM", "LayerNormalization", "MultiHeadAttention", "RMSNormalization", "RNN",
-    "SimplifiedLayerNormalization", "SkipLayerNormalization",
-}  # fmt: skip
+    "Attention",
+    "GRU",
+    "LSTM",
+    "LayerNormalization",
+    "MultiHeadAttention",
+    "RMSNormalization",
+    "RNN",
+    "SimplifiedLayerNormalization",
+    "SkipLayerNormalization",
+}
 # Around convolutions, every operator with an 8-bit kernel stays in 8 bits; elsewhere only the products gain from it.
 _CONVOLUTIONAL = (
-    *LAYERS, "Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Mul",
-    "Pad", "Relu", "Reshape", "Resize", "Sigmoid", "Split", "Squeeze", "Transpose", "Unsqueeze",
-)  # fmt: skip
+    *LAYERS,
+    "Add",
+    "AveragePool",
+    "Clip",
+    "Concat",
+    "Flatten",
+    "GlobalAveragePool",
+    "LeakyRelu",
+    "MaxPool",
+    "Mul",
+    "Pad",
+    "Relu",
+    "Reshape",
+    "Resize",
+    "Sigmoid",
+    "Split",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -215,10 +215,15 @@ class _Arrays:
             return {key: as_input(array, specs[key]) if key in specs else array for key, array in members.items()}
 
         validation = Validation(
-            metric=job.metric, metric_file=job.metric_file, asked=group("asked"), reference=group("reference"),
+            metric=job.metric,
+            metric_file=job.metric_file,
+            asked=group("asked"),
+            reference=group("reference"),
             columns=group("column"),
-            inputs=group("validation") or None, labels=flat.get("label"), rows=flat.get("rows"),
-        )  # fmt: skip
+            inputs=group("validation") or None,
+            labels=flat.get("label"),
+            rows=flat.get("rows"),
+        )
         return cls(calibration=group("calibration"), validation=validation)
 
 
@@ -289,11 +294,13 @@ def _static(job: Job, arrays: _Arrays) -> Rung:
     ranges = quantization.ranges(prepared, arrays.calibration, form.op_types, job.settings, Path(job.folder))
     tried = {
         method: _rung(
-            job, arrays, quantization.quantize_static(prepared, file, form, _output_path(job, method, "model.onnx")),
+            job,
+            arrays,
+            quantization.quantize_static(prepared, file, form, _output_path(job, method, "model.onnx")),
             f"static {method}" + (", per channel" if form.per_channel else ""),
         )
         for method, file in ranges.items()
-    }  # fmt: skip
+    }
     return tried[closest(tried)]
 
 
@@ -375,8 +382,13 @@ def _output_path(job: Job, *parts: str) -> Path:
 
 
 _BUILDERS = {
-    "fp16": _half, "bf16": _half, "int8 static": _static, "int8 dynamic": _dynamic, "int8 nncf": _nncf, "fp8": _fp8
-}  # fmt: skip
+    "fp16": _half,
+    "bf16": _half,
+    "int8 static": _static,
+    "int8 dynamic": _dynamic,
+    "int8 nncf": _nncf,
+    "fp8": _fp8,
+}
 
 
 def main(job: Path) -> None:

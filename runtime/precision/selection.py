@@ -60,9 +60,12 @@ def _fastest_per_variant(fastest_first: list[C]) -> tuple[list[C], list[C]]:
 
 
 def _objection(
-    candidate: Candidate, base: Candidate, above: Candidate | None, metric: TaskMetricName | None,
+    candidate: Candidate,
+    base: Candidate,
+    above: Candidate | None,
+    metric: TaskMetricName | None,
     settings: Quantization,
-) -> str:  # fmt: skip
+) -> str:
     if reason := over_budget(base.evaluation, candidate.evaluation, metric, settings):
         return reason
     if above is not None and candidate.latency_ms >= above.latency_ms:

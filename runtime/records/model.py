@@ -10,16 +10,32 @@ from shiplift.runtime.records.base import Record, volatile
 
 # MLflow's flavors that are released; of several that a version has, the first of these counts.
 Flavor = Literal[
-    "onnx", "pytorch", "sklearn", "lightgbm", "xgboost", "catboost", "tensorflow", "keras", "transformers",
-    "sentence_transformers", "shiplift_pipeline", "python_function",
-]  # fmt: skip
+    "onnx",
+    "pytorch",
+    "sklearn",
+    "lightgbm",
+    "xgboost",
+    "catboost",
+    "tensorflow",
+    "keras",
+    "transformers",
+    "sentence_transformers",
+    "shiplift_pipeline",
+    "python_function",
+]
 PYTHON: Flavor = "python_function"  # every version has this one: it counts where there is no other
 PIPELINE: Flavor = "shiplift_pipeline"  # a pipeline of models, as `shiplift pipeline register` logs it
 # Those that can be served by their own code if their graph can't be exported: ONNX's graph is the model, and what takes
 # text answers through a front of ours.
 FALL_BACK: tuple[Flavor, ...] = (
-    "pytorch", "sklearn", "lightgbm", "xgboost", "catboost", "tensorflow", "keras",
-)  # fmt: skip
+    "pytorch",
+    "sklearn",
+    "lightgbm",
+    "xgboost",
+    "catboost",
+    "tensorflow",
+    "keras",
+)
 # `name[extra]==1.0,<2`: nothing that says where to fetch a package
 Requirement = Annotated[
     str,

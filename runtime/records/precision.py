@@ -14,9 +14,23 @@ TextEngine = Literal["vllm", "tensorrt-llm"]  # that continue texts on a GPU, fr
 TEXT_ENGINES: tuple[TextEngine, ...] = ("vllm", "tensorrt-llm")
 Engine = GraphEngine | TextEngine | Literal["python"]  # a Python model's own code computes
 Metric = Literal[
-    "accuracy", "f1", "exact_match", "roc_auc", "log_loss", "mae", "rmse", "r2", "mape", "cosine", "recall_at_10",
-    "ndcg_at_10", "mean_iou", "map", "wer", "cer",
-]  # fmt: skip
+    "accuracy",
+    "f1",
+    "exact_match",
+    "roc_auc",
+    "log_loss",
+    "mae",
+    "rmse",
+    "r2",
+    "mape",
+    "cosine",
+    "recall_at_10",
+    "ndcg_at_10",
+    "mean_iou",
+    "map",
+    "wer",
+    "cer",
+]
 JudgeBy = Literal["score", "interval"]  # what has to be within a limit: the score alone, or its whole interval
 
 
@@ -90,10 +104,15 @@ def scale_of(metric: TaskMetricName) -> Scale:
 
 
 ENGINE_NAMES: dict[Engine, str] = {
-    "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "onnxruntime-tensorrt": "TensorRT in ONNX Runtime",
-    "tensorrt": "TensorRT", "pytorch": "PyTorch", "python": "Python",
-    "vllm": "vLLM", "tensorrt-llm": "TensorRT-LLM",
-}  # fmt: skip
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "onnxruntime-tensorrt": "TensorRT in ONNX Runtime",
+    "tensorrt": "TensorRT",
+    "pytorch": "PyTorch",
+    "python": "Python",
+    "vllm": "vLLM",
+    "tensorrt-llm": "TensorRT-LLM",
+}
 
 
 class Variant(Record):
@@ -173,9 +192,13 @@ class Candidate(Variant):
     def evaluation(self) -> Evaluation:
         """How it did on the validation set."""
         return Evaluation(
-            score=self.score, score_error=self.score_error, resamples=self.resamples, samples=self.samples,
-            slices=self.slices, relative_error=self.relative_error,
-        )  # fmt: skip
+            score=self.score,
+            score_error=self.score_error,
+            resamples=self.resamples,
+            samples=self.samples,
+            slices=self.slices,
+            relative_error=self.relative_error,
+        )
 
 
 class JpegScore(Record):

@@ -63,8 +63,10 @@ class Outcome(StrEnum):
     def stage_outcome(self) -> Literal["ok", "refused", "inconclusive"]:
         """The outcome of a stage that ends with this verdict."""
         outcomes: dict[Outcome, Literal["ok", "refused", "inconclusive"]] = {
-            Outcome.PASS: "ok", Outcome.FAIL: "refused", Outcome.INCONCLUSIVE: "inconclusive"
-        }  # fmt: skip
+            Outcome.PASS: "ok",
+            Outcome.FAIL: "refused",
+            Outcome.INCONCLUSIVE: "inconclusive",
+        }
         return outcomes[self]
 
 

@@ -111,10 +111,14 @@ def lengths_sent(sent: Sequence[int], buckets: Buckets) -> LengthsSent | None:
     if not sent:
         return None
     return LengthsSent(
-        requests=len(sent), shortest=min(sent), median=median_low(sent), longest=max(sent), buckets=buckets,
+        requests=len(sent),
+        shortest=min(sent),
+        median=median_low(sent),
+        longest=max(sent),
+        buckets=buckets,
         padding_percent=round(padding_percent(sent, buckets), 1),
         one_length_percent=round(padding_percent(sent, (max(sent),)), 1),
-    )  # fmt: skip
+    )
 
 
 def _has_length(spec: TensorSpec) -> bool:

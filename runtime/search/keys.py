@@ -10,9 +10,13 @@ from shiplift.runtime.spec.target import Target
 
 
 def digest_of(
-    packages: Packages, load: Load, recorded: RecordedRequests, space: SearchSpace, latency_target: LatencyTarget,
+    packages: Packages,
+    load: Load,
+    recorded: RecordedRequests,
+    space: SearchSpace,
+    latency_target: LatencyTarget,
     hardware: list[object],
-) -> str:  # fmt: skip
+) -> str:
     """Everything that makes measurements comparable: the packages, how they are measured, and the hardware."""
     method = [load.protocol, load.seed, space.window_ms, space.max_concurrency, latency_target.p99_ms, space.memory_mb]
     sent = [load.batch, [shape.model_dump() for shape in load.shapes], recorded.file.sha256 if recorded.file else ""]

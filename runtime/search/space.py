@@ -91,9 +91,12 @@ class Space:
 
 
 def space_of(
-    packages: tuple[Package, ...], search_space: SearchSpace, serving: Serving, cores: int,
+    packages: tuple[Package, ...],
+    search_space: SearchSpace,
+    serving: Serving,
+    cores: int,
     lengths: Sequence[int] = (),
-) -> Space:  # fmt: skip
+) -> Space:
     """The space on a server with this many cores; a queue policy has at least the instances that it needs.
 
     `lengths` are those of the requests, if they have any. A pipeline has one configuration: its members were tuned when
@@ -103,9 +106,12 @@ def space_of(
         (package,) = packages
         config = package.config
         return Space(
-            packages=packages, max_batch=(config.max_batch,), queue_delay_us=(config.queue_delay_us,),
-            placements=((config.instances, config.threads),), cores=cores,
-        )  # fmt: skip
+            packages=packages,
+            max_batch=(config.max_batch,),
+            queue_delay_us=(config.queue_delay_us,),
+            placements=((config.instances, config.threads),),
+            cores=cores,
+        )
     least = least_instances(serving, packages[0].server)
     placements = {
         (max(instances, least), threads)
@@ -159,7 +165,7 @@ def batches(space: SearchSpace, serving: Serving, signature: Signature) -> tuple
 
 def first_config(
     space: SearchSpace, serving: Serving, server: ServerKind, signature: Signature, engine: Engine = "onnxruntime"
-) -> ServingConfig:  # fmt: skip
+) -> ServingConfig:
     """Where Triton's documentation says to start: dynamic batching without delay, the fewest instances and threads."""
     sizes = batches(space, serving, signature)
     return ServingConfig(

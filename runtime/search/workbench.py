@@ -44,9 +44,14 @@ class Workbench:
 
 @contextmanager
 def open_workbench(
-    site: Site, packages: Packages, serving: Serving, space: SearchSpace, load: Load, make: requests.Make,
+    site: Site,
+    packages: Packages,
+    serving: Serving,
+    space: SearchSpace,
+    load: Load,
+    make: requests.Make,
     recorded_requests: RecordedRequests = RecordedRequests(),  # noqa: B008 - frozen
-) -> Iterator[Workbench]:  # fmt: skip
+) -> Iterator[Workbench]:
     """Starts a bench for the packages and writes the requests to send; both last as long as the context.
 
     `make` makes the requests, unless there are recorded ones.
@@ -72,7 +77,7 @@ def open_workbench(
             lengths = requests.lengths(first, golden, load)
         yield Workbench(
             bench=bench, generator=generator, requests=file, work=work, space=space, load=load, lengths=lengths
-        )  # fmt: skip
+        )
 
 
 def measure_point(workbench: Workbench, search: Search, point: Point, window_ms: int) -> Trial:
@@ -95,15 +100,21 @@ def measure_point(workbench: Workbench, search: Search, point: Point, window_ms:
             concurrency //= 2
     except (ServerFailed, MeasurementFailed) as error:
         return Trial(
-            engine=point.package.engine, precision=point.package.precision, config=config, concurrency=concurrency,
-            throughput_per_s=0, p50_ms=0, p99_ms=0, memory_mb=0, within_slo=False, error=error.what,
+            engine=point.package.engine,
+            precision=point.package.precision,
+            config=config,
+            concurrency=concurrency,
+            throughput_per_s=0,
+            p50_ms=0,
+            p99_ms=0,
+            memory_mb=0,
+            within_slo=False,
+            error=error.what,
             window_ms=window_ms,
-        )  # fmt: skip
+        )
 
 
-def _trial(
-    workbench: Workbench, goal: Goal, point: Point, model: str, concurrency: int, window_ms: int
-) -> Trial:  # fmt: skip
+def _trial(workbench: Workbench, goal: Goal, point: Point, model: str, concurrency: int, window_ms: int) -> Trial:
     load = workbench.load
     target = LoadTarget(
         model=model,

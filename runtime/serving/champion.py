@@ -90,9 +90,7 @@ def restore_aliases(now: ChampionState, registry: Registry, place: Production) -
     an alias named says why it no longer does. An alias of a version that was deleted is removed.
     """
     last = now.promotion
-    if last and not now.unfinished and place.declare(
-        last.package, last.replicas, last.capacity, last.others
-    ):  # fmt: skip
+    if last and not now.unfinished and place.declare(last.package, last.replicas, last.capacity, last.others):
         progress(f"production was told again to serve version {now.champion}")
     moved = []
     for drift in now.drift:

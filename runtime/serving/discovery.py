@@ -81,10 +81,15 @@ class PublishedModel(Record):
         if address is None:
             return None
         return ServedModel(
-            model=self.model, name=serving_name(self.model), version=self.version, grpc=address.grpc,
-            http=address.http, host="" if inside else self.host, secure=self.secure and not inside,
+            model=self.model,
+            name=serving_name(self.model),
+            version=self.version,
+            grpc=address.grpc,
+            http=address.http,
+            host="" if inside else self.host,
+            secure=self.secure and not inside,
             signature=self.signature,
-        )  # fmt: skip
+        )
 
 
 def inside_of(model: str, namespace: str) -> Endpoint:
@@ -106,6 +111,10 @@ def by_dns(model: str, namespace: str) -> ServedModel:
         server = TritonHttpClient(http)
         versions = server.versions(name)
         return ServedModel(
-            model=model, name=name, version=max(versions, default=0), grpc=address.grpc, http=address.http,
+            model=model,
+            name=name,
+            version=max(versions, default=0),
+            grpc=address.grpc,
+            http=address.http,
             signature=server.signature(name),
-        )  # fmt: skip
+        )

@@ -36,7 +36,7 @@ class Production(Protocol):
 
     def move(
         self, package: Package, rollout: Rollout, capacity: Capacity | None = None, others: Sequence[Beside] = ()
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Makes this package answer every request under its name; `capacity` is what one replica of it can take.
 
         `others` are the packages of other targets, which share the requests where the place has nodes for them.
@@ -52,7 +52,7 @@ class Production(Protocol):
 
     def declare(
         self, package: Package, replicas: int, capacity: Capacity | None = None, others: Sequence[Beside] = ()
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Says that a model's champion should serve, if production has no word of the model; returns whether it did."""
 
 

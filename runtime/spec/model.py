@@ -78,9 +78,7 @@ class OwnMetric(Section):
         return self.python
 
 
-MetricOrOwn = Annotated[
-    Annotated[OwnMetric, Tag("in full")] | Annotated[Metric, Tag("by name")], Discriminator(form)
-]  # fmt: skip
+MetricOrOwn = Annotated[Annotated[OwnMetric, Tag("in full")] | Annotated[Metric, Tag("by name")], Discriminator(form)]
 
 
 class Data(Section):

@@ -33,12 +33,21 @@ _MEMORY = Unit(
     name="MiB",
     kind="a size",
     others={
-        "B": 2**-20, "KiB": 2**-10, "MiB": 1, "GiB": 2**10, "TiB": 2**20, "kB": 1e3 / 2**20, "MB": 1e6 / 2**20,
+        "B": 2**-20,
+        "KiB": 2**-10,
+        "MiB": 1,
+        "GiB": 2**10,
+        "TiB": 2**20,
+        "kB": 1e3 / 2**20,
+        "MB": 1e6 / 2**20,
         "GB": 1e9 / 2**20,
     },
-)  # fmt: skip
-_PER_S = {f"{noun}/{per}": 1 / s for noun in ("", "1", "infer", "inferences", "requests", "req")
-          for per, s in (("s", 1), ("min", 60), ("h", 3600))}  # fmt: skip
+)
+_PER_S = {
+    f"{noun}/{per}": 1 / s
+    for noun in ("", "1", "infer", "inferences", "requests", "req")
+    for per, s in (("s", 1), ("min", 60), ("h", 3600))
+}
 _RATE = Unit(name="inferences/s", kind="a rate", others=_PER_S)
 _TOKENS = Unit(name="tokens/s", kind="a rate of tokens", others={"tokens/s": 1, "tokens/min": 1 / 60, "/s": 1})
 _PERCENT = Unit(name="%", kind="a percentage", others={"%": 1, "percent": 1})

@@ -14,10 +14,24 @@ PRELOAD = ("onnxruntime.quantization", "onnxruntime.transformers.float16")
 
 
 def build_precisions(  # noqa: PLR0913 - an entry takes JSON by name
-    *, model: str, reference: str, work: str, validation: list[str] | None, calibration: list[str] | None,
-    signature: dict[str, Any], target: dict[str, Any], data: dict[str, Any], settings: dict[str, Any], memory_mb: int,
-    modelopt: str, built_on: str, unpacked_mb: int, samples: int, text: dict[str, Any] | None, metric: str,
-) -> dict[str, Any]:  # fmt: skip
+    *,
+    model: str,
+    reference: str,
+    work: str,
+    validation: list[str] | None,
+    calibration: list[str] | None,
+    signature: dict[str, Any],
+    target: dict[str, Any],
+    data: dict[str, Any],
+    settings: dict[str, Any],
+    memory_mb: int,
+    modelopt: str,
+    built_on: str,
+    unpacked_mb: int,
+    samples: int,
+    text: dict[str, Any] | None,
+    metric: str,
+) -> dict[str, Any]:
     """Builds the ladder of a target; returns a `Ladder` as JSON. A sandbox entry.
 
     `validation` and `calibration` are a file and its logged name, which
@@ -33,12 +47,22 @@ def build_precisions(  # noqa: PLR0913 - an entry takes JSON by name
     wanted = Target.model_validate(target)
     require_operators(Path(model), wanted)
     builder = Builder(
-        model=Path(model), reference=Path(reference), work=Path(work), signature=Signature.model_validate(signature),
-        target=wanted, data=Data.model_validate(data), settings=Quantization.model_validate(settings),
-        memory_mb=memory_mb, validation=_dataset(validation), calibration=_dataset(calibration), modelopt=modelopt,
-        built_on=built_on, metric_file=metric, text=_text(text),
+        model=Path(model),
+        reference=Path(reference),
+        work=Path(work),
+        signature=Signature.model_validate(signature),
+        target=wanted,
+        data=Data.model_validate(data),
+        settings=Quantization.model_validate(settings),
+        memory_mb=memory_mb,
+        validation=_dataset(validation),
+        calibration=_dataset(calibration),
+        modelopt=modelopt,
+        built_on=built_on,
+        metric_file=metric,
+        text=_text(text),
         limits=DataLimits(unpacked_bytes=unpacked_mb << 20, samples=samples),
-    )  # fmt: skip
+    )
     return builder.build().model_dump(mode="json")
 
 

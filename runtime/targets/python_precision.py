@@ -55,10 +55,22 @@ class PythonSession:
 
 
 def score_python(  # noqa: PLR0913 - an entry takes JSON by name
-    *, code: str, environment: str, model: str, read: list[str], reference: str, signature: dict[str, Any],
-    validation: list[str] | None, metric: str, data: dict[str, Any], memory_mb: int, limit_s: float,
-    allow_without: list[str], unpacked_mb: int, samples: int,
-) -> dict[str, Any]:  # fmt: skip
+    *,
+    code: str,
+    environment: str,
+    model: str,
+    read: list[str],
+    reference: str,
+    signature: dict[str, Any],
+    validation: list[str] | None,
+    metric: str,
+    data: dict[str, Any],
+    memory_mb: int,
+    limit_s: float,
+    allow_without: list[str],
+    unpacked_mb: int,
+    samples: int,
+) -> dict[str, Any]:
     """Scores and times a Python model; returns a `Ladder` as JSON, with one candidate. A sandbox entry.
 
     `metric` is the file of the author's own metric, or empty.
@@ -89,11 +101,19 @@ def score_python(  # noqa: PLR0913 - an entry takes JSON by name
         ).evaluate(session)
         latency_ms = _latency_ms(session, batch_of(example, 1))
     candidate = Built(
-        engine="python", precision="fp32", method="as logged", folder=AS_EXPORTED, score=evaluation.score,
-        score_error=evaluation.score_error, resamples=evaluation.resamples, samples=evaluation.samples,
-        slices=evaluation.slices, relative_error=evaluation.relative_error, latency_ms=latency_ms,
+        engine="python",
+        precision="fp32",
+        method="as logged",
+        folder=AS_EXPORTED,
+        score=evaluation.score,
+        score_error=evaluation.score_error,
+        resamples=evaluation.resamples,
+        samples=evaluation.samples,
+        slices=evaluation.slices,
+        relative_error=evaluation.relative_error,
+        latency_ms=latency_ms,
         dropped=evaluation.problem,
-    )  # fmt: skip
+    )
     return Ladder(metric=scored_by, candidates=(candidate,), notes=tuple(notes)).model_dump(mode="json")
 
 

@@ -21,10 +21,14 @@ import shiplift
 
 def graph_of(weights: np.ndarray, bias: np.ndarray) -> object:
     """The graph: float32 `image` (batch, 64) in, probabilities `scores` (batch, 10) out. It is its own contract."""
-    shapes = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])
-              for name, size in (("image", len(weights)), ("scores", len(bias)))}  # fmt: skip
-    nodes = [helper.make_node("Gemm", ["image", "weights", "bias"], ["logits"]),
-             helper.make_node("Softmax", ["logits"], ["scores"])]  # fmt: skip
+    shapes = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])
+        for name, size in (("image", len(weights)), ("scores", len(bias)))
+    }
+    nodes = [
+        helper.make_node("Gemm", ["image", "weights", "bias"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["scores"]),
+    ]
     constants = [numpy_helper.from_array(weights, "weights"), numpy_helper.from_array(bias, "bias")]
     graph = helper.make_graph(nodes, "digits", [shapes["image"]], [shapes["scores"]], constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)

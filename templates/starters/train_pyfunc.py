@@ -55,10 +55,13 @@ def main() -> None:
         if arguments.spec.is_file():
             mlflow.log_text(arguments.spec.read_text(), "shiplift/shiplift.yaml")
         logged = mlflow.pyfunc.log_model(
-            name="model", python_model=model, input_example=valid_x[:8],
-            signature=infer_signature(valid_x[:8], answers[:8]), pip_requirements=[f"numpy=={np.__version__}"],
+            name="model",
+            python_model=model,
+            input_example=valid_x[:8],
+            signature=infer_signature(valid_x[:8], answers[:8]),
+            pip_requirements=[f"numpy=={np.__version__}"],
             registered_model_name=arguments.name,
-        )  # fmt: skip
+        )
     version = f"{arguments.name}/{logged.registered_model_version}"
     print(f"registered {version} in {mlflow.get_tracking_uri()}; next:")
     print(f"  shiplift status {arguments.name} --watch")

@@ -43,9 +43,12 @@ def main() -> None:
         if arguments.spec.is_file():
             mlflow.log_text(arguments.spec.read_text(), "shiplift/shiplift.yaml")
         logged = mlflow.sklearn.log_model(
-            model, name="model", input_example=example, signature=infer_signature(example, model.predict(example)),
+            model,
+            name="model",
+            input_example=example,
+            signature=infer_signature(example, model.predict(example)),
             registered_model_name=arguments.name,
-        )  # fmt: skip
+        )
     version = f"{arguments.name}/{logged.registered_model_version}"
     print(f"registered {version} in {mlflow.get_tracking_uri()}; next:")
     print(f"  shiplift status {arguments.name} --watch")

@@ -23,9 +23,16 @@ def build() -> torch.nn.Module:
     """A CNN for 8 x 8 grayscale images: float32 (batch, 1, 8, 8) in, logits (batch, 10) out."""
     nn = torch.nn
     return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(64 * 16, 64), nn.ReLU(), nn.Linear(64, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 16, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
 
 
 def train(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, epochs: int) -> None:
@@ -72,9 +79,12 @@ def main() -> None:
             mlflow.log_text(arguments.spec.read_text(), "shiplift/shiplift.yaml")
         example = valid_x[:8]
         logged = mlflow.pytorch.log_model(
-            model, name="model", input_example=example, signature=infer_signature(example, logits[:8]),
+            model,
+            name="model",
+            input_example=example,
+            signature=infer_signature(example, logits[:8]),
             registered_model_name=arguments.name,
-        )  # fmt: skip
+        )
     version = f"{arguments.name}/{logged.registered_model_version}"
     print(f"registered {version} in {mlflow.get_tracking_uri()}; next:")
     print(f"  shiplift status {arguments.name} --watch")

@@ -58,10 +58,15 @@ def train(texts: list[str], labels: list[int], epochs: int = 6) -> transformers.
     torch.manual_seed(0)
     tokenizer = tokenizer_of(texts)
     config = transformers.BertConfig(
-        vocab_size=len(tokenizer), hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
-        max_position_embeddings=64, id2label=dict(enumerate(LABELS)),
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=64,
+        id2label=dict(enumerate(LABELS)),
         label2id={name: at for at, name in enumerate(LABELS)},
-    )  # fmt: skip
+    )
     model = transformers.BertForSequenceClassification(config)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     encoded, wanted = tokenizer(texts, padding=True, return_tensors="pt"), torch.tensor(labels)
@@ -94,9 +99,12 @@ def main() -> None:
         if arguments.spec.is_file():
             mlflow.log_text(arguments.spec.read_text(), "shiplift/shiplift.yaml")
         logged = mlflow.transformers.log_model(
-            judge, name="model", input_example=texts[:2], registered_model_name=arguments.name,
+            judge,
+            name="model",
+            input_example=texts[:2],
+            registered_model_name=arguments.name,
             pip_requirements=[f"{package.__name__}=={package.__version__}" for package in (torch, transformers)],
-        )  # fmt: skip
+        )
     version = f"{arguments.name}/{logged.registered_model_version}"
     print(f"registered {version} in {mlflow.get_tracking_uri()}; next:")
     print(f"  shiplift status {arguments.name} --watch")

@@ -71,9 +71,14 @@ class Kube:
     def run(self, *arguments: str, stdin: str = "", check: bool = True) -> "subprocess.CompletedProcess[str]":
         """Runs kubectl; with `check=False`, a failure is only in the exit code and stderr."""
         done = subprocess.run(
-            ["kubectl", "--request-timeout=30s", *arguments], input=stdin, capture_output=True, text=True, check=False,
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)}, timeout=200,
-        )  # fmt: skip
+            ["kubectl", "--request-timeout=30s", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            timeout=200,
+        )
         assert not check or done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
         return done
 
@@ -97,9 +102,13 @@ class Kube:
         """Runs the `shiplift` command of this working tree."""
         done = subprocess.run(
             [sys.executable, "-m", "shiplift.pipelines.commands.app", *arguments],
-            capture_output=True, text=True, check=False, cwd=ROOT,
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)}, timeout=400,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=ROOT,
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            timeout=400,
+        )
         assert not check or done.returncode == 0, done.stderr
         return done
 
@@ -177,9 +186,10 @@ class Lab:
     def workflows(self, model: str = "") -> list[Any]:
         """The Workflows in the namespace, oldest first."""
         workflows = [
-            workflow for workflow in self.kube.get("workflow", self.namespace)
+            workflow
+            for workflow in self.kube.get("workflow", self.namespace)
             if not model or f"-{model}-" in f"-{workflow['metadata']['name']}-"
-        ]  # fmt: skip
+        ]
         return sorted(workflows, key=lambda workflow: str(workflow["metadata"]["creationTimestamp"]))
 
 
@@ -232,11 +242,12 @@ def stage_runs(workflow: Any) -> dict[str, Any]:
     nodes = sorted(workflow["status"]["nodes"].values(), key=lambda node: str(node.get("startedAt")))
     runs = [
         run
-        for node in nodes if node["type"] == "Pod"
+        for node in nodes
+        if node["type"] == "Pod"
         for parameter in (node.get("outputs") or {}).get("parameters", [])
         if parameter["name"] == "stage_runs" and parameter.get("value")
         for run in json.loads(parameter["value"])["runs"]
-    ]  # fmt: skip
+    ]
     return {run["name"]: run for run in runs}
 
 

@@ -82,8 +82,11 @@ def test_a_long_list_comes_in_pages(client: KubernetesClient) -> None:
 def test_kinds_that_the_table_lacks_are_discovered(client: KubernetesClient, namespace: str) -> None:
     limits = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "x"}, "spec": {"limits": []}}
     priority = {
-        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": namespace}, "value": 7,
-    }  # fmt: skip
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": namespace},
+        "value": 7,
+    }
     for body in (limits, priority):
         client.apply(body)
         there = client.get(*client.locate(body))

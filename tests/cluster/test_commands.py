@@ -99,8 +99,11 @@ def test_logs_are_those_of_stages_and_of_parts(lab: Lab, shiplift: Shiplift, ver
     shiplift("rerun", f"{MODEL}/{version}")
     with subprocess.Popen(
         [*COMMAND, *shiplift.arguments("logs", f"{MODEL}/{version}", "-f")],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as following:  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as following:
         ended(lab, workflow_of(lab, MODEL, version))
         out, err = following.communicate(timeout=60)  # it ends with the release
     assert following.returncode == 0, err
@@ -114,9 +117,20 @@ def test_logs_are_those_of_stages_and_of_parts(lab: Lab, shiplift: Shiplift, ver
 
 
 STAGES = {
-    "admit", "find_champion", "find_targets", "export", "quantize/local-cpu", "package/local-cpu", "tune/local-cpu",
-    "package", "deploy", "load_test", "gate", "promote", "conclude",
-}  # fmt: skip
+    "admit",
+    "find_champion",
+    "find_targets",
+    "export",
+    "quantize/local-cpu",
+    "package/local-cpu",
+    "tune/local-cpu",
+    "package",
+    "deploy",
+    "load_test",
+    "gate",
+    "promote",
+    "conclude",
+}
 
 
 @pytest.mark.slow
@@ -126,8 +140,10 @@ def test_a_followed_log_shows_lines_while_a_stage_still_writes(lab: Lab, shiplif
     name = workflow_of(lab, MODEL, newest)
     with subprocess.Popen(
         [*COMMAND, *shiplift.arguments("logs", name, "-f")],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True,
-    ) as following:  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as following:
         assert following.stdout is not None
         first = following.stdout.readline()
         assert first.split()[0] in STAGES

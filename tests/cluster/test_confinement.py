@@ -40,9 +40,14 @@ def test_a_sandbox_in_a_restricted_pod_holds(kube: Kube, name: str) -> None:
     assert went["files"][0] == went["files"][1]
     assert not went["heard"]
     assert went["isolation"] | {"memory_limit_mb": 0, "timeout_s": 0} == {
-        "network": "seccomp", "processes": "none", "mounts": "none", "files": "landlock", "calls": "seccomp",
-        "memory_limit_mb": 0, "timeout_s": 0,
-    }  # fmt: skip
+        "network": "seccomp",
+        "processes": "none",
+        "mounts": "none",
+        "files": "landlock",
+        "calls": "seccomp",
+        "memory_limit_mb": 0,
+        "timeout_s": 0,
+    }
     assert went["uid"] != 0
 
 
@@ -52,11 +57,16 @@ def pod(name: str) -> dict[str, object]:
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "securityContext": {
-            "runAsNonRoot": True, "runAsUser": 10001, "runAsGroup": 10001, "seccompProfile": {"type": "RuntimeDefault"},
+            "runAsNonRoot": True,
+            "runAsUser": 10001,
+            "runAsGroup": 10001,
+            "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [
             {
-                "name": "attacks", "image": IMAGE, "securityContext": restricted,
+                "name": "attacks",
+                "image": IMAGE,
+                "securityContext": restricted,
                 "env": [{"name": "ATTACKED_WITHOUT", "value": "namespaces"}],  # as the values file accepts
                 "command": ["sh", "-c", "mkdir /tmp/attacked && exec python /attacks/attacks.py /tmp/attacked"],
                 "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, {"name": "code", "mountPath": "/attacks"}],
@@ -64,4 +74,4 @@ def pod(name: str) -> dict[str, object]:
             }
         ],
         "volumes": [{"name": "tmp", "emptyDir": {}}, {"name": "code", "configMap": {"name": name}}],
-    }  # fmt: skip
+    }

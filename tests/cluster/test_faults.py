@@ -60,9 +60,8 @@ def pods(lab: Lab) -> list[Any]:
     """The pods that serve, without those that are ending."""
     selector = f"shiplift.dev/package={service(lab)['spec']['revision']}"
     return [
-        pod for pod in lab.kube.get("pod", lab.serving, selector=selector)
-        if "deletionTimestamp" not in pod["metadata"]
-    ]  # fmt: skip
+        pod for pod in lab.kube.get("pod", lab.serving, selector=selector) if "deletionTimestamp" not in pod["metadata"]
+    ]
 
 
 def name_of(pod: Any) -> str:
@@ -79,9 +78,10 @@ def starts(lab: Lab) -> dict[str, int]:
 
 def ready(lab: Lab) -> list[Any]:
     return [
-        pod for pod in pods(lab)
+        pod
+        for pod in pods(lab)
         if any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))
-    ]  # fmt: skip
+    ]
 
 
 def settle(lab: Lab, replicas: int, seconds: float = 150) -> None:
@@ -148,9 +148,10 @@ def probed(lab: Lab) -> Iterator[Prober]:
             status = body["status"]
             conditions = {each["type"]: each for each in status["conditions"]}
             taking_over = (
-                status["revision"] != body["spec"]["revision"] or status["weight"] < 100
+                status["revision"] != body["spec"]["revision"]
+                or status["weight"] < 100
                 or conditions["Ready"]["reason"] in _ROLLOUT
-            )  # fmt: skip
+            )
             condition = conditions["Available" if taking_over else "Ready"]
             return "" if condition["status"] == "True" else f"{condition['reason']}: {condition['message']}"
 
@@ -225,10 +226,14 @@ def test_a_killed_operator_acts_again_within_seconds(lab: Lab, model: str) -> No
     selector = "app.kubernetes.io/name=operator"
     (pod,) = lab.kube.get("pod", lab.namespace, selector=selector)
     lab.kube("-n", lab.namespace, "delete", "pod", name_of(pod), "--grace-period=0", "--force")
-    until(lambda: any(
-        each["status"].get("containerStatuses", [{}])[0].get("ready")
-        for each in lab.kube.get("pod", lab.namespace, selector=selector) if name_of(each) != name_of(pod)
-    ), seconds=60)  # fmt: skip
+    until(
+        lambda: any(
+            each["status"].get("containerStatuses", [{}])[0].get("ready")
+            for each in lab.kube.get("pod", lab.namespace, selector=selector)
+            if name_of(each) != name_of(pod)
+        ),
+        seconds=60,
+    )
     began = time.monotonic()
     lab.kube("-n", lab.serving, "delete", "httproute", MODEL)
     until(lambda: lab.kube.exists("httproute", lab.serving, MODEL), seconds=40)
@@ -244,10 +249,14 @@ def test_an_operator_that_starts_while_the_registry_is_away_tells_at_once_what_r
     selector, began = "app.kubernetes.io/name=operator", time.monotonic()
     with scaled(lab.kube, lab.namespace, "mlflow", 0):
         lab.kube("-n", lab.namespace, "delete", "pod", "-l", selector, "--grace-period=0", "--force")
-        until(lambda: [
-            pod for pod in lab.kube.get("pod", lab.namespace, selector=selector)
-            if pod["status"].get("containerStatuses", [{}])[0].get("ready")
-        ], seconds=60)  # fmt: skip
+        until(
+            lambda: [
+                pod
+                for pod in lab.kube.get("pod", lab.namespace, selector=selector)
+                if pod["status"].get("containerStatuses", [{}])[0].get("ready")
+            ],
+            seconds=60,
+        )
         lab.kube("-n", lab.serving, "delete", "httproute", MODEL)
         until(lambda: lab.kube.exists("httproute", lab.serving, MODEL), seconds=40)
         settle(lab, 1)
@@ -290,9 +299,11 @@ def test_a_promotion_that_was_asked_for_while_the_operator_was_away(lab: Lab, mo
     name = service(lab)["spec"]["revision"]
     body = lab.kube.get("tritonrevision", lab.serving, name)
     copy = {
-        "apiVersion": body["apiVersion"], "kind": body["kind"], "spec": body["spec"],
+        "apiVersion": body["apiVersion"],
+        "kind": body["kind"],
+        "spec": body["spec"],
         "metadata": {"name": f"{MODEL}-copy", "namespace": lab.serving},
-    }  # fmt: skip
+    }
     with watched(lab, "operator away for a promotion and a rollback") as client:
         with scaled(lab.kube, lab.namespace, "operator", 0):
             lab.kube.apply(copy)
@@ -376,6 +387,11 @@ def test_over_all_of_these_faults_the_status_was_honest(model: str) -> None:
     (prober,) = watches
     seen = prober.seen()
     print(f"over all faults: {seen}\n{prober.log()}")
-    keep("all of these", watched_s=seen.watched_s, down_s=seen.down_s, ready_while_not_serving_percent=seen.percent[0],
-         not_ready_while_serving_percent=seen.percent[1])  # fmt: skip
+    keep(
+        "all of these",
+        watched_s=seen.watched_s,
+        down_s=seen.down_s,
+        ready_while_not_serving_percent=seen.percent[0],
+        not_ready_while_serving_percent=seen.percent[1],
+    )
     assert max(seen.percent) < _DISHONEST_PERCENT

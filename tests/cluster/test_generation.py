@@ -62,11 +62,11 @@ def test_openai_s_client_reaches_it_through_the_gateway(lab: Lab, released: Any,
             answer = client.completions.create(model=MODEL, prompt=prompt, max_tokens=12, temperature=0)
             assert answer.choices[0].text == continued(
                 released, released.tokenizer(prompt, return_tensors="pt").input_ids
-            )  # fmt: skip
+            )
             messages = [{"role": "user", "content": "ships carry"}]
             ids = released.tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, return_tensors="pt"
-            ).input_ids  # fmt: skip
+            ).input_ids
             asked = {"model": MODEL, "messages": messages, "max_tokens": 12, "temperature": 0}
             parts = list(client.chat.completions.create(**asked, stream=True))
             assert len(parts) > 3

@@ -58,9 +58,12 @@ class Host:
         secret = self.lab.kube.get("secret", self.lab.namespace, "shiplift-webhooks")["data"]["github"]
         mac = hmac.new(base64.b64decode(secret), body, hashlib.sha256).hexdigest()
         return httpx.post(
-            f"http://{self.lab.kube.service(self.lab.namespace, 'receiver')}/webhooks/github", content=body,
-            headers={"X-Hub-Signature-256": f"sha256={mac}", "X-GitHub-Event": "push"}, trust_env=False, timeout=30,
-        )  # fmt: skip
+            f"http://{self.lab.kube.service(self.lab.namespace, 'receiver')}/webhooks/github",
+            content=body,
+            headers={"X-Hub-Signature-256": f"sha256={mac}", "X-GitHub-Event": "push"},
+            trust_env=False,
+            timeout=30,
+        )
 
 
 @contextmanager
@@ -71,10 +74,20 @@ def serving_git(lab: Lab, folder: Path, **settings: Any) -> Iterator[Host]:
     host.folder.mkdir()
     host.git("init", "--quiet", "--initial-branch=main")
     daemon = start_child(
-        ["git", "-c", "safe.directory=*", "daemon", "--export-all", "--reuseaddr", f"--port={host.port}",
-         f"--base-path={folder}", str(folder)],
-        environment={"PATH": os.environ["PATH"], "HOME": str(folder)}, log=folder / "daemon.log",
-    )  # fmt: skip
+        [
+            "git",
+            "-c",
+            "safe.directory=*",
+            "daemon",
+            "--export-all",
+            "--reuseaddr",
+            f"--port={host.port}",
+            f"--base-path={folder}",
+            str(folder),
+        ],
+        environment={"PATH": os.environ["PATH"], "HOME": str(folder)},
+        log=folder / "daemon.log",
+    )
     values = small_values(lab.namespace, Path(lab.values.mlflow.storage.path), gateway=True)
     values["repositories"] = [{"name": NAME, "host": "github", "url": f"git://{address}:{host.port}/models"}]
     for name, section in settings.items():

@@ -38,26 +38,35 @@ def controller(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     folder = tmp_path_factory.mktemp("traefik")
     got = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), _TRAEFIK],
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     if got.returncode:
         pytest.skip(f"no ingress controller: {got.stderr[-300:]}")
     account: list[dict[str, Any]] = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": CLASS, "namespace": "default"}},
         {
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": CLASS},
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": CLASS},
             "rules": [{**rule, "verbs": ["get", "list", "watch"]} for rule in _READS],
         },
         {
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": CLASS},
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": CLASS},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": CLASS},
             "subjects": [{"kind": "ServiceAccount", "name": CLASS, "namespace": "default"}],
         },
         {
-            "apiVersion": "networking.k8s.io/v1", "kind": "IngressClass", "metadata": {"name": CLASS},
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "IngressClass",
+            "metadata": {"name": CLASS},
             "spec": {"controller": "k8s.io/ingress-nginx"},
         },
-    ]  # fmt: skip
+    ]
     lab.kube.apply(account)
     config = yaml.safe_load(lab.kube.kubeconfig.read_text())["clusters"][0]["cluster"]
     authority = folder / "ca.crt"
@@ -68,14 +77,22 @@ def controller(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     log = (folder / "traefik.log").open("w")
     process = subprocess.Popen(
         [
-            folder / "bin" / "traefik", f"--entrypoints.web.address=127.0.0.1:{port}",
-            provider, f"{provider}.endpoint={config['server']}", f"{provider}.token={token}",
-            f"{provider}.certauthfilepath={authority}", f"{provider}.ingressclass={CLASS}",
-            f"{provider}.ingressclassbyname", f"{provider}.httpentrypoint=web", "--log.level=INFO",
-            "--global.sendanonymoususage=false", "--global.checknewversion=false",
+            folder / "bin" / "traefik",
+            f"--entrypoints.web.address=127.0.0.1:{port}",
+            provider,
+            f"{provider}.endpoint={config['server']}",
+            f"{provider}.token={token}",
+            f"{provider}.certauthfilepath={authority}",
+            f"{provider}.ingressclass={CLASS}",
+            f"{provider}.ingressclassbyname",
+            f"{provider}.httpentrypoint=web",
+            "--log.level=INFO",
+            "--global.sendanonymoususage=false",
+            "--global.checknewversion=false",
         ],
-        stdout=log, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        stdout=log,
+        stderr=subprocess.STDOUT,
+    )
     try:
         yield f"127.0.0.1:{port}"
     finally:

@@ -78,20 +78,28 @@ class Place:
         )
         name = f"asks-{secrets.token_hex(4)}"
         pod = {
-            "apiVersion": "v1", "kind": "Pod",
+            "apiVersion": "v1",
+            "kind": "Pod",
             "metadata": {"name": name, "namespace": namespace, "labels": labels or {}},
             "spec": {
-                "restartPolicy": "Never", "automountServiceAccountToken": False,
+                "restartPolicy": "Never",
+                "automountServiceAccountToken": False,
                 "securityContext": {
-                    "runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"},
+                    "runAsNonRoot": True,
+                    "runAsUser": 10001,
+                    "seccompProfile": {"type": "RuntimeDefault"},
                 },
-                "containers": [{
-                    "name": "main", "image": self.image, "imagePullPolicy": "IfNotPresent",
-                    "command": ["python", "-c", program],
-                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                }],
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": self.image,
+                        "imagePullPolicy": "IfNotPresent",
+                        "command": ["python", "-c", program],
+                        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                    }
+                ],
             },
-        }  # fmt: skip
+        }
         self.kube.apply(pod)
         try:
             until(lambda: self._ended(namespace, name), seconds=90)
@@ -110,8 +118,10 @@ class Place:
     def rights(self, account: str, namespace: str) -> dict[str, list[str]]:
         """What an account may do in a namespace, by resource, beyond what every account may: to ask who it is."""
         review = {
-            "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}
-        }  # fmt: skip
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectRulesReview",
+            "spec": {"namespace": namespace},
+        }
         who = f"system:serviceaccount:{NAME}:{account}"
         groups = [f"--as-group=system:serviceaccounts:{NAME}", "--as-group=system:authenticated"]
         words = ("create", "--validate=false", "-f", "-", "-o", "json", "--as", who, *groups)
@@ -269,9 +279,11 @@ def test_pods_have_no_privileges_and_write_nowhere_but_to_their_volumes(place: P
 @pytest.mark.parametrize("namespace", [NAME, SERVING])
 def test_a_pod_with_privileges_is_not_admitted(place: Place, namespace: str) -> None:
     body = {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "root", "namespace": namespace},
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "root", "namespace": namespace},
         "spec": {"containers": [{"name": "x", "image": "x", "securityContext": {"privileged": True}}]},
-    }  # fmt: skip
+    }
     done = place.kube.run("apply", "-f", "-", stdin=yaml.safe_dump(body), check=False)
     assert "violates PodSecurity" in done.stderr
 
@@ -369,13 +381,15 @@ FOREIGN = {"name": "stolen", "secret": {"secretName": "foreign"}}
         ({"volumes": [FOREIGN]}, "may mount empty folders, and no Secret"),
         ({"volumes": [{"name": "x", "projected": {"sources": [{"secret": {"name": "foreign"}}]}}]}, "no Secret"),
         ({"container": {"envFrom": [{"secretRef": {"name": "foreign"}}]}}, "servers here may have no credentials"),
-        ({"container": {"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "foreign", "key": "x"}}}]}},
-         "no variable from a Secret"),
+        (
+            {"container": {"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "foreign", "key": "x"}}}]}},
+            "no variable from a Secret",
+        ),
         ({"container": {"image": "example.org/evil:1"}}, "may not run the image example.org/evil:1 here"),
         ({"serviceAccountName": "other"}, "no account and no token"),
         ({"automountServiceAccountToken": True}, "no account and no token"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("account", ["shiplift-release", "shiplift-operator"])
 def test_no_account_creates_a_pod_that_could_take_a_secret(
     place: Place, account: str, change: dict[str, Any], message: str
@@ -396,9 +410,11 @@ def test_what_a_release_and_the_operator_create_is_admitted(place: Place, accoun
 def test_a_receiver_starts_our_templates_and_defines_no_pod(place: Place) -> None:
     def workflow(**spec: Any) -> Any:
         return {
-            "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": "x", "namespace": NAME},
+            "apiVersion": "argoproj.io/v1alpha1",
+            "kind": "Workflow",
+            "metadata": {"name": "x", "namespace": NAME},
             "spec": spec,
-        }  # fmt: skip
+        }
 
     own = workflow(entrypoint="x", templates=[{"name": "x", "container": {"image": "x", "command": ["x"]}}])
     refused = place.try_as("shiplift-receiver", own)
@@ -421,7 +437,9 @@ RIGHTS: dict[str, dict[str, dict[str, list[str]]]] = {
     "shiplift-receiver": {NAME: {"workflows": ["get", "list", "create", "patch"], "workflowtemplates": ["get"]}},
     "shiplift-reconciler": {
         NAME: {
-            "workflows": ["get", "list", "create", "patch"], "workflowtemplates": ["get"], "pods": ["get", "list"],
+            "workflows": ["get", "list", "create", "patch"],
+            "workflowtemplates": ["get"],
+            "pods": ["get", "list"],
             "events": ["get", "list"],
         },
         SERVING: {"tritonservices": ["list"]},
@@ -429,26 +447,46 @@ RIGHTS: dict[str, dict[str, dict[str, list[str]]]] = {
     "shiplift-release": {
         NAME: {"workflows": ["get", "patch"]},
         SERVING: {
-            "deployments": [*WATCH, *WRITE], "services": [*WATCH, *WRITE], "poddisruptionbudgets": [*WATCH, *WRITE],
-            "tritonservices": [*WATCH, *WRITE], "tritonrevisions": ["get", "create", "patch"], "grpcroutes": ["get"],
-            "leases": ["get", "create", "update"], "events": ["get", "list"], "pods": ["get", "list", "delete"],
+            "deployments": [*WATCH, *WRITE],
+            "services": [*WATCH, *WRITE],
+            "poddisruptionbudgets": [*WATCH, *WRITE],
+            "tritonservices": [*WATCH, *WRITE],
+            "tritonrevisions": ["get", "create", "patch"],
+            "grpcroutes": ["get"],
+            "leases": ["get", "create", "update"],
+            "events": ["get", "list"],
+            "pods": ["get", "list", "delete"],
         },
     },
     "shiplift-operator": {
-        "default": {"nodes": ["list"]}, "kube-system": {"nodes": ["list"]},
+        "default": {"nodes": ["list"]},
+        "kube-system": {"nodes": ["list"]},
         NAME: {"nodes": ["list"], "pods": ["get"]},
         SERVING: {
-            "nodes": ["list"], "configmaps": [*WATCH, *WRITE], "horizontalpodautoscalers": [*WATCH, *WRITE],
-            "scaledobjects": [*WATCH, *WRITE], "podmonitors": [*WATCH, *WRITE], "prometheusrules": [*WATCH, *WRITE],
-            "tritonservices": WATCH, "tritonrevisions": [*WATCH, "delete"], "tritonservices/status": ["get", "patch"],
-            "deployments": [*WATCH, *WRITE], "services": [*WATCH, *WRITE], "poddisruptionbudgets": [*WATCH, *WRITE],
-            "endpointslices": [*WATCH, *WRITE], "endpointslices/restricted": ["create"],
-            "httproutes": [*WATCH, *WRITE], "grpcroutes": [*WATCH, *WRITE], "gateways": ["get"],
-            "backendtrafficpolicies": [*WATCH, *WRITE], "pods": [*WATCH, "patch", "delete"],
-            "events": ["create", "patch"], "leases": ["get", "create", "update"],
+            "nodes": ["list"],
+            "configmaps": [*WATCH, *WRITE],
+            "horizontalpodautoscalers": [*WATCH, *WRITE],
+            "scaledobjects": [*WATCH, *WRITE],
+            "podmonitors": [*WATCH, *WRITE],
+            "prometheusrules": [*WATCH, *WRITE],
+            "tritonservices": WATCH,
+            "tritonrevisions": [*WATCH, "delete"],
+            "tritonservices/status": ["get", "patch"],
+            "deployments": [*WATCH, *WRITE],
+            "services": [*WATCH, *WRITE],
+            "poddisruptionbudgets": [*WATCH, *WRITE],
+            "endpointslices": [*WATCH, *WRITE],
+            "endpointslices/restricted": ["create"],
+            "httproutes": [*WATCH, *WRITE],
+            "grpcroutes": [*WATCH, *WRITE],
+            "gateways": ["get"],
+            "backendtrafficpolicies": [*WATCH, *WRITE],
+            "pods": [*WATCH, "patch", "delete"],
+            "events": ["create", "patch"],
+            "leases": ["get", "create", "update"],
         },
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("account", RIGHTS)
@@ -561,9 +599,12 @@ def _postgresql_programs() -> Path:
         with contextlib.suppress(subprocess.SubprocessError, OSError):
             quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
             subprocess.run(
-                ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql"], env=quiet, check=False,
-                timeout=180, capture_output=True,
-            )  # fmt: skip
+                ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql"],
+                env=quiet,
+                check=False,
+                timeout=180,
+                capture_output=True,
+            )
     if not installed():
         pytest.skip("PostgreSQL is not here and can't be installed")
     return installed()[-1]
@@ -575,9 +616,11 @@ def test_mlflow_on_postgresql_outlives_its_pod(place: Place, postgresql: str) ->
     with socket.create_connection((host, int(port)), timeout=5):
         pass
     body = {
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "pg", "namespace": NAME},
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "pg", "namespace": NAME},
         "stringData": {"uri": postgresql},
-    }  # fmt: skip
+    }
     place.kube.apply(body)
     database = {"kind": "postgresql", "secret": "pg", "port": int(port)}
     mlflow = place.values["mlflow"] | {"database": database}

@@ -170,10 +170,11 @@ def test_a_package_that_can_not_be_fetched_stalls_and_the_champion_keeps_serving
     package = body["spec"]["package"]
     package = {**package, "version": 8, "repository": {**package["repository"], "sha256": "0" * 64}}
     bad = {
-        "apiVersion": body["apiVersion"], "kind": body["kind"],
+        "apiVersion": body["apiVersion"],
+        "kind": body["kind"],
         "metadata": {"name": "kept-8-00000000", "namespace": lab.serving},
         "spec": {**body["spec"], "package": package},
-    }  # fmt: skip
+    }
     lab.kube.apply(bad)
     with traffic(lab, MODEL) as client:
         patch = json.dumps({"spec": {"revision": "kept-8-00000000"}})

@@ -41,9 +41,14 @@ class Component:
     def start(self) -> None:
         log = (self.pid_file.parents[1] / "log" / f"{self.pid_file.stem}.log").open("ab")
         again = subprocess.Popen(
-            self.command, env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            self.command,
+            env=self.environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
             start_new_session=True,
-        )  # fmt: skip
+        )
         self.pid_file.write_text(f"{again.pid}\n")
 
 

@@ -36,9 +36,22 @@ def index(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     wheels = folder / "wheels"
     mlflow = f"mlflow=={__import__('mlflow').__version__}"
     subprocess.run(
-        [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--dest", str(wheels), mlflow,
-         *REQUIREMENTS], check=True, timeout=600,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--only-binary",
+            ":all:",
+            "--dest",
+            str(wheels),
+            mlflow,
+            *REQUIREMENTS,
+        ],
+        check=True,
+        timeout=600,
+    )
     for wheel in wheels.iterdir():
         project = folder / "simple" / parse_wheel_filename(wheel.name)[0]
         project.mkdir(parents=True, exist_ok=True)
@@ -46,8 +59,9 @@ def index(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port = free_port()
     server = start_child(
         [sys.executable, "-m", "http.server", str(port), "--bind", address, "--directory", str(folder)],
-        environment={"PATH": os.environ["PATH"]}, log=folder / "index.log",
-    )  # fmt: skip
+        environment={"PATH": os.environ["PATH"]},
+        log=folder / "index.log",
+    )
     yield f"http://{address}:{port}/simple"
     server.kill()
     server.wait()
@@ -80,9 +94,14 @@ def released(lab: Lab, folder: Path, name: str, spec: str) -> int:
     with lab.mlflow.start_run():
         lab.mlflow.log_text(spec, "shiplift/shiplift.yaml")
         info = lab.mlflow.pyfunc.log_model(
-            name="model", python_model=str(CODE), artifacts={"factor": str(factor)}, input_example=example,
-            signature=infer_signature(example, example), pip_requirements=REQUIREMENTS, registered_model_name=name,
-        )  # fmt: skip
+            name="model",
+            python_model=str(CODE),
+            artifacts={"factor": str(factor)},
+            input_example=example,
+            signature=infer_signature(example, example),
+            pip_requirements=REQUIREMENTS,
+            registered_model_name=name,
+        )
     version = int(info.registered_model_version)
     promoted(lab, name, version)
     return version
@@ -125,10 +144,11 @@ def test_its_pods_need_no_index_to_start_again(lab: Lab, version: int) -> None:
     def again() -> bool:
         now = lab.kube.get("pod", lab.serving, selector=selector)
         ready = [
-            pod["metadata"]["name"] for pod in now
+            pod["metadata"]["name"]
+            for pod in now
             if MODEL in pod["metadata"]["name"]
             and any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
-        ]  # fmt: skip
+        ]
         return bool(ready) and not gone & set(ready)
 
     until(again, seconds=120)

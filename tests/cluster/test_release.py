@@ -135,9 +135,13 @@ def argo(lab: Lab, *words: str) -> str:
     if not program.is_file():
         pytest.skip("there is no `argo` beside this cluster")
     done = subprocess.run(
-        [program, "-n", lab.namespace, *words], capture_output=True, text=True, check=False, timeout=120,
+        [program, "-n", lab.namespace, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
         env={**os.environ, "KUBECONFIG": str(lab.kube.kubeconfig)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -178,8 +182,9 @@ def test_the_container_that_handles_the_model_had_nothing_to_steal(lab: Lab) -> 
     pods = lab.kube.get("pod", lab.namespace, selector=f"workflows.argoproj.io/workflow={workflow}")
     sandboxed = {
         pod["metadata"]["labels"]["shiplift.dev/stages"]: pod
-        for pod in pods if "shiplift.dev/sandbox" in pod["metadata"]["labels"]
-    }  # fmt: skip
+        for pod in pods
+        if "shiplift.dev/sandbox" in pod["metadata"]["labels"]
+    }
     assert set(sandboxed) == {"admit.find_targets.export.quantize.package.tune"}
     for pod in sandboxed.values():
         assert pod["status"]["phase"] == "Succeeded"
@@ -265,9 +270,10 @@ def test_fifty_deliveries_over_two_replicas_one_of_which_is_killed_make_one_rele
         delivery, sent = str(uuid.uuid4()), str(int(time.time()))
         signed = hmac.new(key.encode(), f"{delivery}.{sent}.".encode() + body, hashlib.sha256).digest()
         headers = {
-            "X-MLflow-Signature": f"v1,{base64.b64encode(signed).decode()}", "X-MLflow-Delivery-Id": delivery,
+            "X-MLflow-Signature": f"v1,{base64.b64encode(signed).decode()}",
+            "X-MLflow-Delivery-Id": delivery,
             "X-MLflow-Timestamp": sent,
-        }  # fmt: skip
+        }
         to = pods[number % 2]["status"]["podIP"]
         try:
             url = f"http://{to}:8080/webhooks/mlflow"
@@ -289,9 +295,11 @@ def test_fifty_deliveries_over_two_replicas_one_of_which_is_killed_make_one_rele
 def ready_receivers(lab: Lab) -> Any:
     pods = lab.kube.get("pod", lab.namespace, selector="app.kubernetes.io/name=receiver")
     ready = [
-        pod for pod in pods if "deletionTimestamp" not in pod["metadata"]
+        pod
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
         and any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
-    ]  # fmt: skip
+    ]
     return ready if len(ready) == 2 else None
 
 
@@ -334,20 +342,24 @@ def submitted(lab: Lab, version: int, **site: Any) -> str:
     engine = ArgoEngine(lab.namespace, lab.folder)
     changed = engine.site.model_copy(update={"place": engine.site.place.model_copy(update=site)})
     parameters = {
-        "request": json.dumps({"model": MODEL, "version": version}), "trigger": "{}", "model": MODEL,
+        "request": json.dumps({"model": MODEL, "version": version}),
+        "trigger": "{}",
+        "model": MODEL,
         "site": changed.model_dump_json(),
-    }  # fmt: skip
+    }
     body = {
-        "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow",
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
         "metadata": {
-            "name": f"release-{MODEL}-{version}-{uuid.uuid4().hex[:6]}", "namespace": lab.namespace,
+            "name": f"release-{MODEL}-{version}-{uuid.uuid4().hex[:6]}",
+            "namespace": lab.namespace,
             "labels": {"shiplift.dev/model": MODEL, "shiplift.dev/version": str(version)},
         },
         "spec": {
             "workflowTemplateRef": {"name": "release"},
             "arguments": {"parameters": [{"name": key, "value": value} for key, value in parameters.items()]},
         },
-    }  # fmt: skip
+    }
     lab.kube.apply(body)
     return str(body["metadata"]["name"])  # type: ignore[index]
 
@@ -391,9 +403,11 @@ def test_an_exhausted_quota_is_reported_and_nothing_is_left(lab: Lab) -> None:
 def short_of_quota(lab: Lab, version: int) -> str:
     """Releases a version while no more pods are allowed; the name of the Workflow, which failed."""
     quota = {
-        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "full", "namespace": lab.serving},
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "full", "namespace": lab.serving},
         "spec": {"hard": {"pods": "0"}},  # running pods stay
-    }  # fmt: skip
+    }
     lab.kube.apply(quota)
     try:
         until(lambda: "hard" in lab.kube.get("resourcequota", lab.serving, "full").get("status", {}), seconds=30)
@@ -470,9 +484,19 @@ def test_argos_own_commands_double_no_effect(lab: Lab) -> None:
     before = deployments(lab)
     request = json.dumps({"model": MODEL, "version": champion})
     workflow = argo(
-        lab, "submit", "--from", "workflowtemplate/release", "-p", f"request={request}", "-p", "trigger={}", "-p",
-        f"model={MODEL}", "-o", "name",
-    ).strip()  # fmt: skip
+        lab,
+        "submit",
+        "--from",
+        "workflowtemplate/release",
+        "-p",
+        f"request={request}",
+        "-p",
+        "trigger={}",
+        "-p",
+        f"model={MODEL}",
+        "-o",
+        "name",
+    ).strip()
     first = ended(lab, workflow.rsplit("/", 1)[-1])
     assert first["status"]["phase"] == "Succeeded"
     again = argo(lab, "resubmit", first["metadata"]["name"], "-o", "name").strip()

@@ -303,10 +303,16 @@ def test_every_alert_fires_when_it_should_and_none_before(lab: Lab, model: str, 
             "container_spec_memory_limit_bytes": "vector(100)",
         }
         expected = {
-            "ShipliftErrorBudgetBurnsFast", "ShipliftErrorBudgetBurnsSlow", "ShipliftErrors", "ShipliftQueueGrows",
-            "ShipliftAnswersLate", "ShipliftHeartbeatFails", "ShipliftAtMaximum", "ShipliftCanaryStuck",
+            "ShipliftErrorBudgetBurnsFast",
+            "ShipliftErrorBudgetBurnsSlow",
+            "ShipliftErrors",
+            "ShipliftQueueGrows",
+            "ShipliftAnswersLate",
+            "ShipliftHeartbeatFails",
+            "ShipliftAtMaximum",
+            "ShipliftCanaryStuck",
             "ShipliftMemoryFull",
-        }  # fmt: skip
+        }
         with synthetic(lab, **wrong):
             until(lambda: firing(prometheus) >= expected, seconds=150)
         assert client.failures == []

@@ -43,8 +43,9 @@ def declare(lab: Lab, model: str, factor: float, version: int = 1) -> str:
     package = multiplying(store, lab.folder / "made", model, factor=factor, version=version)
     spec = RevisionSpec(
         artifacts_uri=f"mlflow-artifacts://mlflow.{lab.namespace}.svc:5000/{folder}",
-        package=package.model_dump(mode="json"), capacity=_MEASURED,
-    )  # fmt: skip
+        package=package.model_dump(mode="json"),
+        capacity=_MEASURED,
+    )
     lab.kube.apply(revision_object(package_name(package), lab.serving, spec))
     return package_name(package)
 
@@ -54,9 +55,12 @@ def services(lab: Lab) -> Iterator[None]:
     """Three services with the placement `shared`, on one server."""
     for model, factor in MODELS.items():
         spec = ServiceSpec(
-            model=model, revision=declare(lab, model, factor), placement="shared",
-            rollout=RolloutSpec(canary_percent=(50,), hold_seconds=2), heartbeat=HeartbeatSpec(interval_seconds=2),
-        )  # fmt: skip
+            model=model,
+            revision=declare(lab, model, factor),
+            placement="shared",
+            rollout=RolloutSpec(canary_percent=(50,), hold_seconds=2),
+            heartbeat=HeartbeatSpec(interval_seconds=2),
+        )
         lab.kube.apply(service_object(model, lab.serving, spec))
     started = time.monotonic()
     until(lambda: together(lab), seconds=300)
@@ -77,9 +81,10 @@ def server(lab: Lab, model: str) -> str:
 
 def deployments(lab: Lab) -> set[str]:
     return {
-        body["metadata"]["name"] for body in lab.kube.get("deployment", lab.serving)
+        body["metadata"]["name"]
+        for body in lab.kube.get("deployment", lab.serving)
         if body["spec"]["template"]["metadata"]["labels"].get("app.kubernetes.io/name") == "triton"
-    }  # fmt: skip
+    }
 
 
 def together(lab: Lab, *models: str) -> str:

@@ -211,8 +211,14 @@ slo: {regression: {p99_percent: 1000, throughput_percent: 1000, score: 1}}
 
 
 def nvidia_spec(image: str, *, seconds: int) -> str:
-    target = {"name": "gpu", "server": "nvidia", "image": image, "precisions": ["fp32"],
-              "node_selector": {SLOT: "gpu"}, "tolerations": [TOLERATION]}  # fmt: skip
+    target = {
+        "name": "gpu",
+        "server": "nvidia",
+        "image": image,
+        "precisions": ["fp32"],
+        "node_selector": {SLOT: "gpu"},
+        "tolerations": [TOLERATION],
+    }
     return f"{SEARCH % seconds}{ROLLOUT}targets: {json.dumps([target])}\n"
 
 
@@ -290,9 +296,13 @@ def test_who_searches_may_make_pods_and_touch_nothing_that_serves(lab: Lab) -> N
 
     assert all(may(verb, "pods") for verb in ("get", "create", "delete"))
     for right in (
-        ("list", "pods"), ("patch", "deployments"), ("delete", "deployments"), ("get", "secrets"),
-        ("patch", "httproutes.gateway.networking.k8s.io"), ("create", "pods", "--subresource=exec"),
-    ):  # fmt: skip
+        ("list", "pods"),
+        ("patch", "deployments"),
+        ("delete", "deployments"),
+        ("get", "secrets"),
+        ("patch", "httproutes.gateway.networking.k8s.io"),
+        ("create", "pods", "--subresource=exec"),
+    ):
         assert not may(*right), " ".join(right)
 
 

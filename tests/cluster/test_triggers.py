@@ -44,11 +44,14 @@ class Place:
         registry: Any = self.registry
         self.reconciler = Reconciler(
             TriggerSettings(
-                namespace=name, registry_uri="http://nowhere",
+                namespace=name,
+                registry_uri="http://nowhere",
                 reconciler=Reconciling(stuck_s=3, unschedulable_s=3, since=0),
             ),
-            self.releases, registry, lambda: self.api.each(POD, stuck.OF_WORKFLOW),
-        )  # fmt: skip
+            self.releases,
+            registry,
+            lambda: self.api.each(POD, stuck.OF_WORKFLOW),
+        )
 
     def _tags(self, model: str, version: int) -> dict[str, str]:
         info = self.registry.version(model, version)
@@ -57,11 +60,26 @@ class Place:
     def templates(self, *, seconds: float = 0, image: str = IMAGE, last_image: str = IMAGE, **pod: Any) -> None:
         """Installs `release`, `conclude` and `git-push`; the step takes `seconds` and outputs its parameter."""
         report = ReleaseReport(
-            model="m", version=1, verdict=Outcome.PASS, alias="", endpoint=None, stages=(), checks=(), release="r",
-            reason="it said so", exit_code=0, seconds=1, since_request_seconds=1, overhead_seconds=0,
-        ).model_dump_json()  # fmt: skip
-        step = container(image, f"import sys, time; open('/tmp/out', 'w').write(sys.argv[1]); time.sleep({seconds})",
-                         "{{workflow.parameters.request}}", "request_seen")  # fmt: skip
+            model="m",
+            version=1,
+            verdict=Outcome.PASS,
+            alias="",
+            endpoint=None,
+            stages=(),
+            checks=(),
+            release="r",
+            reason="it said so",
+            exit_code=0,
+            seconds=1,
+            since_request_seconds=1,
+            overhead_seconds=0,
+        ).model_dump_json()
+        step = container(
+            image,
+            f"import sys, time; open('/tmp/out', 'w').write(sys.argv[1]); time.sleep({seconds})",
+            "{{workflow.parameters.request}}",
+            "request_seen",
+        )
         last = container(last_image, "import sys; open('/tmp/out', 'w').write(sys.argv[1])", report, "release_report")
         shared: dict[str, Any] = {"serviceAccountName": "default", "podGC": {"strategy": "OnWorkflowSuccess"}}
         inputs = {"parameters": [{"name": name} for name in ("request", "trigger")]}
@@ -72,10 +90,14 @@ class Place:
             "git-push": {"entrypoint": "conclude", "templates": steps[1:]},
         }
         for name, spec in templates.items():
-            self.kube.apply({
-                "apiVersion": "argoproj.io/v1alpha1", "kind": "WorkflowTemplate",
-                "metadata": {"name": name, "namespace": self.name}, "spec": {**shared, **spec},
-            })  # fmt: skip
+            self.kube.apply(
+                {
+                    "apiVersion": "argoproj.io/v1alpha1",
+                    "kind": "WorkflowTemplate",
+                    "metadata": {"name": name, "namespace": self.name},
+                    "spec": {**shared, **spec},
+                }
+            )
 
     def start(self, model: str = "digits") -> str:
         self.registry.add(model, 1)
@@ -97,11 +119,14 @@ class Place:
 def container(image: str, script: str, argument: str, output: str) -> dict[str, Any]:
     return {
         "container": {
-            "image": image, "imagePullPolicy": "IfNotPresent", "command": ["python", "-c", script], "args": [argument],
+            "image": image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["python", "-c", script],
+            "args": [argument],
             "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
         },
         "outputs": {"parameters": [{"name": output, "valueFrom": {"path": "/tmp/out", "default": ""}}]},
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +172,11 @@ def test_any_model_s_name_reaches_the_step_as_it_is(place: Place, model: str) ->
     body = place.api.get(WORKFLOW, name)
     assert body is not None
     received = [
-        parameter["value"] for node in body["status"]["nodes"].values()
-        for parameter in node.get("outputs", {}).get("parameters", []) if parameter["name"] == "request_seen"
-    ]  # fmt: skip
+        parameter["value"]
+        for node in body["status"]["nodes"].values()
+        for parameter in node.get("outputs", {}).get("parameters", [])
+        if parameter["name"] == "request_seen"
+    ]
     assert Request.model_validate_json(received[0]) == request
 
 

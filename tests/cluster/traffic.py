@@ -53,24 +53,22 @@ class Traffic:
     def body(self) -> dict[str, Any]:
         """The request as JSON."""
         values = self.row.ravel().tolist()
-        return {
-            "inputs": [{"name": "input", "shape": list(self.row.shape), "datatype": "FP32", "data": values}]
-        }  # fmt: skip
+        return {"inputs": [{"name": "input", "shape": list(self.row.shape), "datatype": "FP32", "data": values}]}
 
     @contextmanager
     def grpc(self, timeout_s: float) -> Iterator[Callable[[], str]]:
         """A function that sends a request over gRPC and returns the version that answered."""
         again_ms = 100  # gRPC's second would show as an outage
         options: list[tuple[str, str | int]] = [
-            ("grpc.default_authority", self.authority), ("grpc.initial_reconnect_backoff_ms", again_ms),
-            ("grpc.min_reconnect_backoff_ms", again_ms), ("grpc.max_reconnect_backoff_ms", again_ms),
-        ]  # fmt: skip
+            ("grpc.default_authority", self.authority),
+            ("grpc.initial_reconnect_backoff_ms", again_ms),
+            ("grpc.min_reconnect_backoff_ms", again_ms),
+            ("grpc.max_reconnect_backoff_ms", again_ms),
+        ]
         with triton.InferenceServerClient(f"{self.gateway}:{self.grpc_port}", channel_args=options) as client:
             tensor = triton.InferInput("input", list(self.row.shape), "FP32")
             tensor.set_data_from_numpy(self.row)
-            yield lambda: str(
-                client.infer(self.model, [tensor], client_timeout=timeout_s).get_response().model_version
-            )  # fmt: skip
+            yield lambda: str(client.infer(self.model, [tensor], client_timeout=timeout_s).get_response().model_version)
 
     def _over_grpc(self) -> None:
         with self.grpc(self.timeout_s) as ask:
@@ -198,8 +196,9 @@ class Prober:
         spans += [(f"not ready: {why[first]}", first, last) for first, last in self._unready()]
         return "\n".join(
             f"  {first - self.began:7.1f} to {last - self.began:7.1f} s: {what}"
-            for what, first, last in sorted(spans, key=lambda span: span[1]) if last >= since
-        )  # fmt: skip
+            for what, first, last in sorted(spans, key=lambda span: span[1])
+            if last >= since
+        )
 
     def _send(self) -> None:
         with ThreadPoolExecutor(_AT_ONCE) as pool:

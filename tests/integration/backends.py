@@ -24,10 +24,19 @@ from shiplift.runtime.spec.serving_settings import Serving
 
 ENVIRONMENT = ServerEnvironment(default_root())
 TYPES = {
-    "BOOL": TensorProto.BOOL, "UINT8": TensorProto.UINT8, "UINT16": TensorProto.UINT16, "UINT32": TensorProto.UINT32,
-    "UINT64": TensorProto.UINT64, "INT8": TensorProto.INT8, "INT16": TensorProto.INT16, "INT32": TensorProto.INT32,
-    "INT64": TensorProto.INT64, "FP16": TensorProto.FLOAT16, "FP32": TensorProto.FLOAT, "FP64": TensorProto.DOUBLE,
-}  # fmt: skip
+    "BOOL": TensorProto.BOOL,
+    "UINT8": TensorProto.UINT8,
+    "UINT16": TensorProto.UINT16,
+    "UINT32": TensorProto.UINT32,
+    "UINT64": TensorProto.UINT64,
+    "INT8": TensorProto.INT8,
+    "INT16": TensorProto.INT16,
+    "INT32": TensorProto.INT32,
+    "INT64": TensorProto.INT64,
+    "FP16": TensorProto.FLOAT16,
+    "FP32": TensorProto.FLOAT,
+    "FP64": TensorProto.DOUBLE,
+}
 DTYPES = {name: helper.tensor_dtype_to_np_dtype(value) for name, value in TYPES.items()}
 NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 
@@ -52,28 +61,45 @@ def server_for(work: Path) -> Iterator[tuple[Server, TritonClient]]:
 
 
 def put(
-    work: Path, onnx_model: Any, name: str = "m", *, instances: int = 1, threads: int = 1, delay_us: int = 0,
-    max_batch: int = 16, serving: Serving | None = None, engine: Engine = "onnxruntime", precision: Precision = "fp32",
-    settings: dict[str, str] | None = None, padding: Padding | None = None, buckets: tuple[int, ...] = (),
-) -> None:  # fmt: skip
+    work: Path,
+    onnx_model: Any,
+    name: str = "m",
+    *,
+    instances: int = 1,
+    threads: int = 1,
+    delay_us: int = 0,
+    max_batch: int = 16,
+    serving: Serving | None = None,
+    engine: Engine = "onnxruntime",
+    precision: Precision = "fp32",
+    settings: dict[str, str] | None = None,
+    padding: Padding | None = None,
+    buckets: tuple[int, ...] = (),
+) -> None:
     """Adds a model to the server's repository; `settings` are more parameters of its configuration."""
     folder = work / f"{name}-onnx"
     folder.mkdir()
     (folder / "model.onnx").write_bytes(onnx_model.SerializeToString())
     description = ModelDescription(
-        name=name, version=1, signature=signature_of(onnx_model), serving=serving or Serving(warmup=False),
-        engine=engine, precision=precision,
+        name=name,
+        version=1,
+        signature=signature_of(onnx_model),
+        serving=serving or Serving(warmup=False),
+        engine=engine,
+        precision=precision,
         padding=padding,
         config=ServingConfig(
             max_batch=max_batch, queue_delay_us=delay_us, instances=instances, threads=threads, buckets=buckets
         ),
-    )  # fmt: skip
+    )
     package = work / f"{name}-package"
     package.mkdir()
     install(
-        write_package(package, description, folder, "bundled", example={}, golden={}), work / "models",
-        source=name, name=name,
-    )  # fmt: skip
+        write_package(package, description, folder, "bundled", example={}, golden={}),
+        work / "models",
+        source=name,
+        name=name,
+    )
     file = work / "models" / name / "config.pbtxt"
     config = parse(file.read_text())
     for key, value in (settings or {}).items():
@@ -101,15 +127,17 @@ def ask(server: Server, arrays: dict[str, NDArray[Any]], *, only: str = "", name
 def two_by_two() -> Any:
     """Sums and differences of two inputs, one of which is a scalar per sample."""
     nodes = [
-        helper.make_node("Unsqueeze", ["b", "one"], ["column"]), helper.make_node("Add", ["a", "column"], ["sum"]),
+        helper.make_node("Unsqueeze", ["b", "one"], ["column"]),
+        helper.make_node("Add", ["a", "column"], ["sum"]),
         helper.make_node("Sub", ["a", "column"], ["difference"]),
         helper.make_node("ReduceSum", ["sum", "one"], ["total"], keepdims=0),
-    ]  # fmt: skip
+    ]
     return model(
-        nodes, [("a", "FP32", ["n", "m"]), ("b", "FP32", ["n"])],
+        nodes,
+        [("a", "FP32", ["n", "m"]), ("b", "FP32", ["n"])],
         [("sum", "FP32", ["n", "m"]), ("difference", "FP32", ["n", "m"]), ("total", "FP32", ["n"])],
         (numpy_helper.from_array(np.array([1], np.int64), "one"),),
-    )  # fmt: skip
+    )
 
 
 def counts(server: Server) -> tuple[int, int]:

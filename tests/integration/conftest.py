@@ -85,9 +85,14 @@ class Lab:
     # --- logging models, as authors do ---
 
     def log(
-        self, name: str, log_model: Callable[..., Any], *, spec: str = FAST,
-        data: dict[str, NDArray[Any]] | None = None, texts: Mapping[str, str] = MappingProxyType({}),
-    ) -> int:  # fmt: skip
+        self,
+        name: str,
+        log_model: Callable[..., Any],
+        *,
+        spec: str = FAST,
+        data: dict[str, NDArray[Any]] | None = None,
+        texts: Mapping[str, str] = MappingProxyType({}),
+    ) -> int:
         """Calls `log_model(registered_model_name=...)` in a run with a spec, data and texts by path.
 
         Returns the version number.
@@ -114,9 +119,14 @@ class Lab:
         return self.fitted[samples]
 
     def log_classifier(
-        self, name: str, *, samples: int = 1200, spec: str = FAST, texts: Mapping[str, str] = MappingProxyType({}),
+        self,
+        name: str,
+        *,
+        samples: int = 1200,
+        spec: str = FAST,
+        texts: Mapping[str, str] = MappingProxyType({}),
         **changes: Any,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Logs and registers the classifier with a signature, an input example and a validation set."""
         from mlflow.models import infer_signature
 

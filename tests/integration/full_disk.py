@@ -38,10 +38,13 @@ def main(small: Path) -> int:
     )
     x = np.ones((2, 512), np.float32)
     exported = ExportedGraph(
-        model=tree, signature=spec, opset=20, parity=(ParityCase(inputs="example", batch=2, max_abs=0, max_rel=0),),
+        model=tree,
+        signature=spec,
+        opset=20,
+        parity=(ParityCase(inputs="example", batch=2, max_abs=0, max_rel=0),),
         reference=store.put_bytes(dump_npz({"input/x": x, "output/y": x})),
         isolation=Isolation(network="none", files="none", memory_limit_mb=1, timeout_s=1),
-    )  # fmt: skip
+    )
     candidates = Candidates(target="t", metric=None, candidates=(Candidate(precision="fp32", model=tree),))
     version = ModelVersion(name="m", version=1, digest="", flavor="onnx", files=Artifact(sha256="0" * 64, size_bytes=0))
     site = Site(

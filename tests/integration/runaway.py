@@ -42,9 +42,12 @@ def endless() -> Any:
         helper.make_node("Add", ["x", "nothing"], ["y"]),
     ]
     return _model(
-        nodes, vector=np.array([1], np.int64), ones=np.array([1, 1], np.int64),
-        image=np.ones((1, 1, 1, 1), np.float32), zero=np.float32(0),
-    )  # fmt: skip
+        nodes,
+        vector=np.array([1], np.int64),
+        ones=np.array([1, 1], np.int64),
+        image=np.ones((1, 1, 1, 1), np.float32),
+        zero=np.float32(0),
+    )
 
 
 def _chosen(magic: int, otherwise: int) -> list[Any]:

@@ -60,20 +60,29 @@ def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         uri=f"http://127.0.0.1:{port}",
         passwords={name: secrets.token_urlsafe(16) for name in (accounts.ADMIN, accounts.RELEASE, accounts.READER)},
         environment={
-            **os.environ, "MLFLOW_AUTH_CONFIG_PATH": str(_config(folder)), "MLFLOW_FLASK_SERVER_SECRET_KEY": "x" * 32,
-            "MLFLOW_BASIC_AUTH_FAIL_CLOSED": "true", "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
-            "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http,https", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            **os.environ,
+            "MLFLOW_AUTH_CONFIG_PATH": str(_config(folder)),
+            "MLFLOW_FLASK_SERVER_SECRET_KEY": "x" * 32,
+            "MLFLOW_BASIC_AUTH_FAIL_CLOSED": "true",
+            "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
+            "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http,https",
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         },
-    )  # fmt: skip
+    )
     for name, password in guarded.passwords.items():
         (folder / "accounts" / name).mkdir(parents=True)
         (folder / "accounts" / name / accounts.USERNAME).write_text(name)
         (folder / "accounts" / name / accounts.PASSWORD).write_text(password)
     guarded.run("ensure", str(folder / "accounts"))
     command = [
-        str(Path(sys.executable).parent / "mlflow"), "server", "--app-name=basic-auth", "--workers=1", f"--port={port}",
-        f"--backend-store-uri=sqlite:///{folder}/mlflow.db", f"--artifacts-destination={folder}/artifacts",
-    ]  # fmt: skip
+        str(Path(sys.executable).parent / "mlflow"),
+        "server",
+        "--app-name=basic-auth",
+        "--workers=1",
+        f"--port={port}",
+        f"--backend-store-uri=sqlite:///{folder}/mlflow.db",
+        f"--artifacts-destination={folder}/artifacts",
+    ]
     with (folder / "log").open("w") as log:
         server = subprocess.Popen(command, env=guarded.environment, stdout=log, stderr=log, cwd=folder)
     try:
@@ -113,9 +122,13 @@ def _log_in(monkeypatch: pytest.MonkeyPatch, mlflow: Guarded, name: str) -> None
 def test_without_credentials_nothing_can_be_read_or_changed(mlflow: Guarded) -> None:
     assert mlflow.move("champion", 2) == 401
     for path in (
-        f"{API}/registered-models/search", f"{API}/webhooks", f"{API}/users/list", "/",
-        "/api/2.0/mlflow-artifacts/artifacts/0/shiplift/sha256/ab/abc", "/get-artifact?run_uuid=a&path=b",
-    ):  # fmt: skip
+        f"{API}/registered-models/search",
+        f"{API}/webhooks",
+        f"{API}/users/list",
+        "/",
+        "/api/2.0/mlflow-artifacts/artifacts/0/shiplift/sha256/ab/abc",
+        "/get-artifact?run_uuid=a&path=b",
+    ):
         assert mlflow.ask("GET", path).status_code == 401
     assert mlflow.ask("PUT", "/api/2.0/mlflow-artifacts/artifacts/0/shiplift/x", content=b"x").status_code == 401
     wrong = (accounts.ADMIN, "guessed")
@@ -144,9 +157,9 @@ def test_the_reader_reads_and_changes_nothing(mlflow: Guarded, monkeypatch: pyte
 
 def test_a_release_writes_to_anybody_s_versions_and_runs(mlflow: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     created = mlflow.ask("POST", f"{API}/experiments/create", name="ana", json={"name": "team"}).json()
-    run = mlflow.ask(
-        "POST", f"{API}/runs/create", name="ana", json={"experiment_id": created["experiment_id"]}
-    ).json()["run"]["info"]["run_id"]  # fmt: skip
+    run = mlflow.ask("POST", f"{API}/runs/create", name="ana", json={"experiment_id": created["experiment_id"]}).json()[
+        "run"
+    ]["info"]["run_id"]
     _log_in(monkeypatch, mlflow, accounts.RELEASE)
     registry = Registry(mlflow.uri)
     registry.tag("digits", 1, release="release-digits-1")
@@ -230,9 +243,9 @@ def test_a_stage_without_credentials_works_through_the_broker_beside_it(
     _log_a_model(mlflow)
     here = Pod(mlflow, tmp_path)
     admitted = here.run("admit")
-    exported = here.run(
-        "export", **{name: admitted[name] for name in ("model_version", "contract", "conversion")}
-    )["exported"]  # fmt: skip
+    exported = here.run("export", **{name: admitted[name] for name in ("model_version", "contract", "conversion")})[
+        "exported"
+    ]
     assert exported["parity"]
     assert not (tmp_path / "main" / "secrets.json").exists()
     assert (tmp_path / "broker" / "secrets.json").is_file()
@@ -240,9 +253,12 @@ def test_a_stage_without_credentials_works_through_the_broker_beside_it(
     texts = RestRegistry(mlflow.uri)
     run_id = texts.newest_of("model").run_id
     key = here.key("export")
-    assert exported["opset"] == json.loads(
-        json.loads(texts.read_text(run_id, f"shiplift/records/export-{key[:16]}.json") or "")["record"]
-    )["opset"]  # fmt: skip
+    assert (
+        exported["opset"]
+        == json.loads(json.loads(texts.read_text(run_id, f"shiplift/records/export-{key[:16]}.json") or "")["record"])[
+            "opset"
+        ]
+    )
 
 
 def _log_a_model(guarded: Guarded) -> None:
@@ -258,9 +274,13 @@ def _log_a_model(guarded: Guarded) -> None:
     signature = mlflow.models.infer_signature(images[:4], model.predict(images[:4]))
     with mlflow.start_run(experiment_id=experiment):
         mlflow.sklearn.log_model(
-            model, name="model", registered_model_name="model", signature=signature, input_example=images[:4],
+            model,
+            name="model",
+            registered_model_name="model",
+            signature=signature,
+            input_example=images[:4],
             pip_requirements=[],
-        )  # fmt: skip
+        )
     mlflow.set_tracking_uri(before[0])
     mlflow.set_registry_uri(before[1])
 
@@ -297,9 +317,12 @@ class Pod:
     def _command(self, module: str, stage: str, home: str, arguments: list[str]) -> list[str]:
         place = Cluster(namespace="a", serving_namespace="b", server_image="c")
         site = Site(
-            home=str(self.folder / home), registry_uri=self.mlflow.uri, artifacts_uri=_artifacts(self.mlflow),
-            server_environment="/nowhere", place=place,
-        )  # fmt: skip
+            home=str(self.folder / home),
+            registry_uri=self.mlflow.uri,
+            artifacts_uri=_artifacts(self.mlflow),
+            server_environment="/nowhere",
+            place=place,
+        )
         (self.folder / home).mkdir(exist_ok=True)
         head = [sys.executable, "-m", f"shiplift.pipelines.engines.argo.{module}", stage]
         return [*head, "--out", str(self.folder / stage), "--site", site.model_dump_json(), *arguments]

@@ -92,8 +92,13 @@ def test_a_version_whose_signature_determines_no_example_is_not_admitted(lab: La
     model, x = torch.jit.script(torch.nn.Linear(4, 4)), np.ones((2, 4), np.float32)
     spec, inputs = f"{FAST}\nadmission: {{pickle: sandbox}}", Schema([TensorSpec(np.dtype("float32"), (-1, -1), "x")])
     signature = ModelSignature(inputs=inputs, outputs=infer_signature(x, x).outputs)
-    version = lab.log("without-example", lambda **options: lab.mlflow.pytorch.log_model(
-        model, signature=signature, serialization_format="pickle", **options), spec=spec)  # fmt: skip
+    version = lab.log(
+        "without-example",
+        lambda **options: lab.mlflow.pytorch.log_model(
+            model, signature=signature, serialization_format="pickle", **options
+        ),
+        spec=spec,
+    )
     refused(lab, "without-example", version, 30, "its signature determines none: 'x' is of the shape (-1, -1)")
 
 
@@ -141,9 +146,13 @@ def evil_folder(lab: Lab, folder: Path, marker: Path) -> Path:
     """An MLflow pytorch model whose pickle runs a command."""
     x = np.ones((2, 4), np.float32)
     lab.mlflow.pytorch.save_model(
-        torch.nn.Linear(4, 4), str(folder), signature=infer_signature(x, x), input_example=x,
-        serialization_format="pickle", pip_requirements=[],
-    )  # fmt: skip
+        torch.nn.Linear(4, 4),
+        str(folder),
+        signature=infer_signature(x, x),
+        input_example=x,
+        serialization_format="pickle",
+        pip_requirements=[],
+    )
     torch.save(Evil(marker), folder / "data" / "model.pth")
     return folder
 
@@ -171,9 +180,15 @@ def test_even_unscanned_it_can_do_nothing_in_the_sandbox(lab: Lab, tmp_path: Pat
         example = place.folder / "example.npz"
         example.write_bytes(dump_npz({"x": np.ones((2, 4), np.float32)}))
         order = {
-            "folder": str(folder), "flavor": "pytorch", "signature": {"inputs": [x], "outputs": [x]},
-            "example": str(example), "out": str(place.sandbox.work), "settings": {}, "tabular": False, "seed": 0,
-        }  # fmt: skip
+            "folder": str(folder),
+            "flavor": "pytorch",
+            "signature": {"inputs": [x], "outputs": [x]},
+            "example": str(example),
+            "out": str(place.sandbox.work),
+            "settings": {},
+            "tabular": False,
+            "seed": 0,
+        }
         with pytest.raises(ExportFailed):
             place.sandbox.run(order, SandboxLimits(memory_mb=2048, timeout_s=60))
     assert not marker.exists()
@@ -226,9 +241,12 @@ def test_a_signature_with_the_wrong_dtype_fails_the_export(lab: Lab) -> None:
 
     folder = lab.home / "dtype"
     lab.mlflow.pytorch.save_model(
-        torch.jit.script(model), str(folder), signature=infer_signature(x, x), serialization_format="pickle",
+        torch.jit.script(model),
+        str(folder),
+        signature=infer_signature(x, x),
+        serialization_format="pickle",
         pip_requirements=[],
-    )  # fmt: skip
+    )
     (folder / "input_example.json").write_text(json.dumps(x.tolist()))
     with (folder / "MLmodel").open("a") as meta:
         meta.write("saved_input_example_info:\n  artifact_path: input_example.json\n  type: ndarray\n")
@@ -243,8 +261,14 @@ def test_a_taken_port_is_named_and_nothing_is_started(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        settings = Settings(home=tmp_path / "home", mlflow_port=free(), receiver_port=free(), http_port=free(),
-                            grpc_port=port, metrics_port=free())  # fmt: skip
+        settings = Settings(
+            home=tmp_path / "home",
+            mlflow_port=free(),
+            receiver_port=free(),
+            http_port=free(),
+            grpc_port=port,
+            metrics_port=free(),
+        )
         with pytest.raises(
             PortTaken, match=rf"port {port}, needed by triton \(grpc\), is taken by .* \(pid {os.getpid()}\)"
         ):
@@ -262,9 +286,12 @@ def free() -> int:
 def test_a_full_disk_while_packaging_is_one_clear_message(lab: Lab, tmp_path: Path) -> None:
     script = Path(__file__).with_name("full_disk.py")
     done = subprocess.run(
-        ["unshare", "-Urm", sys.executable, str(script), str(tmp_path / "small")], capture_output=True, text=True,
-        check=False, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )  # fmt: skip
+        ["unshare", "-Urm", sys.executable, str(script), str(tmp_path / "small")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
     assert done.returncode == 73, done.stderr
     assert "no space is left in" in done.stdout
     assert "left behind: 0" in done.stdout  # no half-written package
@@ -373,8 +400,11 @@ def test_ctrl_c_at_the_command_cancels_the_release(lab: Lab) -> None:
     command = subprocess.Popen(
         # background jobs of a shell, and their children, ignore SIGINT
         ["env", "--default-signal=INT", str(SHIPLIFT), "--home", str(lab.home), "release", f"at-command/{version}"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     reached(lab, "at-command", version, "load_test")
     assert command.stderr is not None
     assert command.stderr.readline()  # it is following the release now

@@ -55,9 +55,12 @@ CLUSTER = Cluster(namespace="shiplift", serving_namespace="models", server_image
 def site(tmp_path: Path) -> Site:
     (tmp_path / "home").mkdir()
     return Site(
-        home=str(tmp_path / "home"), registry_uri="", artifacts_uri=(tmp_path / "store").as_uri(),
-        server_environment=str(ENVIRONMENT.root), place=CLUSTER,
-    )  # fmt: skip
+        home=str(tmp_path / "home"),
+        registry_uri="",
+        artifacts_uri=(tmp_path / "store").as_uri(),
+        server_environment=str(ENVIRONMENT.root),
+        place=CLUSTER,
+    )
 
 
 @pytest.fixture
@@ -75,10 +78,16 @@ def packaged(site: Site, precision: Precision, onnx: Path, work: Path) -> Packag
     tree.mkdir()
     write_package(tree, description, onnx, "nvidia", example={"x": X}, golden=GOLDEN)
     return GraphPackage(
-        target="gpu", server="nvidia", model="Doubled_1", version=3, precision=precision, config=FIRST,
-        repository=ArtifactStore(site.artifacts_uri).put_tree(tree), signature=SIGNATURE,
+        target="gpu",
+        server="nvidia",
+        model="Doubled_1",
+        version=3,
+        precision=precision,
+        config=FIRST,
+        repository=ArtifactStore(site.artifacts_uri).put_tree(tree),
+        signature=SIGNATURE,
         nodes=Nodes(image="example.org/tritonserver:1"),
-    )  # fmt: skip
+    )
 
 
 class LoopbackPod:
@@ -226,8 +235,9 @@ def test_a_target_with_nvidia_s_image_is_searched_and_gets_the_best_configuratio
         return pods[-1]
 
     monkeypatch.setattr(pod_server, "BenchPod", make_pod)
-    space = SearchSpace(time_budget_s=8, max_batch=(1, 8), queue_delay_us=(0,), instances=(1, 2), threads=(1,),
-                        window_ms=100)  # fmt: skip
+    space = SearchSpace(
+        time_budget_s=8, max_batch=(1, 8), queue_delay_us=(0,), instances=(1, 2), threads=(1,), window_ms=100
+    )
     candidates = Packages(target="gpu", packages=packages, checks=())
     tuned = tune(site, TARGET, candidates, space, LatencyTarget(), Load(), Serving(), RecordedRequests())
     assert [pod.child.poll() is None for pod in pods] == [False]

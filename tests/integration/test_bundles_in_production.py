@@ -49,9 +49,12 @@ class Place:
         home = self.shelf.folder / "home"
         machine = Machine(http=self.server.http, grpc=self.server.grpc, metrics=self.server.metrics)
         return Site(
-            home=str(home), registry_uri="", artifacts_uri=(self.shelf.folder / "artifacts").as_uri(),
-            server_environment=str(ENVIRONMENT.root), place=machine,
-        )  # fmt: skip
+            home=str(home),
+            registry_uri="",
+            artifacts_uri=(self.shelf.folder / "artifacts").as_uri(),
+            server_environment=str(ENVIRONMENT.root),
+            place=machine,
+        )
 
     @property
     def production(self) -> LocalProduction:
@@ -71,9 +74,14 @@ class Place:
         }
         answers = {"six": (3 * factor + (wrong == "whole")) * ROWS, "top": 3 * factor * ROWS.max(axis=1, keepdims=True)}
         return package_bundle(
-            self.shelf.folder / f"bundle-{version}", parse(self.text).spec, sound(self.text, packages, {}), {},
-            self.shelf.store, version=version, ask=lambda *_: golden_arrays({"x": ROWS}, answers),
-        )  # fmt: skip
+            self.shelf.folder / f"bundle-{version}",
+            parse(self.text).spec,
+            sound(self.text, packages, {}),
+            {},
+            self.shelf.store,
+            version=version,
+            ask=lambda *_: golden_arrays({"x": ROWS}, answers),
+        )
 
     def move(self, package: Package) -> None:
         """What a promotion and a rollback do."""
@@ -199,9 +207,15 @@ def test_a_bundle_is_staged_beside_its_champion(tmp_path: Path) -> None:
         first, second = place.bundle(1, 2), place.bundle(2, 20)
     staging = LocalStaging(place.site, "chain", 2)
     best = Trial(
-        precision="fp32", config=second.config, concurrency=1, throughput_per_s=1, p50_ms=1, p99_ms=1, memory_mb=1,
+        precision="fp32",
+        config=second.config,
+        concurrency=1,
+        throughput_per_s=1,
+        p50_ms=1,
+        p99_ms=1,
+        memory_mb=1,
         within_slo=True,
-    )  # fmt: skip
+    )
     try:
         deployment = staging.start((Tuned(target="local-cpu", package=second, best=best),), Serving(), Rollout())
         with staging.beside(deployment, first) as champion, TritonClient(deployment.endpoint.grpc) as client:

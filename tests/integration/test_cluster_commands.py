@@ -35,20 +35,34 @@ def server(lab: Lab) -> Iterator[ApiServer]:
     parameters = [{"name": "site", "value": site.model_dump_json()}]
     with running() as server:
         server.objects["workflowtemplates"]["release"] = {
-            "metadata": {"name": "release"}, "spec": {"arguments": {"parameters": parameters}},
-        }  # fmt: skip
+            "metadata": {"name": "release"},
+            "spec": {"arguments": {"parameters": parameters}},
+        }
         server.services = {
-            "mlflow:5000": lab.running.registry_uri, "over-there-1-abc:8000": f"http://127.0.0.1:{lab.running.http_port}",
-        }  # fmt: skip
+            "mlflow:5000": lab.running.registry_uri,
+            "over-there-1-abc:8000": f"http://127.0.0.1:{lab.running.http_port}",
+        }
         yield server
 
 
 def shiplift(server: ApiServer, folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "shiplift.pipelines.commands.app", "--home", str(folder / "home"), *words, "--engine",
-         "argo"], capture_output=True, text=True, check=False, timeout=120,
+        [
+            sys.executable,
+            "-m",
+            "shiplift.pipelines.commands.app",
+            "--home",
+            str(folder / "home"),
+            *words,
+            "--engine",
+            "argo",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
         env={**os.environ, "KUBECONFIG": str(server.kubeconfig(folder))},
-    )  # fmt: skip
+    )
 
 
 def test_a_report_and_its_page_come_from_the_registry(
@@ -132,13 +146,22 @@ def test_a_model_s_status_has_its_aliases_and_the_releases_whose_workflows_are_g
     answer = json.loads(shiplift(server, tmp_path, "status", MODEL, "--json").stdout)
     name = lab.engine.report(MODEL, released).release
     past = {
-        "name": name, "model": MODEL, "version": released, "phase": "", "verdict": "pass", "outcome": "promoted",
+        "name": name,
+        "model": MODEL,
+        "version": released,
+        "phase": "",
+        "verdict": "pass",
+        "outcome": "promoted",
         "reason": "every check passed",
-    }  # fmt: skip
+    }
     assert answer == {
-        "namespace": "shiplift", "services": [], "releases": [past], "aliases": {"champion": released}, "drift": "",
+        "namespace": "shiplift",
+        "services": [],
+        "releases": [past],
+        "aliases": {"champion": released},
+        "drift": "",
         "note": "",
-    }  # fmt: skip
+    }
     shown = shiplift(server, tmp_path, "status").stdout
     assert ("promoted" in shown, "removed" in shown) == (True, True)
 

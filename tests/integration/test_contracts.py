@@ -30,8 +30,10 @@ def test_a_pt2_model_of_two_tensors_is_released_with_the_example_in_its_file(lab
         scores, pooled = (output.numpy() for output in model(ids, mask))
     x = {"ids": ids.numpy(), "mask": mask.numpy()}
     signature = infer_signature(x, {"scores": scores, "pooled": pooled})
-    version = lab.log("pairs", lambda **kwargs: lab.mlflow.pytorch.log_model(
-        model, signature=signature, input_example=(ids, mask), **kwargs))  # fmt: skip
+    version = lab.log(
+        "pairs",
+        lambda **kwargs: lab.mlflow.pytorch.log_model(model, signature=signature, input_example=(ids, mask), **kwargs),
+    )
     report = lab.wait("pairs", version)
     assert report.exit_code == 0, report.reason
     assert "pt2 file" in notes(lab, "pairs", version)
@@ -47,8 +49,10 @@ def test_a_pt2_model_logged_with_one_sample_takes_batches(lab: Lab) -> None:
     with torch.inference_mode():
         expected = model(torch.tensor(x)).numpy()
     signature = infer_signature(x[:1], expected[:1])
-    version = lab.log("single", lambda **kwargs: lab.mlflow.pytorch.log_model(
-        model, signature=signature, input_example=x[:1], **kwargs))  # fmt: skip
+    version = lab.log(
+        "single",
+        lambda **kwargs: lab.mlflow.pytorch.log_model(model, signature=signature, input_example=x[:1], **kwargs),
+    )
     report = lab.wait("single", version)
     assert report.exit_code == 0, report.reason
     assert "made dynamic" in notes(lab, "single", version)
@@ -70,8 +74,10 @@ def flat(batch: int, *, mixed: bool) -> onnx.ModelProto:
         nodes.append(helper.make_node("Sub", ["y0", "top"], ["y"]))
     else:
         nodes.append(helper.make_node("Tanh", ["y0"], ["y"]))
-    values = [helper.make_tensor_value_info(*v) for v in (("x", TensorProto.FLOAT, [batch, 4, 4]),
-                                                         ("y", TensorProto.FLOAT, [batch, 3]))]  # fmt: skip
+    values = [
+        helper.make_tensor_value_info(*v)
+        for v in (("x", TensorProto.FLOAT, [batch, 4, 4]), ("y", TensorProto.FLOAT, [batch, 3]))
+    ]
     graph = helper.make_graph(nodes, "flat", values[:1], values[1:], weights)
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
 
@@ -91,8 +97,9 @@ def test_a_graph_with_a_batch_of_1_is_released_and_batched_only_if_that_changes_
     name, model = f"flat-{mixed}".lower(), flat(1, mixed=mixed)
     x = np.random.default_rng(1).normal(size=(1, 4, 4)).astype(np.float32)
     signature = infer_signature({"x": x}, {"y": answers(model, x)})
-    version = lab.log(name, lambda **kwargs: lab.mlflow.onnx.log_model(
-        model, signature=signature, input_example={"x": x}, **kwargs))  # fmt: skip
+    version = lab.log(
+        name, lambda **kwargs: lab.mlflow.onnx.log_model(model, signature=signature, input_example={"x": x}, **kwargs)
+    )
     report = lab.wait(name, version)
     assert report.exit_code == 0, report.reason
     assert ("one sample at a time" if mixed else "made dynamic") in notes(lab, name, version)
@@ -127,8 +134,13 @@ def test_a_voice_detector_is_released_as_a_sequence_model(lab: Lab) -> None:
     state, rate = np.zeros((2, 1, 128), np.float32), np.array(16000, np.int64)
     x = {"input": sound[:1], "state": state, "sr": rate}
     y = dict(zip(["output", "stateN"], session.run(None, x), strict=True))
-    version = lab.log("voice", lambda **kwargs: lab.mlflow.onnx.log_model(
-        onnx.load(file), signature=infer_signature(x, y), input_example=x, **kwargs), spec=SEQUENCES)  # fmt: skip
+    version = lab.log(
+        "voice",
+        lambda **kwargs: lab.mlflow.onnx.log_model(
+            onnx.load(file), signature=infer_signature(x, y), input_example=x, **kwargs
+        ),
+        spec=SEQUENCES,
+    )
     report = lab.wait("voice", version)
     assert report.exit_code == 0, report.reason
     assert "state from stateN" in notes(lab, "voice", version)
@@ -149,11 +161,13 @@ def flats(count: int = 300) -> tuple[Any, Any]:
     import pandas as pd
 
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({
-        "age": rng.uniform(0, 100, count),
-        "city": pd.Categorical(rng.choice(["Ulm", "Berlin", "Rom"], count), categories=["Ulm", "Berlin", "Rom"]),
-        "rooms": rng.integers(1, 9, count),
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "age": rng.uniform(0, 100, count),
+            "city": pd.Categorical(rng.choice(["Ulm", "Berlin", "Rom"], count), categories=["Ulm", "Berlin", "Rom"]),
+            "rooms": rng.integers(1, 9, count),
+        }
+    )
     return frame, (100 - frame["age"] + 60 * (frame["city"] == "Rom") + 9 * frame["rooms"] > 110).astype(int)
 
 
@@ -169,8 +183,10 @@ def test_boosting_on_a_data_frame_is_released_with_its_categories(lab: Lab, libr
 
         model = xgboost.XGBClassifier(n_estimators=10, enable_categorical=True).fit(frame, dear)
     signature, flavor = infer_signature(frame.head(), model.predict(frame.head())), getattr(lab.mlflow, library)
-    version = lab.log(f"flats-{library}", lambda **kwargs: flavor.log_model(
-        model, signature=signature, input_example=frame.head(20), **kwargs))  # fmt: skip
+    version = lab.log(
+        f"flats-{library}",
+        lambda **kwargs: flavor.log_model(model, signature=signature, input_example=frame.head(20), **kwargs),
+    )
     report = lab.wait(f"flats-{library}", version)
     assert report.exit_code == 0, report.reason
     rows = frame.head(8).astype({"city": str})
@@ -188,8 +204,12 @@ def test_a_catboost_model_is_released(lab: Lab) -> None:
     frame = frame[["age", "rooms"]]
     model = catboost.CatBoostClassifier(iterations=10, verbose=0, allow_writing_files=False).fit(frame, dear)
     signature = infer_signature(frame.head(), model.predict(frame.head()))
-    version = lab.log("catboost", lambda **kwargs: lab.mlflow.catboost.log_model(
-        model, signature=signature, input_example=frame.head(20), **kwargs))  # fmt: skip
+    version = lab.log(
+        "catboost",
+        lambda **kwargs: lab.mlflow.catboost.log_model(
+            model, signature=signature, input_example=frame.head(20), **kwargs
+        ),
+    )
     report = lab.wait("catboost", version)
     assert report.exit_code == 0, report.reason
     asked = {name: np.array(frame[name].head(8)).reshape(-1, 1) for name in frame}

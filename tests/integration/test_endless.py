@@ -35,8 +35,14 @@ def log_endless(lab: Lab, name: str, folder: Path, spec: str) -> int:
 def test_it_ends_within_its_limit_and_the_next_release_is_taken(lab: Lab, tmp_path: Path) -> None:
     version = log_endless(lab, "endless", tmp_path, FAST + "quantization: {timeout_s: 5}\n")
     after = lab.log_classifier("after-endless")
-    report = refused(lab, "endless", version, 32, "building and scoring the precisions took over 5 s",
-                     "Raise `quantization.timeout_s` in the spec")  # fmt: skip
+    report = refused(
+        lab,
+        "endless",
+        version,
+        32,
+        "building and scoring the precisions took over 5 s",
+        "Raise `quantization.timeout_s` in the spec",
+    )
     assert (report.verdict, report.stages[-1].name, report.stages[-1].outcome) == (Outcome.FAIL, "quantize", "failed")
     messages = [event.message for event in lab.events("endless", version)]
     assert not any("trying again" in message for message in messages)

@@ -31,12 +31,14 @@ if cpu_flags() & {"avx512_bf16", "amx_bf16"}:
 def offered(bench: Bench) -> Candidates:
     """The same file on both engines, in each precision that needs no other file."""
     return Candidates(
-        target="local-cpu", metric="accuracy", validation="v" * 64,
+        target="local-cpu",
+        metric="accuracy",
+        validation="v" * 64,
         candidates=tuple(
             Candidate(engine=engine, precision=precision, model=bench.model, score=0.95, samples=500)
             for engine, precision in VARIANTS
         ),
-    )  # fmt: skip
+    )
 
 
 def test_every_engine_serves_what_it_answered_when_it_was_packaged(tmp_path: Path) -> None:
@@ -58,8 +60,9 @@ def test_every_engine_serves_what_it_answered_when_it_was_packaged(tmp_path: Pat
 def test_tuning_measures_every_engine_and_packages_the_best(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     packages = bench.package(offered(bench))
-    space = SearchSpace(time_budget_s=4, max_batch=(1, 8), queue_delay_us=(0,), instances=(1, 2), threads=(1,),
-                        window_ms=100)  # fmt: skip
+    space = SearchSpace(
+        time_budget_s=4, max_batch=(1, 8), queue_delay_us=(0,), instances=(1, 2), threads=(1,), window_ms=100
+    )
     place = site(tmp_path, server_environment=str(ENVIRONMENT.root))
     tuned = tune(place, Target(), packages, space, LatencyTarget(), Load(), Serving(), RecordedRequests())
     measured = {(trial.engine, trial.precision) for trial in tuned.trials if not trial.error}

@@ -18,9 +18,14 @@ def run(example: str, lab: Lab, folder: Path, *, timeout: float) -> str:
     """What an example prints, run on the lab's stack."""
     variables = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
     done = subprocess.run(
-        [sys.executable, EXAMPLES / example], cwd=folder, capture_output=True, text=True, check=False,
-        timeout=timeout, env=variables | {"SHIPLIFT_HOME": str(lab.home)},
-    )  # fmt: skip
+        [sys.executable, EXAMPLES / example],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+        env=variables | {"SHIPLIFT_HOME": str(lab.home)},
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

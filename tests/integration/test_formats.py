@@ -73,11 +73,13 @@ def sklearn_as(lab: Lab, how: str) -> Log:
 def table() -> pd.DataFrame:
     rng = np.random.default_rng(0)
     n = 200
-    return pd.DataFrame({
-        "age": rng.integers(18, 80, n).astype(np.float64),
-        "income": rng.normal(3000, 500, n),
-        "city": rng.choice(["Berlin", "Köln", "Ulm"], n),
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "age": rng.integers(18, 80, n).astype(np.float64),
+            "income": rng.normal(3000, 500, n),
+            "city": rng.choice(["Berlin", "Köln", "Ulm"], n),
+        }
+    )
 
 
 def columns(lab: Lab) -> Log:
@@ -88,9 +90,12 @@ def columns(lab: Lab) -> Log:
     model = make_pipeline(prepare, LogisticRegression()).fit(frame, target)
     example = frame.head(5)
     return lambda **kwargs: lab.mlflow.sklearn.log_model(
-        model, signature=infer_signature(example, model.predict(example)), input_example=example,
-        skops_trusted_types=["numpy.dtype"], **kwargs,
-    )  # fmt: skip
+        model,
+        signature=infer_signature(example, model.predict(example)),
+        input_example=example,
+        skops_trusted_types=["numpy.dtype"],
+        **kwargs,
+    )
 
 
 def admit_and_export(lab: Lab, name: str, log: Log, *, spec: str = FAST) -> tuple[Admitted, Exported]:
@@ -139,9 +144,12 @@ def test_a_torchscript_file_is_exported_with_parity(lab: Lab, tmp_path: Path) ->
     folder, x = tmp_path / "m", images()
     model = torch.jit.script(network())
     lab.mlflow.pytorch.save_model(
-        model, str(folder), signature=infer_signature(x, model(torch.tensor(x)).detach().numpy()),
-        serialization_format="pickle", pip_requirements=[],
-    )  # fmt: skip
+        model,
+        str(folder),
+        signature=infer_signature(x, model(torch.tensor(x)).detach().numpy()),
+        serialization_format="pickle",
+        pip_requirements=[],
+    )
     (folder / "input_example.json").write_text(json.dumps(x.tolist()))
     with (folder / "MLmodel").open("a") as meta:
         meta.write("saved_input_example_info:\n  artifact_path: input_example.json\n  type: ndarray\n")
@@ -232,8 +240,11 @@ def test_text_columns_are_served_as_text(lab: Lab) -> None:
     runs = list(csv.DictReader(Path(table.group(1)).read_text().splitlines()))
     assert "sweep" in {run["phase"] for run in runs}
     assert all(float(run["Inferences/Second"]) > 0 for run in runs)
-    rows = {"age": np.array([[70.0], [20.0]], np.float32), "income": np.array([[3000.0], [3000.0]], np.float32),
-            "city": np.array([["Ulm"], ["Köln"]])}  # fmt: skip
+    rows = {
+        "age": np.array([[70.0], [20.0]], np.float32),
+        "income": np.array([[3000.0], [3000.0]], np.float32),
+        "city": np.array([["Ulm"], ["Köln"]]),
+    }
     answer = lab.ask("columns", rows)
     assert [row[0] for row in answer["outputs"]["label"]] == [1, 0]
 
@@ -383,7 +394,7 @@ def test_a_keras_model_is_exported_with_parity(
     options = {"signature": infer_signature(x, y), "input_example": x}
     _, exported = admit_and_export(
         lab, f"keras-{how}-{flavor}", lambda **kwargs: getattr(lab.mlflow, flavor).log_model(model, **options, **kwargs)
-    )  # fmt: skip
+    )
     assert len(exported.signature.outputs) == (1 if how == "images" else 2)
     assert all(":" not in output.name for output in exported.signature.outputs)
     assert all(case.max_abs < 1e-4 and not case.problem for case in exported.parity), exported.parity
@@ -420,9 +431,14 @@ def reader(to: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     length = torch.export.Dim("length", max=64)
     axes = {0: torch.export.Dim("batch"), 1: length}
     program = torch.onnx.export(
-        model, (tokens[:4], mask[:4]), dynamo=True, input_names=["tokens", "mask"], output_names=["scores", "pooled"],
-        dynamic_shapes=(axes, axes), verbose=False,
-    )  # fmt: skip
+        model,
+        (tokens[:4], mask[:4]),
+        dynamo=True,
+        input_names=["tokens", "mask"],
+        output_names=["scores", "pooled"],
+        dynamic_shapes=(axes, axes),
+        verbose=False,
+    )
     assert program is not None
     program.save(str(to / "reader.onnx"))
     inputs = {"tokens": tokens[:4].numpy(), "mask": mask[:4].numpy()}
@@ -466,9 +482,12 @@ def test_weights_in_a_separate_file_are_exported_and_verified(lab: Lab, tmp_path
     options = {"signature": any_length(infer_signature(inputs, answers)), "input_example": inputs}
     lab.mlflow.onnx.save_model(model, str(folder), save_as_external_data=False, pip_requirements=[], **options)
     onnx.save(
-        onnx.load(folder / "model.onnx"), folder / "model.onnx", save_as_external_data=True, location="weights.bin",
+        onnx.load(folder / "model.onnx"),
+        folder / "model.onnx",
+        save_as_external_data=True,
+        location="weights.bin",
         size_threshold=128,
-    )  # fmt: skip
+    )
     assert (folder / "weights.bin").stat().st_size > 1000
 
     from tests.integration.test_bad_input import log_folder
@@ -515,8 +534,10 @@ def test_a_model_of_pixels_takes_jpeg_and_png_if_the_spec_says_how(lab: Lab) -> 
         assert [(spec.name, spec.datatype) for spec in signature.inputs] == [("input", "BYTES")]
         for file in files:
             photo = Image.open(io.BytesIO(file)).convert("L")
-            photo = photo.resize((int(10 * photo.width / min(photo.size)), int(10 * photo.height / min(photo.size))),
-                                 Image.Resampling.BILINEAR)  # fmt: skip
+            photo = photo.resize(
+                (int(10 * photo.width / min(photo.size)), int(10 * photo.height / min(photo.size))),
+                Image.Resampling.BILINEAR,
+            )
             left, top = round((photo.width - 8) / 2), round((photo.height - 8) / 2)
             pixels = np.asarray(photo.crop((left, top, left + 8, top + 8)), np.float32)[None, None] / 255
             expected = model(torch.tensor(pixels)).detach().numpy()

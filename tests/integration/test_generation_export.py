@@ -49,8 +49,9 @@ def test_one_by_one_and_together_the_tokens_are_those_of_transformers(tmp_path: 
     model = pipeline()
     result = exported(tmp_path, model, PROMPTS)
     assert [(case.inputs, case.batch, case.problem) for case in result.parity] == [
-        ("one prompt at a time", 1, ""), ("all prompts at once", len(PROMPTS), ""),
-    ]  # fmt: skip
+        ("one prompt at a time", 1, ""),
+        ("all prompts at once", len(PROMPTS), ""),
+    ]
     assert (result.signature, result.kind) == (SIGNATURE, "generation")
     assert any("takes 256 tokens" in note for note in result.notes)
     store = ArtifactStore(site(tmp_path).artifacts_uri)
@@ -89,9 +90,7 @@ def test_what_bytes_a_llama_s_tokenizer_falls_back_to_is_shown_as_transformers_d
     model = pipeline(words=llama_tokenizer())
     result = exported(tmp_path, model, PROMPTS)
     assert {case.problem for case in result.parity} == {""}
-    golden = load_npz(
-        ArtifactStore(site(tmp_path).artifacts_uri).fetch(result.reference, tmp_path / "reference.npz")
-    )  # fmt: skip
+    golden = load_npz(ArtifactStore(site(tmp_path).artifacts_uri).fetch(result.reference, tmp_path / "reference.npz"))
     assert any("\ufffd" in text for text in golden["output/text"].reshape(-1))
 
 
@@ -112,9 +111,15 @@ def test_a_package_for_a_gpu_has_the_logged_weights_and_the_same_front(tmp_path:
     result, spec = exported(tmp_path, pipeline(template=CHAT_TEMPLATE), PROMPTS), parse("")
     here, store = site(tmp_path), ArtifactStore(site(tmp_path).artifacts_uri)
     gpu = Target(
-        name="h100", accelerator="nvidia", compute_capability="9.0", server="nvidia", engine=engine, gpus=(0, 1),
-        precisions=("bf16",), image="example/tritonserver:25.10",
-    )  # fmt: skip
+        name="h100",
+        accelerator="nvidia",
+        compute_capability="9.0",
+        server="nvidia",
+        engine=engine,
+        gpus=(0, 1),
+        precisions=("bf16",),
+        image="example/tritonserver:25.10",
+    )
     files = store.put_tree(tmp_path / "model")
     version = ModelVersion(name="writer", version=1, digest="d", flavor="transformers", files=files)
     offered = quantize(here, gpu, result, Datasets(), spec.data, spec.quantization)

@@ -117,9 +117,13 @@ def register(lab: Lab, attack: Attack, folder: Path, canary: Path) -> int:
     images, _ = digits()
     model = lab.classifier()
     lab.mlflow.sklearn.save_model(
-        model, str(folder), signature=infer_signature(images[:4], model.predict(images[:4])), input_example=images[:4],
-        serialization_format="pickle" if attack.prepare is protocol_0 else "skops", pip_requirements=[],
-    )  # fmt: skip
+        model,
+        str(folder),
+        signature=infer_signature(images[:4], model.predict(images[:4])),
+        input_example=images[:4],
+        serialization_format="pickle" if attack.prepare is protocol_0 else "skops",
+        pip_requirements=[],
+    )
     attack.prepare(folder, canary)
     with lab.mlflow.start_run() as run:
         lab.mlflow.log_text(FAST, "shiplift/shiplift.yaml")

@@ -45,8 +45,9 @@ def flat(values: Any) -> list[Any]:
 
 
 def test_labels_and_scores_are_those_of_pyfunc(lab: Lab) -> None:
-    model = released(lab, "sentiment", lambda **kwargs: lab.mlflow.transformers.log_model(
-        pipeline("text-classification"), **kwargs))  # fmt: skip
+    model = released(
+        lab, "sentiment", lambda **kwargs: lab.mlflow.transformers.log_model(pipeline("text-classification"), **kwargs)
+    )
     expected = model.predict(TEXTS)
     answer = lab.ask("sentiment", column(TEXTS))["outputs"]
     assert flat(answer["label"]) == list(expected["label"])
@@ -131,8 +132,9 @@ def test_a_cross_encoder_scores_pairs_as_pyfunc_does(lab: Lab, tmp_path: Path) -
 
     encoder = cross_encoder(tmp_path)
     reranker = pipeline_of("text-classification", model=encoder.model, tokenizer=encoder.tokenizer)
-    model = released(lab, "reranker", lambda **kwargs: lab.mlflow.transformers.log_model(
-        reranker, input_example=PAIRS, **kwargs))  # fmt: skip
+    model = released(
+        lab, "reranker", lambda **kwargs: lab.mlflow.transformers.log_model(reranker, input_example=PAIRS, **kwargs)
+    )
     answer = lab.ask("reranker", {name: np.array([[pair[name]] for pair in PAIRS]) for name in PAIRS[0]})["outputs"]
     np.testing.assert_allclose(flat(answer["score"]), model.predict(PAIRS)["score"], atol=1e-5)
     scores = encoder.predict([tuple(pair.values()) for pair in PAIRS])
@@ -153,8 +155,9 @@ def refuses_bad_pairs(lab: Lab, name: str) -> None:
 
 
 def test_a_cross_encoder_logged_as_a_sentence_encoder_is_refused(lab: Lab, tmp_path: Path) -> None:
-    version = lab.log("headless", lambda **kwargs: lab.mlflow.sentence_transformers.log_model(
-        cross_encoder(tmp_path), **kwargs))  # fmt: skip
+    version = lab.log(
+        "headless", lambda **kwargs: lab.mlflow.sentence_transformers.log_model(cross_encoder(tmp_path), **kwargs)
+    )
     report = lab.wait("headless", version)
     assert report.exit_code != 0
     assert "without its head" in report.reason
@@ -164,8 +167,11 @@ def test_a_cross_encoder_logged_as_a_sentence_encoder_is_refused(lab: Lab, tmp_p
 def test_labels_of_images_are_those_of_pyfunc_and_bad_images_fail_alone(lab: Lab) -> None:
     images = [image_file(64, 48), image_file(20, 90, "PNG"), image_file(33, 32, "PNG", "L")]
     encoded = [base64.b64encode(image).decode() for image in images]
-    model = released(lab, "pictures", lambda **kwargs: lab.mlflow.transformers.log_model(
-        image_classifier(), input_example=encoded, **kwargs))  # fmt: skip
+    model = released(
+        lab,
+        "pictures",
+        lambda **kwargs: lab.mlflow.transformers.log_model(image_classifier(), input_example=encoded, **kwargs),
+    )
     expected = model.predict(encoded).to_numpy()
     with TritonClient(lab.grpc) as client:
         served, name = client.signature(serving_name("pictures")), serving_name("pictures")
@@ -206,8 +212,12 @@ def test_a_validation_set_of_texts_is_scored_and_openvino_serves_the_model(lab: 
     words = pipeline("text-classification")
     labels = [answer["label"] for answer in words(texts)]
     spec = FAST + "targets: [{name: here, engine: openvino, precisions: [fp32]}]"
-    version = lab.log("scored", lambda **kwargs: lab.mlflow.transformers.log_model(words, **kwargs), spec=spec,
-                      data={"input": np.array(texts), "label": np.array(labels)})  # fmt: skip
+    version = lab.log(
+        "scored",
+        lambda **kwargs: lab.mlflow.transformers.log_model(words, **kwargs),
+        spec=spec,
+        data={"input": np.array(texts), "label": np.array(labels)},
+    )
     report = lab.wait("scored", version, seconds=300)
     assert report.exit_code == 0, report.reason
     tuned = lab.engine.story(report).tuned
@@ -219,8 +229,11 @@ def test_a_validation_set_of_texts_is_scored_and_openvino_serves_the_model(lab: 
 
 @pytest.mark.slow
 def test_embeddings_are_those_of_pyfunc(lab: Lab, tmp_path: Path) -> None:
-    model = released(lab, "encoder", lambda **kwargs: lab.mlflow.sentence_transformers.log_model(
-        sentence_encoder(tmp_path), **kwargs))  # fmt: skip
+    model = released(
+        lab,
+        "encoder",
+        lambda **kwargs: lab.mlflow.sentence_transformers.log_model(sentence_encoder(tmp_path), **kwargs),
+    )
     texts = [*TEXTS, "a good film " * 100]  # cut, as the encoder says
     answer = lab.ask("encoder", column(texts))["outputs"]
     np.testing.assert_allclose(np.asarray(answer["embeddings"]), model.predict(texts), atol=1e-5)
@@ -228,8 +241,9 @@ def test_embeddings_are_those_of_pyfunc(lab: Lab, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_entities_are_those_of_pyfunc(lab: Lab) -> None:
-    model = released(lab, "entities", lambda **kwargs: lab.mlflow.transformers.log_model(
-        pipeline("token-classification"), **kwargs))  # fmt: skip
+    model = released(
+        lab, "entities", lambda **kwargs: lab.mlflow.transformers.log_model(pipeline("token-classification"), **kwargs)
+    )
     answer = lab.ask("entities", column(TEXTS))["outputs"]
     assert flat(answer["labels"]) == [model.predict([text])[0] for text in TEXTS]
     for text, entities in zip(TEXTS, flat(answer["entities"]), strict=True):
@@ -240,8 +254,7 @@ def test_entities_are_those_of_pyfunc(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_the_tokens_for_a_mask_are_those_of_pyfunc(lab: Lab) -> None:
-    model = released(lab, "mask", lambda **kwargs: lab.mlflow.transformers.log_model(
-        pipeline("fill-mask"), **kwargs))  # fmt: skip
+    model = released(lab, "mask", lambda **kwargs: lab.mlflow.transformers.log_model(pipeline("fill-mask"), **kwargs))
     answer = lab.ask("mask", column(MASKED))["outputs"]
     assert flat(answer["token"]) == model.predict(MASKED)
     with TritonClient(lab.grpc) as client, pytest.raises(ServerFailed, match="0 mask tokens"):
@@ -250,8 +263,9 @@ def test_the_tokens_for_a_mask_are_those_of_pyfunc(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_features_are_those_of_pyfunc(lab: Lab) -> None:
-    model = released(lab, "features", lambda **kwargs: lab.mlflow.transformers.log_model(
-        pipeline("feature-extraction"), **kwargs))  # fmt: skip
+    model = released(
+        lab, "features", lambda **kwargs: lab.mlflow.transformers.log_model(pipeline("feature-extraction"), **kwargs)
+    )
     expected, texts = {text: model.predict([text]) for text in TEXTS}, TEXTS * 20
     with TritonClient(lab.grpc) as client, ThreadPoolExecutor(8) as pool:  # so that Triton makes batches of them
         served, name = client.signature(serving_name("features")), serving_name("features")

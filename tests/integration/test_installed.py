@@ -48,13 +48,19 @@ class Installed:
         """Runs a program of the environment, which gets only the most common variables of this process."""
         variables = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
         variables |= {
-            "SHIPLIFT_SERVER_ENVIRONMENT": str(ensure(default_root()).root), "SHIPLIFT_FREE_PORTS": "1",
+            "SHIPLIFT_SERVER_ENVIRONMENT": str(ensure(default_root()).root),
+            "SHIPLIFT_FREE_PORTS": "1",
             "COLUMNS": "200",
-        }  # fmt: skip
+        }
         done = subprocess.run(
-            [self.environment / "bin" / words[0], *words[1:]], cwd=self.folder, env=variables, capture_output=True,
-            text=True, check=False, timeout=900,
-        )  # fmt: skip
+            [self.environment / "bin" / words[0], *words[1:]],
+            cwd=self.folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=900,
+        )
         assert not check or done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
         return done
 

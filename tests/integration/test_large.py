@@ -47,7 +47,7 @@ def test_a_model_over_two_gibibytes_is_exported_stored_and_verified_in_pieces(tm
     version = ModelVersion(name="big", version=1, digest=files.sha256, flavor="pytorch", files=files)
     contract = DeclaredGraph(
         signature=Signature(inputs=(x,), outputs=(y,)), example=store.put_bytes(dump_npz({"x": example}))
-    )  # fmt: skip
+    )
 
     exported = export(site(tmp_path), version, contract, Conversion(memory_mb=12_000, timeout_s=300))
 
@@ -58,8 +58,10 @@ def test_a_model_over_two_gibibytes_is_exported_stored_and_verified_in_pieces(tm
     assert (folder / "model.onnx").stat().st_size < 1 << 20
     answers = onnx_models.answer(onnx_models.session(folder / "model.onnx"), {"x": example})
     assert answers["y"].shape == (3, WIDTH)
-    print(f"peak of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB, of its largest "
-          f"child: {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20:.1f} GiB")  # fmt: skip
+    print(
+        f"peak of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB, of its largest "
+        f"child: {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20:.1f} GiB"
+    )
 
     sha256 = next(digest for name, digest in store.manifest(exported.model).items() if name.startswith("weights"))
     (blob,) = (tmp_path / "artifacts").rglob(sha256)

@@ -46,11 +46,13 @@ def tokens() -> Any:
         nodes,
         [("ids", "INT64", ["n", "m"]), ("mask", "INT64", ["n", "m"]), ("vectors", "FP32", ["n", "m", 3])],
         [
-            ("seen", "INT64", ["n", "m"]), ("total", "INT64", ["n", 1]), ("masked", "FP32", ["n", "m", 3]),
+            ("seen", "INT64", ["n", "m"]),
+            ("total", "INT64", ["n", 1]),
+            ("masked", "FP32", ["n", "m", 3]),
             ("width", "INT64", ["n", 1]),
         ],
         tuple(numpy_helper.from_array(np.array(value, np.int64), name) for name, value in constants.items()),
-    )  # fmt: skip
+    )
 
 
 def request(rng: np.random.Generator, rows: int, length: int) -> Arrays:
@@ -163,11 +165,17 @@ def test_buckets_without_anything_to_fill_up_with_are_refused_at_load(engine: En
 @pytest.mark.parametrize(
     ("datatype", "value", "fits"),
     [
-        ("UINT8", "255", True), ("UINT8", "256", False), ("UINT8", "-1", False), ("INT8", "-128", True),
-        ("INT8", "128", False), ("INT32", "2147483647", True), ("INT32", "2147483648", False), ("BOOL", "1", True),
+        ("UINT8", "255", True),
+        ("UINT8", "256", False),
+        ("UINT8", "-1", False),
+        ("INT8", "-128", True),
+        ("INT8", "128", False),
+        ("INT32", "2147483647", True),
+        ("INT32", "2147483648", False),
+        ("BOOL", "1", True),
         ("BOOL", "2", False),
     ],
-)  # fmt: skip
+)
 def test_what_fills_an_input_up_must_fit_its_data_type(datatype: str, value: str, fits: bool, tmp_path: Path) -> None:
     nodes = [helper.make_node("Identity", ["x"], ["y"])]
     graph = model(nodes, [("x", datatype, ["n", "m"])], [("y", datatype, ["n", "m"])])

@@ -42,9 +42,11 @@ def reader(*, masked: bool) -> Any:
     ]
     kept = nodes if masked else [node for node in nodes if node.output[0] not in ("sum", "count", "mean")]
     return model(
-        kept, [("ids", "INT64", ["n", "m"]), ("mask", "INT64", ["n", "m"])], [("y", "FP32", ["n", 8])],
+        kept,
+        [("ids", "INT64", ["n", "m"]), ("mask", "INT64", ["n", "m"])],
+        [("y", "FP32", ["n", 8])],
         tuple(numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()),
-    )  # fmt: skip
+    )
 
 
 def request(length: int) -> dict[str, Any]:
@@ -69,9 +71,11 @@ def released(lab: Lab, name: str, *, masked: bool) -> Any:
     graph = reader(masked=masked)
     texts = {"shiplift/requests.json": recorded()}
     version = lab.log(
-        name, lambda **options: lab.mlflow.onnx.log_model(graph, input_example=example, **options), spec=SPEC,
+        name,
+        lambda **options: lab.mlflow.onnx.log_model(graph, input_example=example, **options),
+        spec=SPEC,
         texts=texts,
-    )  # fmt: skip
+    )
     report = lab.wait(name, version, seconds=240)
     assert report.exit_code == 0, report.reason
     return report
@@ -111,9 +115,10 @@ def test_a_pad_that_is_not_the_model_s_refuses_the_release(lab: Lab, pad: str, w
     spec = SPEC.replace("{ids: 0, mask: 0}", pad)
     name = f"reader-of-{pad[1:4]}-{len(pad)}"
     version = lab.log(
-        name, lambda **options: lab.mlflow.onnx.log_model(reader(masked=True), input_example=request(9), **options),
+        name,
+        lambda **options: lab.mlflow.onnx.log_model(reader(masked=True), input_example=request(9), **options),
         spec=spec,
-    )  # fmt: skip
+    )
     report = lab.wait(name, version, seconds=120)
     assert report.exit_code == 65
     assert why in report.reason

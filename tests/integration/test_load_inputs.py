@@ -42,10 +42,12 @@ def graph(spec: TensorSpec, nodes: list[Any], constants: dict[str, Any]) -> byte
     kinds = {"INT64": TensorProto.INT64, "UINT8": TensorProto.UINT8, "BYTES": TensorProto.STRING}
     dims = [f"d{axis}" if size == -1 else size for axis, size in enumerate(spec.shape)]
     onnx_graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", kinds[spec.datatype], dims)],
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", kinds[spec.datatype], dims)],
         [helper.make_tensor_value_info("y", TensorProto.INT64, ["d0", 1])],
         [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in constants.items()],
-    )  # fmt: skip
+    )
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 3)]
     return bytes(helper.make_model(onnx_graph, ir_version=10, opset_imports=opsets).SerializeToString())
 
@@ -53,9 +55,14 @@ def graph(spec: TensorSpec, nodes: list[Any], constants: dict[str, Any]) -> byte
 def words_only(*known: str) -> bytes:
     """A model that returns a word's number and fails on unknown words."""
     encoder = helper.make_node(
-        "LabelEncoder", ["x"], ["at"], domain="ai.onnx.ml", keys_strings=list(known),
-        values_int64s=list(range(len(known))), default_int64=len(known),
-    )  # fmt: skip
+        "LabelEncoder",
+        ["x"],
+        ["at"],
+        domain="ai.onnx.ml",
+        keys_strings=list(known),
+        values_int64s=list(range(len(known))),
+        default_int64=len(known),
+    )
     nodes = [encoder, helper.make_node("Gather", ["table", "at"], ["y"])]
     return graph(TEXT.inputs[0], nodes, {"table": list(range(len(known)))})
 
@@ -104,9 +111,13 @@ def served(work: Path, model: bytes, signature: Signature, example: Any) -> Iter
     description = ModelDescription(name="m", version=1, signature=signature, config=config, serving=Serving())
     (work / "package").mkdir()
     package = write_package(
-        work / "package", description, work / "onnx", "bundled", example={"x": example},
+        work / "package",
+        description,
+        work / "onnx",
+        "bundled",
+        example={"x": example},
         golden=golden_arrays({"x": example}, {"y": np.zeros((len(example), 1), np.int64)}),
-    )  # fmt: skip
+    )
     install(package, work / "models", source="m", name="m")
     with (
         private_server(ENVIRONMENT, work / "models", Features(), log=work / "log") as server,
@@ -142,9 +153,7 @@ def jpeg() -> bytes:
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_recorded_text_arrives_unchanged(tmp_path: Path, protocol: str) -> None:
     words = ["größe", "", "two words", "模型"]
-    bodies = [
-        {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "BYTES", "data": [[word]]}]} for word in words
-    ]  # fmt: skip
+    bodies = [{"inputs": [{"name": "x", "shape": [1, 1], "datatype": "BYTES", "data": [[word]]}]} for word in words]
     sent = recorded(json.dumps(bodies).encode(), "requests.json", TEXT)
     example = np.array([["größe"]], dtype=object)
     assert failed_under_load(tmp_path, words_only(*words), TEXT, example, sent, protocol) == 0

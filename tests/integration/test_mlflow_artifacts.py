@@ -45,10 +45,22 @@ def running(folder: Path, *options: str, authority: Path | None = None) -> Itera
     """A server of its own; `authority` is the certificate that it shows, if it uses TLS."""
     port, scheme = free_port(), "https" if authority else "http"
     command: list[str | Path] = [
-        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-        "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "artifacts"),
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+        "--backend-store-uri",
+        f"sqlite:///{folder}/mlflow.db",
+        "--artifacts-destination",
+        str(folder / "artifacts"),
         *options,
-    ]  # fmt: skip
+    ]
     variables = {**inherited(), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     process = start_daemon(command, environment=variables, log=folder / "mlflow.log", folder=folder)
     verify = ssl.create_default_context(cafile=authority) if authority else True

@@ -28,9 +28,11 @@ def only_four_columns() -> Any:
     nodes += [helper.make_node("Add", ["h20", "four"], ["z"]), helper.make_node("Sigmoid", ["z"], ["y"])]
     constants = {"factor": np.array([1.5], np.float32), "four": np.ones((1, 4), np.float32)}
     return model(
-        nodes, [("x", "FP32", ["n", "m"])], [("y", "FP32", ["n", "m"])],
+        nodes,
+        [("x", "FP32", ["n", "m"])],
+        [("y", "FP32", ["n", "m"])],
         tuple(numpy_helper.from_array(array, name) for name, array in constants.items()),
-    )  # fmt: skip
+    )
 
 
 def test_a_request_that_the_model_cannot_take_gets_its_error_and_the_next_is_answered(tmp_path: Path) -> None:

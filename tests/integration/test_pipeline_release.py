@@ -79,8 +79,13 @@ def register(
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SHIPLIFT_")}
     return subprocess.run(
         [str(Path(sys.executable).with_name("shiplift")), "--home", str(lab.home), *words],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=300, env={**variables, "COLUMNS": "300"},
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**variables, "COLUMNS": "300"},
+    )
 
 
 def report_of(done: subprocess.CompletedProcess[str]) -> ReleaseReport:

@@ -56,9 +56,11 @@ def times(factor: float) -> Any:
     """y = factor x, for rows of four."""
     constant = numpy_helper.from_array(np.array(factor, np.float32), "factor")
     return model(
-        [helper.make_node("Mul", ["x", "factor"], ["y"])], [("x", "FP32", ["n", 4])], [("y", "FP32", ["n", 4])],
+        [helper.make_node("Mul", ["x", "factor"], ["y"])],
+        [("x", "FP32", ["n", 4])],
+        [("y", "FP32", ["n", 4])],
         (constant,),
-    )  # fmt: skip
+    )
 
 
 def largest() -> Any:
@@ -79,23 +81,38 @@ class Shelf:
         return ArtifactStore((self.folder / "artifacts").as_uri())
 
     def put(
-        self, name: str, onnx_model: Any, *, version: int = 1, max_batch: int = 4, limit_s: float = 30,
+        self,
+        name: str,
+        onnx_model: Any,
+        *,
+        version: int = 1,
+        max_batch: int = 4,
+        limit_s: float = 30,
         golden: Arrays | None = None,
-    ) -> Package:  # fmt: skip
+    ) -> Package:
         work = self.folder / f"{name}-{version}"
         (work / "onnx").mkdir(parents=True)
         (work / "package").mkdir()
         (work / "onnx" / "model.onnx").write_bytes(onnx_model.SerializeToString())
         config = ServingConfig(max_batch=max_batch, queue_delay_us=0, instances=1, threads=1)
         described = ModelDescription(
-            name=name, version=version, signature=signature_of(onnx_model), config=config,
+            name=name,
+            version=version,
+            signature=signature_of(onnx_model),
+            config=config,
             serving=Serving(warmup=False, request_timeout_s=limit_s),
-        )  # fmt: skip
+        )
         tree = write_package(work / "package", described, work / "onnx", "bundled", example={}, golden=golden or {})
         return GraphPackage(
-            target="local-cpu", server="bundled", model=name, version=version, precision="fp32", config=config,
-            repository=self.store.put_tree(tree), signature=described.signature,
-        )  # fmt: skip
+            target="local-cpu",
+            server="bundled",
+            model=name,
+            version=version,
+            precision="fp32",
+            config=config,
+            repository=self.store.put_tree(tree),
+            signature=described.signature,
+        )
 
 
 # --- serving ---------------------------------------------------------------------------------------------------
@@ -190,8 +207,11 @@ steps:
 
 
 def test_an_ensemble_answers_as_its_members_do_by_hand(shelf: Shelf) -> None:
-    packages = {"two": shelf.put("two", times(2)), "three": shelf.put("three", times(3)),
-                "top": shelf.put("top", largest())}  # fmt: skip
+    packages = {
+        "two": shelf.put("two", times(2)),
+        "three": shelf.put("three", times(3)),
+        "top": shelf.put("top", largest()),
+    }
     with served(shelf, CHAIN, packages) as pipeline:
         assert pipeline.checked.way == "ensemble"
         answer = pipeline.ask(x=ROWS)
@@ -285,8 +305,11 @@ def test_a_switch_of_bundles_under_load_mixes_no_answers(shelf: Shelf, tmp_path:
 
 
 def test_a_bundle_is_whole_or_not_there(shelf: Shelf, tmp_path: Path) -> None:
-    packages = {"two": shelf.put("two", times(2)), "three": shelf.put("three", times(3)),
-                "top": shelf.put("top", largest())}  # fmt: skip
+    packages = {
+        "two": shelf.put("two", times(2)),
+        "three": shelf.put("three", times(3)),
+        "top": shelf.put("top", largest()),
+    }
     gone = packages["top"].repository.model_copy(update={"sha256": "0" * 64})
     packages["top"] = packages["top"].model_copy(update={"repository": gone})
     checked = sound(CHAIN, packages, {})
@@ -318,8 +341,11 @@ steps:
 
 
 def test_a_cascade_asks_the_large_model_only_if_the_cheap_one_is_not_sure(shelf: Shelf) -> None:
-    packages = {"cheap": shelf.put("two", times(2)), "sure": shelf.put("top", largest()),
-                "large": shelf.put("three", times(3))}  # fmt: skip
+    packages = {
+        "cheap": shelf.put("two", times(2)),
+        "sure": shelf.put("top", largest()),
+        "large": shelf.put("three", times(3)),
+    }
     with served(shelf, CASCADE, packages) as pipeline:
         assert pipeline.checked.way == "bls"
         easy, hard = ROWS + 20, ROWS

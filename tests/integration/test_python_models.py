@@ -50,9 +50,12 @@ def log_python(lab: Lab, name: str, model: Any, example: Any, *, spec: str = SPE
     with lab.mlflow.start_run():
         lab.mlflow.log_text(spec, "shiplift/shiplift.yaml")
         info = lab.mlflow.pyfunc.log_model(
-            name="model", python_model=model, input_example=example, registered_model_name=name,
+            name="model",
+            python_model=model,
+            input_example=example,
+            registered_model_name=name,
             **{"pip_requirements": REQUIREMENTS} | options,
-        )  # fmt: skip
+        )
     return int(info.registered_model_version)
 
 
@@ -67,9 +70,13 @@ def version(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> int:
     factor.write_text("2.5")
     example = rows(6)
     version = log_python(
-        lab, "scaled", str(CODE), example, artifacts={"factor": str(factor)},
+        lab,
+        "scaled",
+        str(CODE),
+        example,
+        artifacts={"factor": str(factor)},
         signature=infer_signature(example, example),
-    )  # fmt: skip
+    )
     report = lab.wait("scaled", version, seconds=300)
     assert report.outcome == "promoted", report.reason
     return version
@@ -131,10 +138,15 @@ def test_earlier_versions_answer_those_who_name_them_if_they_run_in_the_same_env
         (tmp_path / "factor.txt").write_text(str(factor))
         logged = ["numpy==2.4.6", *(["colorama==0.4.6"] if factor == 4 else [])]
         version = log_python(
-            lab, "factors", str(CODE), rows(6), artifacts={"factor": str(tmp_path / "factor.txt")},
-            signature=infer_signature(rows(6), rows(6)), pip_requirements=logged,
+            lab,
+            "factors",
+            str(CODE),
+            rows(6),
+            artifacts={"factor": str(tmp_path / "factor.txt")},
+            signature=infer_signature(rows(6), rows(6)),
+            pip_requirements=logged,
             spec=SPEC.replace("serving: {", "serving: {version_policy: all, "),
-        )  # fmt: skip
+        )
         versions.append(version)
         report = lab.wait("factors", version, seconds=300)
         assert report.outcome == "promoted", report.reason
@@ -173,9 +185,12 @@ def test_a_pickled_model_whose_answers_depend_on_the_batch_is_scored_and_served_
         np.savez(file, input=inputs, label=np.ones_like(inputs))
         lab.mlflow.log_artifact(str(file), "shiplift")
         info = lab.mlflow.pyfunc.log_model(
-            name="model", python_model=Centred(), input_example=inputs[:6], registered_model_name=name,
+            name="model",
+            python_model=Centred(),
+            input_example=inputs[:6],
+            registered_model_name=name,
             pip_requirements=REQUIREMENTS,
-        )  # fmt: skip
+        )
     report = lab.wait(name, int(info.registered_model_version), seconds=300)
     assert report.outcome == "promoted", report.reason
     served = lab.engine.discover(name)

@@ -70,9 +70,13 @@ def served(work: Path, step: str, *, delay_us: int = 0) -> Iterator[tuple[Server
     original.to_torchscript({"example": {"x": X}}, {"example": expected}, work / "script" / "model.pt", conversion)
     signature, _ = positional(Signature(inputs=inputs, outputs=OUTPUTS[step]))
     model = ModelDescription(
-        name="m", version=3, signature=signature, serving=Serving(), engine="pytorch",
+        name="m",
+        version=3,
+        signature=signature,
+        serving=Serving(),
+        engine="pytorch",
         config=ServingConfig(max_batch=8, queue_delay_us=delay_us, instances=1, threads=1),
-    )  # fmt: skip
+    )
     answers = dict(zip((spec.name for spec in signature.outputs), expected.values(), strict=True))
     golden = golden_arrays({"INPUT__0": X}, answers)
     (work / "package").mkdir()

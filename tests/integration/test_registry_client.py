@@ -26,9 +26,22 @@ def uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     folder, port = tmp_path_factory.mktemp(request.param), free_port()
     at = "--artifacts-destination" if request.param == "proxied" else "--default-artifact-root"
     command: list[str | Path] = [
-        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-        "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", KINDS[request.param], at, str(folder / "artifacts"),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+        "--backend-store-uri",
+        f"sqlite:///{folder}/mlflow.db",
+        KINDS[request.param],
+        at,
+        str(folder / "artifacts"),
+    ]
     variables = {**inherited(), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     process = start_daemon(command, environment=variables, log=folder / "mlflow.log", folder=folder)
     address, before = f"http://127.0.0.1:{port}", (mlflow.get_tracking_uri(), mlflow.get_registry_uri())

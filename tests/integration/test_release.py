@@ -25,9 +25,18 @@ def test_a_registration_alone_leads_to_a_champion(lab: Lab) -> None:
 
     assert (report.verdict, report.exit_code, report.alias) == (Outcome.PASS, 0, CHAMPION)
     assert [stage.name for stage in report.stages] == [
-        "admit", "find_champion", "find_targets", "export", "quantize", "package", "tune", "deploy", "load_test",
-        "gate", "promote",
-    ]  # fmt: skip
+        "admit",
+        "find_champion",
+        "find_targets",
+        "export",
+        "quantize",
+        "package",
+        "tune",
+        "deploy",
+        "load_test",
+        "gate",
+        "promote",
+    ]
     assert {stage.outcome for stage in report.stages} == {"ok"}
     assert lab.registry.alias("alone", CHAMPION) == version
     assert lab.registry.alias("alone", CHALLENGER) == 0
@@ -140,16 +149,18 @@ def test_a_past_release_is_judged_again_by_another_policy_without_running_it(lab
 
     unchanged = gate_replay.replay(lab.engine, "judged", "same.yaml", "")
     assert [(release.version, release.after, release.flips) for release in unchanged.releases] == [
-        (second, Outcome.PASS, ()), (first, Outcome.PASS, ()),
-    ]  # fmt: skip
+        (second, Outcome.PASS, ()),
+        (first, Outcome.PASS, ()),
+    ]
     assert unchanged.releases[0].checks == report.checks
     rules = "policy: {rules: [{metric: memory_mb, comparison: <=, limit: 1 MiB}, {metric: max_rate_per_s, "
     stricter = gate_replay.replay(
         lab.engine, f"judged/{second}", "stricter.yaml", rules + "comparison: '>=', limit: 1/s}]}"
     )
     assert {flip.name: flip.after for flip in stricter.releases[0].flips} == {
-        "memory_mb": "fail", "max_rate_per_s": "pass",
-    }  # fmt: skip
+        "memory_mb": "fail",
+        "max_rate_per_s": "pass",
+    }
 
     story = lab.engine.story(report)
     load = story.load_report

@@ -50,10 +50,12 @@ def put(repository: Path, name: str, onnx_model: Any, work: Path, **serving: Any
     (folder / "model.onnx").write_bytes(onnx_model.SerializeToString())
     signature = Signature(inputs=signature_of(onnx_model).inputs[:1], outputs=signature_of(onnx_model).outputs[:1])
     description = ModelDescription(
-        name=name, version=1, signature=signature,
+        name=name,
+        version=1,
+        signature=signature,
         serving=Serving(warmup=False, request_timeout_s=LIMIT_S, **serving),
         config=ServingConfig(max_batch=16, queue_delay_us=0, instances=1, threads=1),
-    )  # fmt: skip
+    )
     tree = write_package(package, description, folder, "bundled", example={}, golden={})
     install(tree, repository, source=name, name=name)
 

@@ -63,9 +63,14 @@ def as_onnx(model: Tally, folder: Path) -> Any:
 
     batch = {0: torch.export.Dim("batch")}
     program = torch.onnx.export(
-        model, (torch.zeros(2, 1), torch.zeros(2, 8)), dynamo=True, input_names=["amount", "hidden"],
-        output_names=["scores", "next_hidden"], dynamic_shapes=(batch, batch), verbose=False,
-    )  # fmt: skip
+        model,
+        (torch.zeros(2, 1), torch.zeros(2, 8)),
+        dynamo=True,
+        input_names=["amount", "hidden"],
+        output_names=["scores", "next_hidden"],
+        dynamic_shapes=(batch, batch),
+        verbose=False,
+    )
     assert program is not None
     program.save(str(folder / "tally.onnx"))
     return onnx.load(folder / "tally.onnx")
@@ -106,10 +111,12 @@ def test_each_sequence_is_answered_from_its_own_state(lab: Lab, tally: Tally) ->
         assert [spec.name for spec in (*signature.inputs, *signature.outputs)] == ["amount", "scores"]
         steps = [steps_of(7) for _ in rows]
         scores = [
-            [client.infer(name, signature, {"amount": row[at : at + 1]}, step=plan[at])["scores"][0] for row, plan in
-             zip(rows, steps, strict=True)]
+            [
+                client.infer(name, signature, {"amount": row[at : at + 1]}, step=plan[at])["scores"][0]
+                for row, plan in zip(rows, steps, strict=True)
+            ]
             for at in range(7)
-        ]  # fmt: skip
+        ]
     for number, row in enumerate(rows):
         np.testing.assert_allclose([step[number] for step in scores], answers(tally, row), atol=1e-4)
 

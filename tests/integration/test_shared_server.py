@@ -37,16 +37,26 @@ serve.main()
 def shared_pod(work: Path, uri: str, packages: list[Package]) -> Iterator[Ports]:
     """What a shared server's pod runs, the init container and then the server, on free ports of this machine."""
     ports = Ports(http=free_port(), grpc=free_port(), metrics=free_port())
-    named = [
-        word for package in packages for word in ("--package", package.repository.sha256, package.model, uri)
-    ]  # fmt: skip
+    named = [word for package in packages for word in ("--package", package.repository.sha256, package.model, uri)]
     subprocess.run([sys.executable, "-m", fetch.__name__, "--to", work / "models", *named], check=True, timeout=120)
     required = [word for package in packages for word in ("--model", package.model)]
     with (work / "log").open("wb") as log:
         child = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, "--repository", work / "models", "--environment", ENVIRONMENT.root,
-             *required, "--shared", f"{ports.http},{ports.grpc},{ports.metrics}"], stdout=log, stderr=log,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                _SERVE,
+                "--repository",
+                work / "models",
+                "--environment",
+                ENVIRONMENT.root,
+                *required,
+                "--shared",
+                f"{ports.http},{ports.grpc},{ports.metrics}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
     try:
         until(lambda: child.poll() is not None or _answers(ports, "/v2/health/ready"), seconds=60)
         assert child.poll() is None, (work / "log").read_text()[-3000:]

@@ -22,9 +22,14 @@ def test_a_starter_is_released_as_it_is_written(lab: Lab, tmp_path: Path, librar
     (tmp_path / "shiplift.yaml").write_text(spec)
     variables = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
     done = subprocess.run(
-        [sys.executable, "train.py", "--name", f"start-{library}"], cwd=tmp_path, capture_output=True, text=True,
-        check=False, timeout=300, env=variables | {"SHIPLIFT_HOME": str(lab.home)},
-    )  # fmt: skip
+        [sys.executable, "train.py", "--name", f"start-{library}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env=variables | {"SHIPLIFT_HOME": str(lab.home)},
+    )
     assert done.returncode == 0, done.stderr
     assert f"registered start-{library}/1 in {lab.running.registry_uri}" in done.stdout
     assert f"shiplift status start-{library} --watch" in done.stdout

@@ -131,9 +131,10 @@ def test_earlier_versions_answer_those_who_name_them(lab: Lab) -> None:
     with pytest.raises(NotFound, match=f"does not serve version {first} of 'pinned'; it serves {second}, {third}"):
         lab.ask("pinned", {"input": images[:1]}, first)
     over_http = httpx.post(
-        f"http://127.0.0.1:{lab.running.http_port}/v2/models/pinned/versions/{second}/infer", trust_env=False,
+        f"http://127.0.0.1:{lab.running.http_port}/v2/models/pinned/versions/{second}/infer",
+        trust_env=False,
         json={"inputs": [{"name": "input", "shape": [1, 64], "datatype": "FP32", "data": images[0].tolist()}]},
-    )  # fmt: skip
+    )
     assert over_http.json()["model_version"] == str(second)
     with traffic(lab, "pinned") as client, pinned(lab, "pinned", second) as asked:
         assert rollback(lab.site, "pinned").version == second
@@ -263,7 +264,13 @@ def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int
     before = lab.registry.alias("killed", CHAMPION)
     with pytest.raises(Refused):
         promote(
-            lab.site, request("killed", first), by_hand(), Verdict(outcome=Outcome.FAIL, checks=()), deployment,
-            Champion(version=second), Rollout(), LatencyTarget(),
-        )  # fmt: skip
+            lab.site,
+            request("killed", first),
+            by_hand(),
+            Verdict(outcome=Outcome.FAIL, checks=()),
+            deployment,
+            Champion(version=second),
+            Rollout(),
+            LatencyTarget(),
+        )
     assert lab.registry.alias("killed", CHAMPION) == before

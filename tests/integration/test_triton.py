@@ -105,9 +105,13 @@ def packaged(work: Path, serving: Serving, *, max_batch: int = 8, delay_us: int 
     )
     (work / "package").mkdir(parents=True)
     return write_package(
-        work / "package", model, onnx_folder(work / "onnx", slow=slow), "bundled", example={"x": X},
+        work / "package",
+        model,
+        onnx_folder(work / "onnx", slow=slow),
+        "bundled",
+        example={"x": X},
         golden=golden_arrays({"x": X}, {"y": 2 * X}),
-    )  # fmt: skip
+    )
 
 
 def metric(server: Server, name: str) -> float:
@@ -137,9 +141,10 @@ def test_it_answers_correctly_and_only_as_its_own_version(tmp_path: Path) -> Non
 
 
 def test_anybody_may_ask_over_both_protocols_which_version_serves(tmp_path: Path) -> None:
-    with served(tmp_path, Serving()) as (server, client), httpx.Client(
-        base_url=f"http://{server.http}", trust_env=False
-    ) as connection:  # fmt: skip
+    with (
+        served(tmp_path, Serving()) as (server, client),
+        httpx.Client(base_url=f"http://{server.http}", trust_env=False) as connection,
+    ):
         for asks in (TritonClient(server.grpc), TritonHttpClient(connection)):
             assert asks.default_version("m") == 3
             with pytest.raises(ShipliftError):
@@ -185,10 +190,13 @@ def test_requests_are_batched_within_the_delay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("warmup", "runs", "samples"),
     [
-        (True, 2, 9), (False, 0, 0), (Warmup(source="zeros"), 2, 9), (Warmup(source="random", count=3), 6, 27),
+        (True, 2, 9),
+        (False, 0, 0),
+        (Warmup(source="zeros"), 2, 9),
+        (Warmup(source="random", count=3), 6, 27),
         (Warmup(count=2), 4, 18),
     ],
-)  # fmt: skip
+)
 def test_warm_up_runs_before_the_model_is_ready(
     tmp_path: Path, *, warmup: bool | Warmup, runs: int, samples: int
 ) -> None:

@@ -75,10 +75,13 @@ class ApiServer(ThreadingHTTPServer):
     def kubeconfig(self, folder: Path) -> Path:
         """The same for who reads KUBECONFIG."""
         there = {
-            "apiVersion": "v1", "kind": "Config", "current-context": "x",
-            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}], "users": [{"name": "x", "user": {}}],
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "x",
+            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+            "users": [{"name": "x", "user": {}}],
             "clusters": [{"name": "x", "cluster": {"server": f"http://127.0.0.1:{self.server_port}"}}],
-        }  # fmt: skip
+        }
         (folder / "kubeconfig").write_text(yaml.safe_dump(there))
         return folder / "kubeconfig"
 
@@ -182,11 +185,12 @@ class _Handler(BaseHTTPRequestHandler):
         versions = [known.removeprefix(f"{path}/") for known in self.server.kinds if known.startswith(f"{path}/")]
         groups = [
             {
-                "name": version.partition("/")[0], "versions": [{"version": version.partition("/")[2]}],
+                "name": version.partition("/")[0],
+                "versions": [{"version": version.partition("/")[2]}],
                 "preferredVersion": {"version": version.partition("/")[2]},
             }
             for version in versions
-        ]  # fmt: skip
+        ]
         return {"versions": versions, "groups": groups}
 
     def _done(self, plural: str, name: str, body: Object, query: dict[str, list[str]]) -> tuple[int, Object]:

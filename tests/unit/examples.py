@@ -212,8 +212,10 @@ def endless(path: Path, *, answered: Sequence[int] = (1, 2, 3, 7)) -> Path:
     )
     body = helper.make_graph(
         [helper.make_node("Identity", ["going"], ["more"]), helper.make_node("Neg", ["before"], ["after"])],
-        "body", [counter, going, state[0]], [more, state[1]],
-    )  # fmt: skip
+        "body",
+        [counter, going, state[0]],
+        [more, state[1]],
+    )
     nodes = [
         helper.make_node("Shape", ["input"], ["sizes"], start=0, end=1),
         helper.make_node("Sub", ["sizes", "answered"], ["distances"]),

@@ -85,11 +85,18 @@ def members() -> dict[str, Package]:
     """The packages of the members of all three."""
     return {
         "encode": member("encoder", [tensor("input", -1, 4)], [tensor("features", -1, 8)]),
-        "classify": member("classifier", [tensor("features", -1, 8)], [tensor("label", -1, datatype="INT64")],
-                           version=3, config=config(max_batch=4), repository=artifact("b", kind="tree")),
+        "classify": member(
+            "classifier",
+            [tensor("features", -1, 8)],
+            [tensor("label", -1, datatype="INT64")],
+            version=3,
+            config=config(max_batch=4),
+            repository=artifact("b", kind="tree"),
+        ),
         "small": member("small", [tensor("input", -1, 4)], [tensor("score", -1, 3), tensor("confidence", -1)]),
         "large": member("large", [tensor("input", -1, 4)], [tensor("score", -1, 3)]),
-        "detect": member("ocr-detect", [tensor("image", 1, -1, -1, 3, datatype="UINT8")],
-                         [tensor("heat", 1, 1, -1, -1)]),
+        "detect": member(
+            "ocr-detect", [tensor("image", 1, -1, -1, 3, datatype="UINT8")], [tensor("heat", 1, 1, -1, -1)]
+        ),
         "recognise": member("ocr-recognise", [tensor("x", -1, 3, 48, -1)], [tensor("logits", -1, -1, 97)]),
-    }  # fmt: skip
+    }

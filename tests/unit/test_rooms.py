@@ -96,9 +96,10 @@ def _is_there(name: str, member: str) -> bool:
 def test_a_module_begins_with_what_it_is_for() -> None:
     texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in MODULES}
     without = {
-        name for name, text in texts.items()
+        name
+        for name, text in texts.items()
         if not re.match(r'"""[^\s"]', text) and not ast.get_docstring(ast.parse(text))
-    }  # fmt: skip
+    }
     assert not without
 
 

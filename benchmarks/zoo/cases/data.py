@@ -23,17 +23,21 @@ def flats(*, categorical: bool = True) -> tuple[Any, Any]:
 
     rng, count = np.random.default_rng(0), 300
     city = rng.choice(["Ulm", "Berlin", "Rom"], count)
-    frame = pd.DataFrame({
-        "age": rng.uniform(0, 100, count),
-        "city": pd.Categorical(city, categories=["Ulm", "Berlin", "Rom"]) if categorical else city,
-        "rooms": rng.integers(1, 9, count).astype(np.float64),
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "age": rng.uniform(0, 100, count),
+            "city": pd.Categorical(city, categories=["Ulm", "Berlin", "Rom"]) if categorical else city,
+            "rooms": rng.integers(1, 9, count).astype(np.float64),
+        }
+    )
     return frame, (100 - frame["age"] + 60 * (frame["city"] == "Rom") + 9 * frame["rooms"] > 110).astype(int)
 
 
 def columns(frame: Any) -> dict[str, NDArray[Any]]:
     """A data frame as production takes it: an input (samples, 1) per column, categories as text."""
     return {
-        name: np.array(frame[name].astype(str if frame[name].dtype.kind not in "fi" else frame[name].dtype).tolist())
-        .reshape(-1, 1) for name in frame.columns
-    }  # fmt: skip
+        name: np.array(
+            frame[name].astype(str if frame[name].dtype.kind not in "fi" else frame[name].dtype).tolist()
+        ).reshape(-1, 1)
+        for name in frame.columns
+    }

@@ -31,8 +31,10 @@ def _ocr(file: str, shape: tuple[int, ...], _: Path) -> Logged:
     return Logged(
         log=lambda **options: mlflow.onnx.log_model(
             onnx.load(path), signature=signature, input_example=question, pip_requirements=[], **options
-        ), question={given: x}, inputs={given: x},
-    )  # fmt: skip
+        ),
+        question={given: x},
+        inputs={given: x},
+    )
 
 
 def _fixed(_: Path) -> Logged:
@@ -42,17 +44,22 @@ def _fixed(_: Path) -> Logged:
 
     weights = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
     constants = [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(np.array([1, 16]), "flat")]
-    nodes = [helper.make_node(*node) for node in (
-        ("Reshape", ["x", "flat"], ["rows"]), ("MatMul", ["rows", "w"], ["z"]), ("Tanh", ["z"], ["y"]))]  # fmt: skip
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in
-            (("x", [1, 4, 4]), ("y", [1, 3])))  # fmt: skip
+    nodes = [
+        helper.make_node(*node)
+        for node in (("Reshape", ["x", "flat"], ["rows"]), ("MatMul", ["rows", "w"], ["z"]), ("Tanh", ["z"], ["y"]))
+    ]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [1, 4, 4]), ("y", [1, 3]))
+    )
     graph = helper.make_graph(nodes, "fixed", [x], [y], constants)
     model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
     asked = np.random.default_rng(1).normal(size=(8, 4, 4)).astype(np.float32)
     return Logged(
         log=lambda **options: mlflow.onnx.log_model(model, pip_requirements=[], **options),
-        inputs={"x": asked}, original={"y": np.tanh(asked.reshape(8, 16) @ weights)},
-    )  # fmt: skip
+        inputs={"x": asked},
+        original={"y": np.tanh(asked.reshape(8, 16) @ weights)},
+    )
 
 
 def _voice(_: Path) -> Logged:
@@ -75,26 +82,40 @@ def _voice(_: Path) -> Logged:
     return Logged(
         log=lambda **options: mlflow.onnx.log_model(
             onnx.load(file), signature=signature, input_example=example, pip_requirements=[], **options
-        ), inputs={"input": sound, "sr": np.full(len(sound), 16000)}, original={"output": np.array(answers)},
-    )  # fmt: skip
+        ),
+        inputs={"input": sound, "sr": np.full(len(sound), 16000)},
+        original={"output": np.array(answers)},
+    )
 
 
 GRAPHS = (
     Case(name="onnx-fixed-batch", flavor="onnx", about="a graph whose batch is 1", build=_fixed),
     Case(
-        name="onnx-voice", flavor="onnx", about="silero-vad: a state and a scalar", build=_voice, sequence=True,
-        spec="load: {sequence_length: 4}", needs=("silero_vad",), install="pip install --no-deps silero-vad",
+        name="onnx-voice",
+        flavor="onnx",
+        about="silero-vad: a state and a scalar",
+        build=_voice,
+        sequence=True,
+        spec="load: {sequence_length: 4}",
+        needs=("silero_vad",),
+        install="pip install --no-deps silero-vad",
     ),
     Case(
-        name="onnx-ocr-classify", flavor="onnx", about="PP-OCR's direction classifier, real weights",
+        name="onnx-ocr-classify",
+        flavor="onnx",
+        about="PP-OCR's direction classifier, real weights",
         build=partial(_ocr, "ch_ppocr_mobile_v2.0_cls_infer.onnx", (3, 48, 192)),
     ),
     Case(
-        name="onnx-ocr-recognise", flavor="onnx", about="PP-OCRv4's recogniser, real weights",
+        name="onnx-ocr-recognise",
+        flavor="onnx",
+        about="PP-OCRv4's recogniser, real weights",
         build=partial(_ocr, "ch_PP-OCRv4_rec_infer.onnx", (3, 48, 160)),
     ),
     Case(
-        name="onnx-ocr-detect", flavor="onnx", about="PP-OCRv4's detector, real weights",
+        name="onnx-ocr-detect",
+        flavor="onnx",
+        about="PP-OCRv4's detector, real weights",
         build=partial(_ocr, "ch_PP-OCRv4_det_infer.onnx", (3, 160, 160)),
     ),
-)  # fmt: skip
+)

@@ -31,8 +31,10 @@ def _text(pipeline: Callable[[], Any], texts: list[str], answer: Callable[[Any],
     made = pipeline()
     return Logged(
         log=lambda **options: mlflow.transformers.log_model(made, pip_requirements=[], **options),
-        question=texts, inputs={"input": _column(texts)}, answer=answer,
-    )  # fmt: skip
+        question=texts,
+        inputs={"input": _column(texts)},
+        answer=answer,
+    )
 
 
 def _scored(prediction: Any) -> Arrays:
@@ -59,15 +61,36 @@ def _classifier(kind: str, config: str, **sizes: Any) -> Any:
 
 _BERT_LIKE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 _OTHERS = {
-    "distilbert": partial(_classifier, "DistilBertForSequenceClassification", "DistilBertConfig", dim=32, n_layers=2,
-                          n_heads=2, hidden_dim=64, max_position_embeddings=64),
-    "roberta": partial(_classifier, "RobertaForSequenceClassification", "RobertaConfig",
-                       max_position_embeddings=66, **_BERT_LIKE),
-    "electra": partial(_classifier, "ElectraForSequenceClassification", "ElectraConfig", embedding_size=32,
-                       max_position_embeddings=64, **_BERT_LIKE),
-    "albert": partial(_classifier, "AlbertForSequenceClassification", "AlbertConfig", embedding_size=32,
-                      max_position_embeddings=64, **_BERT_LIKE),
-}  # fmt: skip
+    "distilbert": partial(
+        _classifier,
+        "DistilBertForSequenceClassification",
+        "DistilBertConfig",
+        dim=32,
+        n_layers=2,
+        n_heads=2,
+        hidden_dim=64,
+        max_position_embeddings=64,
+    ),
+    "roberta": partial(
+        _classifier, "RobertaForSequenceClassification", "RobertaConfig", max_position_embeddings=66, **_BERT_LIKE
+    ),
+    "electra": partial(
+        _classifier,
+        "ElectraForSequenceClassification",
+        "ElectraConfig",
+        embedding_size=32,
+        max_position_embeddings=64,
+        **_BERT_LIKE,
+    ),
+    "albert": partial(
+        _classifier,
+        "AlbertForSequenceClassification",
+        "AlbertConfig",
+        embedding_size=32,
+        max_position_embeddings=64,
+        **_BERT_LIKE,
+    ),
+}
 
 
 def _pairs(folder: Path) -> Logged:
@@ -79,9 +102,11 @@ def _pairs(folder: Path) -> Logged:
     return Logged(
         log=lambda **options: mlflow.transformers.log_model(
             reranker, input_example=pairs, pip_requirements=[], **options
-        ), question=pairs, inputs={name: _column([pair[name] for pair in pairs]) for name in pairs[0]},
+        ),
+        question=pairs,
+        inputs={name: _column([pair[name] for pair in pairs]) for name in pairs[0]},
         answer=lambda prediction: {"score": np.asarray(prediction["score"])},
-    )  # fmt: skip
+    )
 
 
 def _sentences(encoder: Callable[[Path], Any], folder: Path) -> Logged:
@@ -90,8 +115,10 @@ def _sentences(encoder: Callable[[Path], Any], folder: Path) -> Logged:
     model, texts = encoder(folder / "encoder"), [*huggingface.TEXTS, "ships carry goods"]
     return Logged(
         log=lambda **options: mlflow.sentence_transformers.log_model(model, pip_requirements=[], **options),
-        question=texts, inputs={"input": _column(texts)}, answer=_of("embeddings"),
-    )  # fmt: skip
+        question=texts,
+        inputs={"input": _column(texts)},
+        answer=_of("embeddings"),
+    )
 
 
 def minilm_folder() -> Path:
@@ -114,8 +141,11 @@ def _pictures(pipeline: Callable[[], Any], _: Path) -> Logged:
     return Logged(
         log=lambda **options: mlflow.transformers.log_model(
             made, input_example=encoded, pip_requirements=[], **options
-        ), question=encoded, inputs={"input": _column(encoded)}, answer=_ranked,
-    )  # fmt: skip
+        ),
+        question=encoded,
+        inputs={"input": _column(encoded)},
+        answer=_ranked,
+    )
 
 
 def _ranked(prediction: Any) -> Arrays:
@@ -132,9 +162,13 @@ def _resnet() -> Any:
     torch.manual_seed(0)
     labels = {at: f"class {at}" for at in range(7)}
     settings = transformers.ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", id2label=labels,
+        embedding_size=8,
+        hidden_sizes=[8, 16],
+        depths=[1, 1],
+        layer_type="basic",
+        id2label=labels,
         label2id={label: at for at, label in labels.items()},
-    )  # fmt: skip
+    )
     model = transformers.ResNetForImageClassification(settings).eval()
     processor = ViTImageProcessorPil(size={"height": 32, "width": 32})
     return transformers.pipeline("image-classification", model=model, image_processor=processor)
@@ -151,8 +185,10 @@ def _found(pipeline: Callable[[], Any], _: Path) -> Logged:
     return Logged(
         log=lambda **options: mlflow.transformers.log_model(
             made, input_example=encoded, pip_requirements=[], **options
-        ), original={"objects": _column(objects)}, inputs={"input": _column(encoded)},
-    )  # fmt: skip
+        ),
+        original={"objects": _column(objects)},
+        inputs={"input": _column(encoded)},
+    )
 
 
 def _boxes() -> Any:
@@ -185,12 +221,14 @@ def _written(_: Path) -> Logged:
     return Logged(
         log=lambda **options: mlflow.transformers.log_model(
             made, input_example=prompts, pip_requirements=[], **options
-        ), original={"text": np.array([continued(prompt) for prompt in prompts], object)},
+        ),
+        original={"text": np.array([continued(prompt) for prompt in prompts], object)},
         inputs={
-            "prompt": _column(prompts), "max_tokens": np.full((len(prompts), 1), _NEW_TOKENS, np.int32),
+            "prompt": _column(prompts),
+            "max_tokens": np.full((len(prompts), 1), _NEW_TOKENS, np.int32),
             "temperature": np.zeros((len(prompts), 1), np.float32),
         },
-    )  # fmt: skip
+    )
 
 
 def _generator() -> Any:
@@ -200,9 +238,15 @@ def _generator() -> Any:
     torch.manual_seed(0)
     words = huggingface.tokenizer()
     settings = transformers.GPT2Config(
-        vocab_size=len(words), n_positions=64, n_embd=32, n_layer=2, n_head=2, bos_token_id=2, eos_token_id=3,
+        vocab_size=len(words),
+        n_positions=64,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        bos_token_id=2,
+        eos_token_id=3,
         initializer_range=0.5,
-    )  # fmt: skip
+    )
     return transformers.pipeline(
         "text-generation", model=transformers.GPT2LMHeadModel(settings).eval(), tokenizer=words
     )
@@ -264,31 +308,72 @@ def _pipeline(task: str) -> Callable[[], Any]:
 
 _TEXTS, _SENTENCE = huggingface.TEXTS, "sentence_transformers"
 HUGGINGFACE = (
-    _case("hf-bert", "text classification, BERT",
-          partial(_text, _pipeline("text-classification"), _TEXTS, _scored)),
-    *(_case(f"hf-{name}", f"text classification, {make.args[0].partition('For')[0]}",
-            partial(_text, make, _TEXTS, _scored)) for name, make in _OTHERS.items()),
+    _case("hf-bert", "text classification, BERT", partial(_text, _pipeline("text-classification"), _TEXTS, _scored)),
+    *(
+        _case(
+            f"hf-{name}",
+            f"text classification, {make.args[0].partition('For')[0]}",
+            partial(_text, make, _TEXTS, _scored),
+        )
+        for name, make in _OTHERS.items()
+    ),
     _case("hf-pairs", "text classification of pairs: a cross-encoder", _pairs),
-    _case("hf-tokens", "token classification, BERT",
-          partial(_text, _pipeline("token-classification"), _TEXTS, _of("labels"))),
+    _case(
+        "hf-tokens",
+        "token classification, BERT",
+        partial(_text, _pipeline("token-classification"), _TEXTS, _of("labels")),
+    ),
     _case("hf-mask", "fill-mask, BERT", partial(_text, _pipeline("fill-mask"), huggingface.MASKED, _of("token"))),
-    _case("hf-features", "feature extraction, BERT",
-          partial(_text, _pipeline("feature-extraction"), _TEXTS[:1], _of("features"))),
+    _case(
+        "hf-features",
+        "feature extraction, BERT",
+        partial(_text, _pipeline("feature-extraction"), _TEXTS[:1], _of("features")),
+    ),
     _case("hf-vit", "image classification, ViT", partial(_pictures, huggingface.image_classifier)),
     _case("hf-resnet", "image classification, ResNet", partial(_pictures, _resnet)),
     _case("hf-object-detection", "object detection, YOLOS", partial(_found, _boxes)),
-    _case("sentence-small", "sentence embeddings, BERT", partial(_sentences, huggingface.sentence_encoder),
-          flavor=_SENTENCE),
-    _case("sentence-minilm", "sentence embeddings, MiniLM-L6 with its real weights", partial(_sentences, minilm),
-          flavor=_SENTENCE),
-    _case("sentence-cross-encoder", "a cross-encoder logged as a sentence encoder", partial(_sentences, _headless),
-          flavor=_SENTENCE, right="refused", reason="without its head", why="MLflow would drop a cross-encoder's head"),
-    _case("hf-text-generation", "text generation, GPT-2", _written, needs=(*_NEEDS, "openvino_genai"),
-          install="pip install 'shiplift[transformers,generation]'"),
-    _case("hf-question-answering", "question answering, as transformers 4 logged it",
-          partial(_changed, _pipeline("text-classification"), _question_answering), right="refused",
-          reason="transformers 5 has no pipeline", why="question answering, for which transformers 5 has no pipeline"),
-    _case("hf-remote-code", "code in the artifact (`trust_remote_code`)",
-          partial(_changed, _pipeline("text-classification"), _remote_code), right="refused",
-          reason="`auto_map` names code", why="code in the artifact"),
-)  # fmt: skip
+    _case(
+        "sentence-small",
+        "sentence embeddings, BERT",
+        partial(_sentences, huggingface.sentence_encoder),
+        flavor=_SENTENCE,
+    ),
+    _case(
+        "sentence-minilm",
+        "sentence embeddings, MiniLM-L6 with its real weights",
+        partial(_sentences, minilm),
+        flavor=_SENTENCE,
+    ),
+    _case(
+        "sentence-cross-encoder",
+        "a cross-encoder logged as a sentence encoder",
+        partial(_sentences, _headless),
+        flavor=_SENTENCE,
+        right="refused",
+        reason="without its head",
+        why="MLflow would drop a cross-encoder's head",
+    ),
+    _case(
+        "hf-text-generation",
+        "text generation, GPT-2",
+        _written,
+        needs=(*_NEEDS, "openvino_genai"),
+        install="pip install 'shiplift[transformers,generation]'",
+    ),
+    _case(
+        "hf-question-answering",
+        "question answering, as transformers 4 logged it",
+        partial(_changed, _pipeline("text-classification"), _question_answering),
+        right="refused",
+        reason="transformers 5 has no pipeline",
+        why="question answering, for which transformers 5 has no pipeline",
+    ),
+    _case(
+        "hf-remote-code",
+        "code in the artifact (`trust_remote_code`)",
+        partial(_changed, _pipeline("text-classification"), _remote_code),
+        right="refused",
+        reason="`auto_map` names code",
+        why="code in the artifact",
+    ),
+)

@@ -30,8 +30,10 @@ def _logged(model: Any, x: Any, **options: Any) -> Logged:
     return Logged(
         log=lambda **more: mlflow.pytorch.log_model(
             model, signature=signature, input_example=x[:2], pip_requirements=[], **options, **more
-        ), question=x, inputs={"input": x},
-    )  # fmt: skip
+        ),
+        question=x,
+        inputs={"input": x},
+    )
 
 
 def _images(count: int) -> Any:
@@ -99,8 +101,10 @@ def _two_tensors(_: Path) -> Logged:
     return Logged(
         log=lambda **options: mlflow.pytorch.log_model(
             model, signature=signature, input_example=example, pip_requirements=[], **options
-        ), inputs=x, original={"scores": answers},
-    )  # fmt: skip
+        ),
+        inputs=x,
+        original={"scores": answers},
+    )
 
 
 def _pickled(_: Path) -> Logged:
@@ -130,16 +134,35 @@ TORCH = (
     Case(name="torch-digits", flavor="pytorch", about="CNN trained on digits", build=_digits),
     Case(name="torch-encoder", flavor="pytorch", about="transformer encoder on token ids", build=_encoder),
     Case(name="torch-two-tensors", flavor="pytorch", about="ids and a mask, pt2", build=_two_tensors),
-    *map(_torchvision_case, (
-        "resnet18", "mobilenet_v3_small", "efficientnet_b0", "densenet121", "shufflenet_v2_x1_0", "squeezenet1_1",
-        "regnet_y_400mf", "convnext_tiny",
-    )),
-    Case(
-        name="torch-pickle", flavor="pytorch", about="a pickled module", build=_pickled, right="refused",
-        reason="it is a pickle", why="a pickle can run code",
+    *map(
+        _torchvision_case,
+        (
+            "resnet18",
+            "mobilenet_v3_small",
+            "efficientnet_b0",
+            "densenet121",
+            "shufflenet_v2_x1_0",
+            "squeezenet1_1",
+            "regnet_y_400mf",
+            "convnext_tiny",
+        ),
     ),
     Case(
-        name="torch-nan", flavor="pytorch", about="a weight that is not a number", build=_nan, right="refused",
-        reason="NaN", why="answers that are not numbers",
+        name="torch-pickle",
+        flavor="pytorch",
+        about="a pickled module",
+        build=_pickled,
+        right="refused",
+        reason="it is a pickle",
+        why="a pickle can run code",
     ),
-)  # fmt: skip
+    Case(
+        name="torch-nan",
+        flavor="pytorch",
+        about="a weight that is not a number",
+        build=_nan,
+        right="refused",
+        reason="NaN",
+        why="answers that are not numbers",
+    ),
+)

@@ -46,8 +46,10 @@ def _logged(code: str, question: Any, inputs: dict[str, Any], folder: Path) -> L
     return Logged(
         log=lambda **options: mlflow.pyfunc.log_model(
             python_model=str(file), input_example=question, pip_requirements=requirements, **options
-        ), question=question, inputs=inputs,
-    )  # fmt: skip
+        ),
+        question=question,
+        inputs=inputs,
+    )
 
 
 def _sums(folder: Path) -> Logged:
@@ -66,8 +68,12 @@ PYTHON = (
     Case(name="pyfunc-tensor", flavor="pyfunc", about="code on a tensor", build=_sums, spec=_TAKEN),
     Case(name="pyfunc-columns", flavor="pyfunc", about="code on named columns", build=_bills, spec=_TAKEN),
     Case(
-        name="pyfunc-without-consent", flavor="pyfunc", about="code, and a spec without `python: sandbox`",
-        build=_sums, right="refused", reason="the spec says `python: refuse`",
+        name="pyfunc-without-consent",
+        flavor="pyfunc",
+        about="code, and a spec without `python: sandbox`",
+        build=_sums,
+        right="refused",
+        reason="the spec says `python: refuse`",
         why="code that the spec does not accept",
     ),
-)  # fmt: skip
+)

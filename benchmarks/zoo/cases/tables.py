@@ -29,10 +29,17 @@ def sklearn_case(name: str, about: str, make: Callable[[], Any], *, classifies: 
         signature = infer_signature(rows[:8], model.predict(rows[:8]))
         return Logged(
             log=lambda **options: mlflow.sklearn.log_model(
-                model, signature=signature, input_example=rows[:8], pip_requirements=[], skops_trusted_types=TRUSTED,
+                model,
+                signature=signature,
+                input_example=rows[:8],
+                pip_requirements=[],
+                skops_trusted_types=TRUSTED,
                 **options,
-            ), question=asked, inputs={"input": asked}, answer=label if classifies else None,
-        )  # fmt: skip
+            ),
+            question=asked,
+            inputs={"input": asked},
+            answer=label if classifies else None,
+        )
 
     return Case(name=name, flavor="sklearn", about=about, build=build, **fields)
 
@@ -91,10 +98,17 @@ def _columns(_: Path) -> Logged:
     signature = infer_signature(frame.head(), model.predict(frame.head()))
     return Logged(
         log=lambda **options: mlflow.sklearn.log_model(
-            model, signature=signature, input_example=frame.head(), pip_requirements=[],
-            skops_trusted_types=["numpy.dtype"], **options,
-        ), question=asked, inputs=columns(asked), answer=label,
-    )  # fmt: skip
+            model,
+            signature=signature,
+            input_example=frame.head(),
+            pip_requirements=[],
+            skops_trusted_types=["numpy.dtype"],
+            **options,
+        ),
+        question=asked,
+        inputs=columns(asked),
+        answer=label,
+    )
 
 
 def _pickled(_: Path) -> Logged:
@@ -105,8 +119,9 @@ def _pickled(_: Path) -> Logged:
     return Logged(
         log=lambda **options: mlflow.sklearn.log_model(
             model, input_example=rows[:8], serialization_format="cloudpickle", pip_requirements=[], **options
-        ), inputs={},
-    )  # fmt: skip
+        ),
+        inputs={},
+    )
 
 
 def _boosted(library: str, make: Callable[[Any, Any], Any], *, classifies: bool) -> Callable[[Path], Logged]:
@@ -122,8 +137,11 @@ def _boosted(library: str, make: Callable[[Any, Any], Any], *, classifies: bool)
         return Logged(
             log=lambda **options: getattr(mlflow, library).log_model(
                 model, signature=signature, input_example=rows[:8], pip_requirements=[], **options
-            ), question=asked, inputs={"input": asked}, answer=label if classifies else None,
-        )  # fmt: skip
+            ),
+            question=asked,
+            inputs={"input": asked},
+            answer=label if classifies else None,
+        )
 
     return build
 
@@ -159,9 +177,12 @@ def _frame(library: str, make: Callable[[Any, Any], Any], *, categorical: bool =
         return Logged(
             log=lambda **options: getattr(mlflow, library).log_model(
                 model, signature=signature, input_example=frame.head(20), pip_requirements=[], **options
-            ), question=None if categorical else asked, inputs=columns(asked), answer=label,
+            ),
+            question=None if categorical else asked,
+            inputs=columns(asked),
+            answer=label,
             original=answers if categorical else None,
-        )  # fmt: skip
+        )
 
     return build
 
@@ -199,8 +220,10 @@ def _keras(_: Path) -> Logged:
     return Logged(
         log=lambda **options: mlflow.tensorflow.log_model(
             model, signature=signature, input_example=rows[:8], pip_requirements=[], **options
-        ), question=rows[400:432], inputs={"input": rows[400:432]},
-    )  # fmt: skip
+        ),
+        question=rows[400:432],
+        inputs={"input": rows[400:432]},
+    )
 
 
 _CATBOOST = "pip install 'shiplift[catboost]'"
@@ -213,31 +236,52 @@ TABLES = (
     sklearn_case("sklearn-neighbours", "regression on 5 nearest neighbours", _neighbours, classifies=False),
     Case(name="sklearn-columns", flavor="sklearn", about="pipeline on a data frame, one column text", build=_columns),
     Case(
-        name="sklearn-cloudpickle", flavor="sklearn", about="logistic regression as a pickle", build=_pickled,
-        right="refused", reason="pickle", why="a pickle can run code",
+        name="sklearn-cloudpickle",
+        flavor="sklearn",
+        about="logistic regression as a pickle",
+        build=_pickled,
+        right="refused",
+        reason="pickle",
+        why="a pickle can run code",
     ),
     Case(
-        name="lightgbm-matrix", flavor="lightgbm", about="regression, 50 trees",
+        name="lightgbm-matrix",
+        flavor="lightgbm",
+        about="regression, 50 trees",
         build=_boosted("lightgbm", _lightgbm, classifies=False),
     ),
     Case(
-        name="lightgbm-columns", flavor="lightgbm", about="classifier on a data frame, one column categorical",
+        name="lightgbm-columns",
+        flavor="lightgbm",
+        about="classifier on a data frame, one column categorical",
         build=_frame("lightgbm", _lightgbm_frame),
     ),
     Case(
-        name="xgboost-matrix", flavor="xgboost", about="classifier, 10 classes",
+        name="xgboost-matrix",
+        flavor="xgboost",
+        about="classifier, 10 classes",
         build=_boosted("xgboost", _xgboost, classifies=True),
     ),
     Case(
-        name="xgboost-columns", flavor="xgboost", about="classifier on a data frame, one column categorical",
+        name="xgboost-columns",
+        flavor="xgboost",
+        about="classifier on a data frame, one column categorical",
         build=_frame("xgboost", _xgboost_frame),
     ),
     Case(
-        name="catboost-columns", flavor="catboost", about="classifier on a data frame of numbers",
-        build=_frame("catboost", _catboost, categorical=False), needs=("catboost",), install=_CATBOOST,
+        name="catboost-columns",
+        flavor="catboost",
+        about="classifier on a data frame of numbers",
+        build=_frame("catboost", _catboost, categorical=False),
+        needs=("catboost",),
+        install=_CATBOOST,
     ),
     Case(
-        name="keras-dense", flavor="tensorflow", about="two dense layers", build=_keras,
-        needs=("tensorflow", "keras"), install="pip install 'shiplift[keras]'",
+        name="keras-dense",
+        flavor="tensorflow",
+        about="two dense layers",
+        build=_keras,
+        needs=("tensorflow", "keras"),
+        install="pip install 'shiplift[keras]'",
     ),
-)  # fmt: skip
+)

@@ -170,8 +170,9 @@ def show(replay: Replay) -> None:
     if not replay.verified:
         console.stdout.print(
             "signatures of the measurements are not checked: the key stays on the cluster",
-            markup=False, style="dim",
-        )  # fmt: skip
+            markup=False,
+            style="dim",
+        )
 
 
 def _table(flips: tuple[Flip, ...]) -> Table:

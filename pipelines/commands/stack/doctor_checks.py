@@ -148,14 +148,18 @@ def _machine(settings: Settings) -> Iterator[CheckResult]:
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 2**30
     yield CheckResult(
-        name="disk", state="ok" if free >= _DISK_GB else "warning", found=f"{free:.0f} GiB free at {folder}",
+        name="disk",
+        state="ok" if free >= _DISK_GB else "warning",
+        found=f"{free:.0f} GiB free at {folder}",
         do="" if free >= _DISK_GB else f"Free some space: a stack and a few models need at least {_DISK_GB} GiB.",
-    )  # fmt: skip
+    )
     memory = psutil.virtual_memory().available / 2**30
     yield CheckResult(
-        name="memory", state="ok" if memory >= _MEMORY_GB else "warning", found=f"{memory:.0f} GiB available",
+        name="memory",
+        state="ok" if memory >= _MEMORY_GB else "warning",
+        found=f"{memory:.0f} GiB available",
         do="" if memory >= _MEMORY_GB else f"Free some memory: exporting PyTorch models needs about {_MEMORY_GB} GiB.",
-    )  # fmt: skip
+    )
 
 
 def _ports(settings: Settings) -> Iterator[CheckResult]:
@@ -175,5 +179,10 @@ def _ports(settings: Settings) -> Iterator[CheckResult]:
 
 
 _CHECKS: tuple[Callable[[Settings], Iterator[CheckResult]], ...] = (
-    _python, _packages, _bundled_server, _sandbox, _machine, _ports,
-)  # fmt: skip
+    _python,
+    _packages,
+    _bundled_server,
+    _sandbox,
+    _machine,
+    _ports,
+)

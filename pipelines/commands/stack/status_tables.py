@@ -119,5 +119,7 @@ def _table(*columns: str) -> Table:
 
 
 _SHOW: dict[type[Status], Callable[[Any], None]] = {
-    StackStatus: _show_stack, ModelVersions: _show_model, ClusterStatus: _show_cluster,
-}  # fmt: skip
+    StackStatus: _show_stack,
+    ModelVersions: _show_model,
+    ClusterStatus: _show_cluster,
+}

@@ -89,8 +89,16 @@ class Traffic:
     def _over_http(self) -> None:
         import httpx
 
-        body = {"inputs": [{"name": "input", "shape": list(self.image.shape), "datatype": "FP32",
-                            "data": self.image.ravel().tolist()}]}  # fmt: skip
+        body = {
+            "inputs": [
+                {
+                    "name": "input",
+                    "shape": list(self.image.shape),
+                    "datatype": "FP32",
+                    "data": self.image.ravel().tolist(),
+                }
+            ]
+        }
         with httpx.Client(trust_env=False, timeout=30) as client:
 
             def infer() -> str:
@@ -164,8 +172,10 @@ def _story(home: Path, running: stack.Stack, tell: Tell) -> dict[str, Any]:
         time.sleep(1)  # the count includes a second of traffic after the switch
     finally:
         traffic.stop()
-    tell(f"{traffic.sent} requests were answered by versions {', '.join(sorted(traffic.versions))}; "
-         f"{len(traffic.failures)} failed.\n")  # fmt: skip
+    tell(
+        f"{traffic.sent} requests were answered by versions {', '.join(sorted(traffic.versions))}; "
+        f"{len(traffic.failures)} failed.\n"
+    )
     return {
         "releases": [report.model_dump(mode="json") for report in (first, second, third)],
         "rollback": {"model": back.model, "version": back.version, "alias": back.alias},

@@ -10,9 +10,16 @@ from shiplift.pipelines.engines.answers import Catalogue, Entry
 def show(catalogue: Catalogue) -> None:
     """Prints the catalogue as a table."""
     table = Table(
-        "", "target", "accelerator", "precisions", "server", "runs on", box=None, padding=(0, 2, 0, 0),
+        "",
+        "target",
+        "accelerator",
+        "precisions",
+        "server",
+        "runs on",
+        box=None,
+        padding=(0, 2, 0, 0),
         header_style="dim",
-    )  # fmt: skip
+    )
     for entry in catalogue.entries:
         target = entry.target
         engine = target.server if target.engine == "onnxruntime" else f"{target.server}, {target.engine}"

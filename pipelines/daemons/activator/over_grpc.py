@@ -52,7 +52,7 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no typ
 
     async def _stream(
         self, method: str, target: AskedService, requests: AsyncIterator[bytes], context: Any
-    ) -> AsyncIterator[bytes]:  # fmt: skip
+    ) -> AsyncIterator[bytes]:
         """Holds a stream before anything of it is read, then passes messages on in both directions."""
         try:
             async with self._holding.place(target, 0) as deadline:
@@ -102,9 +102,10 @@ async def _passed_on(call: Any, context: Any) -> bytes:
 def _arguments(context: Any) -> dict[str, Any]:
     """The client's metadata, without what the route added, and the time that is left."""
     kept: Sequence[tuple[str, Any]] = [
-        (name, value) for name, value in context.invocation_metadata()
+        (name, value)
+        for name, value in context.invocation_metadata()
         if not name.startswith(OWN_PREFIX) and name != "user-agent"
-    ]  # fmt: skip
+    ]
     return {"metadata": tuple(kept), "timeout": context.time_remaining()}
 
 

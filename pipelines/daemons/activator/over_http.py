@@ -15,9 +15,17 @@ from shiplift.runtime.serving.kubernetes.objects.activator import ANSWERED_HEADE
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 _HOP_BY_HOP = {
-    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
-    "transfer-encoding", "upgrade", "expect",
-}  # fmt: skip
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "expect",
+}
 _STATUS = {Limit.FULL: 429, Limit.LATE: 503}
 _AGAIN_S = 0.1
 
@@ -93,9 +101,14 @@ class HttpFront:
                 work.result()
 
     async def _send_on(
-        self, scope: dict[str, Any], headers: list[tuple[str, str]], body: bytes, target: AskedService, deadline: float,
+        self,
+        scope: dict[str, Any],
+        headers: list[tuple[str, str]],
+        body: bytes,
+        target: AskedService,
+        deadline: float,
         send: Send,
-    ) -> None:  # fmt: skip
+    ) -> None:
         answer = await self._asked(scope, headers, body, target, deadline)
         try:
             kept = [(name.encode(), value.encode("latin-1")) for name, value in _kept(answer.headers.multi_items())]

@@ -51,8 +51,11 @@ class _Metrics(Collector):
         held = GaugeMetricFamily("shiplift_activator_held", "Requests that wait or are passed on.", labels=["service"])
         arrived = CounterMetricFamily("shiplift_activator_arrived", "Requests that came.", labels=["service"])
         refused = CounterMetricFamily("shiplift_activator_refused", "Requests that were refused.", labels=["service"])
-        for family, values in ((held, self._holding.held), (arrived, self._holding.arrived),
-                               (refused, self._holding.refused)):  # fmt: skip
+        for family, values in (
+            (held, self._holding.held),
+            (arrived, self._holding.arrived),
+            (refused, self._holding.refused),
+        ):
             for service, count in sorted(values.items()):
                 family.add_metric([service], count)
             yield family
@@ -82,10 +85,21 @@ def _admin(holding: Holding) -> Application:
 
 def _uvicorn(app: Application, port: int, grace_s: float) -> _Server:
     configuration = uvicorn.Config(
-        app, host="", port=port, http="h11", ws="none", lifespan="off", log_level="warning", access_log=False,
-        server_header=False, date_header=False, proxy_headers=False, timeout_keep_alive=75,
-        timeout_graceful_shutdown=int(grace_s), h11_max_incomplete_event_size=_HEADER_BYTES,
-    )  # fmt: skip
+        app,
+        host="",
+        port=port,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=int(grace_s),
+        h11_max_incomplete_event_size=_HEADER_BYTES,
+    )
     return _Server(configuration)
 
 

@@ -22,9 +22,14 @@ class Leadership:
     """A Lease held by one process at a time: `holds` after each `renew`, to be called every `RENEW_S` seconds."""
 
     def __init__(
-        self, api: KubernetesClient, name: str, *, identity: str = "", is_gone: Callable[[str], bool] = lambda _: False,
+        self,
+        api: KubernetesClient,
+        name: str,
+        *,
+        identity: str = "",
+        is_gone: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`identity` outlives a restart of the process, but no two processes have it at once; empty: a random one.
 
         `is_gone` says whether a holder certainly runs no more.

@@ -137,8 +137,9 @@ class Loop:
             while not stop.is_set():
                 name, service = min(
                     ((name, service) for name, service in self._services.items() if not service.busy),
-                    key=lambda item: item[1].due, default=("", None),
-                )  # fmt: skip
+                    key=lambda item: item[1].due,
+                    default=("", None),
+                )
                 wait = service.due - time.monotonic() if service else 1.0
                 if service and wait <= 0 and self._leads():
                     service.busy = True

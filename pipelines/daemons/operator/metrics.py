@@ -16,14 +16,18 @@ class OperatorMetrics:
         self.registry = CollectorRegistry()
         self.looks = Counter("shiplift_operator_looks", "Looks at a service.", registry=self.registry)
         self.acts = Counter(
-            "shiplift_operator_acts", "What was done: apply, patch, delete, status, event, measure.", ("kind",),
+            "shiplift_operator_acts",
+            "What was done: apply, patch, delete, status, event, measure.",
+            ("kind",),
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.errors = Counter("shiplift_operator_errors", "Failed looks and lists.", ("error",), registry=self.registry)
         self.services = Gauge(
-            "shiplift_services", "TritonServices by condition and its status.", ("condition", "status"),
+            "shiplift_services",
+            "TritonServices by condition and its status.",
+            ("condition", "status"),
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.seen = ServiceMetrics(self.registry)
         self.leads = Gauge("shiplift_operator_leads", "Whether this process acts.", registry=self.registry)
 

@@ -112,8 +112,9 @@ def _list(folder: Path, path: str, start: Callable[..., Any]) -> Iterable[bytes]
     there = folder / path if _FOLDER.fullmatch(path) else None
     files = [
         {"path": file.name, "is_dir": False, "file_size": file.stat().st_size}
-        for file in (sorted(there.iterdir()) if there and there.is_dir() else ()) if "." not in file.name
-    ]  # fmt: skip
+        for file in (sorted(there.iterdir()) if there and there.is_dir() else ())
+        if "." not in file.name
+    ]
     start("200 OK", [("Content-Type", "application/json")])
     return [json.dumps({"files": files}).encode()]
 

@@ -56,32 +56,59 @@ class ServiceMetrics(Collector):
         """The metrics now."""
         with self._lock:
             seen = dict(self._seen)
-        yield _gauge("shiplift_service_replicas", "Pods that are ready, of the revision with most of the traffic.", {
-            (name,): each.status.ready_replicas for name, each in seen.items()
-        })  # fmt: skip
-        yield _gauge("shiplift_service_max_replicas", "The most pods that the autoscaler may choose.", {
-            (name,): each.most for name, each in seen.items() if each.most is not None
-        })  # fmt: skip
-        yield _gauge("shiplift_service_version", "The model version with most of the traffic; 0: none.", {
-            (name,): each.status.version for name, each in seen.items()
-        })  # fmt: skip
-        yield _gauge("shiplift_service_condition", "1: true, 0: false, -1: unknown.", {
-            (name, str(condition.type)): _VALUES[condition.status]
-            for name, each in seen.items() for condition in each.status.conditions
-        }, "condition")  # fmt: skip
-        yield _gauge("shiplift_revision_weight_percent", "A revision's share of the traffic.", {
-            (name, weight.revision): weight.percent for name, each in seen.items() for weight in each.status.weights
-        }, "revision")  # fmt: skip
-        yield _gauge("shiplift_group_replicas", "Pods of a target that are ready, where several serve.", {
-            (name, group.target): group.ready_replicas for name, each in seen.items()
-            for group in (() if each.status.activation else each.status.groups)
-        }, "target")  # fmt: skip
-        yield _gauge("shiplift_group_weight_percent", "A target's part of the traffic, where several serve.", {
-            (name, group.target): group.percent for name, each in seen.items() for group in each.status.groups
-        }, "target")  # fmt: skip
-        yield _gauge("shiplift_heartbeat_failing_pods", "Pods that missed their last golden request.", {
-            (name, revision): pods for name, each in seen.items() for revision, pods in each.failing.items()
-        }, "revision")  # fmt: skip
+        yield _gauge(
+            "shiplift_service_replicas",
+            "Pods that are ready, of the revision with most of the traffic.",
+            {(name,): each.status.ready_replicas for name, each in seen.items()},
+        )
+        yield _gauge(
+            "shiplift_service_max_replicas",
+            "The most pods that the autoscaler may choose.",
+            {(name,): each.most for name, each in seen.items() if each.most is not None},
+        )
+        yield _gauge(
+            "shiplift_service_version",
+            "The model version with most of the traffic; 0: none.",
+            {(name,): each.status.version for name, each in seen.items()},
+        )
+        yield _gauge(
+            "shiplift_service_condition",
+            "1: true, 0: false, -1: unknown.",
+            {
+                (name, str(condition.type)): _VALUES[condition.status]
+                for name, each in seen.items()
+                for condition in each.status.conditions
+            },
+            "condition",
+        )
+        yield _gauge(
+            "shiplift_revision_weight_percent",
+            "A revision's share of the traffic.",
+            {(name, weight.revision): weight.percent for name, each in seen.items() for weight in each.status.weights},
+            "revision",
+        )
+        yield _gauge(
+            "shiplift_group_replicas",
+            "Pods of a target that are ready, where several serve.",
+            {
+                (name, group.target): group.ready_replicas
+                for name, each in seen.items()
+                for group in (() if each.status.activation else each.status.groups)
+            },
+            "target",
+        )
+        yield _gauge(
+            "shiplift_group_weight_percent",
+            "A target's part of the traffic, where several serve.",
+            {(name, group.target): group.percent for name, each in seen.items() for group in each.status.groups},
+            "target",
+        )
+        yield _gauge(
+            "shiplift_heartbeat_failing_pods",
+            "Pods that missed their last golden request.",
+            {(name, revision): pods for name, each in seen.items() for revision, pods in each.failing.items()},
+            "revision",
+        )
 
 
 def _most(observed: Observed) -> int | None:

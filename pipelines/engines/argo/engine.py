@@ -265,9 +265,13 @@ class ArgoEngine:
         aliases = self.registry.aliases(model) if model else {}
         drift = champion_drift(model, declared.versions(services).get(model, 0), aliases) if model else ""
         return ClusterStatus(
-            namespace=self.namespace, services=tuple(map(service_status, services)), releases=shown, aliases=aliases,
-            drift=drift, note=note,
-        )  # fmt: skip
+            namespace=self.namespace,
+            services=tuple(map(service_status, services)),
+            releases=shown,
+            aliases=aliases,
+            drift=drift,
+            note=note,
+        )
 
     def targets(self) -> Catalogue:
         """The catalogue installed on the cluster."""

@@ -44,9 +44,11 @@ class Past:
         """The newest report of each released version."""
         models = [model] if model else [name for name, latest, _ in self.registry.models() if latest]
         released = [
-            PublishedRelease(self.registry, info) for name in models for info in self.registry.versions(name)
+            PublishedRelease(self.registry, info)
+            for name in models
+            for info in self.registry.versions(name)
             if f"{TAG}release" in info.tags
-        ]  # fmt: skip
+        ]
         return [report for release in released if (report := release.find())]
 
     def history(self, report: ReleaseReport) -> History:

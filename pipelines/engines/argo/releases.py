@@ -89,10 +89,12 @@ class ArgoReleases:
             return Accepted(name=attempts[-1].name if attempts else release, created=False, queued=False)
         name = _next(release, attempts)
         created = self._create(
-            RELEASE_TEMPLATE, name,
+            RELEASE_TEMPLATE,
+            name,
             {"request": text, "trigger": as_parameter(trigger), "model": dns_name(request.model)},
-            labels=_labels(request) | {OF_RELEASE: release}, notes=_notes(request, trigger),
-        )  # fmt: skip
+            labels=_labels(request) | {OF_RELEASE: release},
+            notes=_notes(request, trigger),
+        )
         return Accepted(name=name, created=created, queued=created)
 
     def push(self, push: Push) -> Accepted:
@@ -318,7 +320,9 @@ def _labels(request: Request) -> dict[str, str]:
 
 def _notes(request: Request, trigger: Trigger) -> dict[str, str]:
     notes = {
-        MODEL_NAME: request.model, f"{LABEL}trigger": trigger.kind, f"{LABEL}delivery": trigger.delivery,
+        MODEL_NAME: request.model,
+        f"{LABEL}trigger": trigger.kind,
+        f"{LABEL}delivery": trigger.delivery,
         f"{LABEL}commit": trigger.commit,
-    }  # fmt: skip
+    }
     return {key: printable(value) for key, value in notes.items() if value}

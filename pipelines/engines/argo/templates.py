@@ -63,9 +63,11 @@ _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL
 def templates(settings: TemplateSettings) -> list[str]:
     """The WorkflowTemplates `release`, `rollback`, `reinstate`, `conclude` and `git-push`, as YAML documents."""
     return [
-        release(settings, RELEASE), *(single(settings, stage, "model") for stage in SINGLE),
-        conclude(settings, RELEASE), git_push(settings),
-    ]  # fmt: skip
+        release(settings, RELEASE),
+        *(single(settings, stage, "model") for stage in SINGLE),
+        conclude(settings, RELEASE),
+        git_push(settings),
+    ]
 
 
 def release(settings: TemplateSettings, pipeline: Pipeline) -> str:
@@ -86,9 +88,10 @@ def release(settings: TemplateSettings, pipeline: Pipeline) -> str:
             template.on_exit = last.name
         with DAG(name="pipeline"):
             _wire(
-                tasks, built,
+                tasks,
+                built,
                 {kind.parameter(): f"{{{{workflow.parameters.{kind.parameter()}}}}}" for kind in pipeline.inputs},
-            )  # fmt: skip
+            )
     return str(template.to_yaml())
 
 
@@ -162,14 +165,17 @@ def _template(settings: TemplateSettings, name: str, *, entrypoint: str, inputs:
         automount_service_account_token=False,
         executor=m.ExecutorConfig(service_account_name=EXECUTOR),
         security_context=m.PodSecurityContext(
-            run_as_non_root=True, run_as_user=USER, run_as_group=USER, fs_group=USER,
+            run_as_non_root=True,
+            run_as_user=USER,
+            run_as_group=USER,
+            fs_group=USER,
             seccomp_profile=m.SeccompProfile(type="RuntimeDefault"),
         ),
         pod_spec_patch=json.dumps(patch),
         pod_gc=m.PodGC(strategy="OnPodCompletion", delete_delay_duration=f"{settings.keep_pods_s}s"),
         ttl_strategy=m.TTLStrategy(seconds_after_completion=settings.keep_s),
         volumes=_volumes(),
-    )  # fmt: skip
+    )
 
 
 def _volumes() -> list[m.Volume]:
@@ -189,8 +195,13 @@ def _shape(
     settings: TemplateSettings, size: Size, *, deadline_s: int, account: str = "", sandbox: bool = False
 ) -> dict[str, Any]:
     """The fields common to all of Shiplift's containers, as keyword arguments of `Container`."""
-    mounts = {"work": HOME, "tmp": "/tmp", "shm": "/dev/shm", "targets": f"{CONFIG}/targets",  # noqa: S108
-              "config": f"{CONFIG}/config"}  # fmt: skip
+    mounts = {
+        "work": HOME,
+        "tmp": "/tmp",  # noqa: S108 - the pod's own
+        "shm": "/dev/shm",  # noqa: S108
+        "targets": f"{CONFIG}/targets",
+        "config": f"{CONFIG}/config",
+    }
     if not sandbox:
         mounts["ledger"] = f"{CONFIG}/ledger"
     return {
@@ -206,10 +217,12 @@ def _shape(
         **({"service_account_name": account, "automount_service_account_token": True} if account else {}),
         "active_deadline_seconds": deadline_s + GRACE_S,
         "retry_strategy": m.RetryStrategy(
-            limit=str(_RETRIES), retry_policy="Always", expression=_RETRY_IF,
+            limit=str(_RETRIES),
+            retry_policy="Always",
+            expression=_RETRY_IF,
             backoff=m.Backoff(duration="5", factor="2", cap="60"),
         ),
-    }  # fmt: skip
+    }
 
 
 def _size(settings: TemplateSettings, pod: Pod) -> Size:
@@ -236,8 +249,12 @@ def _restricted() -> m.SecurityContext:
 
 def _broker(settings: TemplateSettings, arguments: list[str]) -> m.UserContainer:
     """The container with the secrets of a stage that handles an author's files; see `pipelines.engines.argo.broker`."""
-    mounts = {"broker-work": HOME, "broker-tmp": "/tmp", "ledger": f"{CONFIG}/ledger",  # noqa: S108
-              "targets": f"{CONFIG}/targets"}  # fmt: skip
+    mounts = {
+        "broker-work": HOME,
+        "broker-tmp": "/tmp",  # noqa: S108 - the pod's own
+        "ledger": f"{CONFIG}/ledger",
+        "targets": f"{CONFIG}/targets",
+    }
     return m.UserContainer(
         name="broker",
         image=settings.image,
@@ -378,9 +395,7 @@ def _wire(
         if isinstance(node, FanOut):
             where = source[node.source].removeprefix("{{").removesuffix("}}")
             items = f"{{{{=toJson(jsonpath({_bracketed(where)}, '$.{node.attribute}[*].name'))}}}}"
-            values += [
-                Parameter(name=node.source, value=source[node.source]), Parameter(name="item", value="{{item}}")
-            ]  # fmt: skip
+            values += [Parameter(name=node.source, value=source[node.source]), Parameter(name="item", value="{{item}}")]
             if node.within:
                 output = node.gives.parameter()
                 done = f"{{{{tasks.{dashed(node.within)}.outputs.parameters.{output}}}}}"

@@ -249,7 +249,7 @@ class LocalEngine:
         version = served_version(self.home, model)
         return ServedModel(
             model=model, name=name, version=version, grpc=where.grpc, http=where.http, signature=signature
-        )  # fmt: skip
+        )
 
     def discover_all(self) -> list[ServedModel]:
         """Where each model answers that production serves, and what it takes, by what promotions noted."""
@@ -257,11 +257,15 @@ class LocalEngine:
         packages = (each.package for each in every_served(self.home))
         return [
             ServedModel(
-                model=package.model, name=serving_name(package.model), version=package.version, grpc=where.grpc,
-                http=where.http, signature=package.signature,
+                model=package.model,
+                name=serving_name(package.model),
+                version=package.version,
+                grpc=where.grpc,
+                http=where.http,
+                signature=package.signature,
             )
             for package in packages
-        ]  # fmt: skip
+        ]
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
         """The log of a component of the stack, or of a release."""

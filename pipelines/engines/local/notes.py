@@ -49,9 +49,11 @@ class Notes:
     def enter(self, stage: Stage) -> None:
         """Notes that this process begins with a stage."""
         position = Position(
-            stage=stage.name, deadline_s=stage.at.deadline_s, until=time.monotonic() + stage.at.deadline_s + GRACE_S,
+            stage=stage.name,
+            deadline_s=stage.at.deadline_s,
+            until=time.monotonic() + stage.at.deadline_s + GRACE_S,
             cancellable=not stage.at.shielded,
-        )  # fmt: skip
+        )
         self._write(position)
 
     def conclude(self, stage: Stage) -> None:

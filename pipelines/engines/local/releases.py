@@ -200,9 +200,13 @@ class Releases:
                 runs[event.stage, event.target] = run
             elif event.kind == "finished":
                 runs[event.stage, event.target] = StageRun(
-                    name=event.stage, target=event.target, seconds=event.seconds, cached=event.cached,
-                    outcome=event.outcome, message=event.message,
-                )  # fmt: skip
+                    name=event.stage,
+                    target=event.target,
+                    seconds=event.seconds,
+                    cached=event.cached,
+                    outcome=event.outcome,
+                    message=event.message,
+                )
         return tuple(runs.values())
 
     def result(self, name: str) -> ReleaseReport | None:

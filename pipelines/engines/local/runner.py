@@ -83,9 +83,15 @@ class _Walk(Walk):
 
 @shielded()
 def run(
-    pipeline: Pipeline, *inputs: Record, release: str, cache: ResultCache, tell: Tell = lambda _: None,
-    on_signal: Callable[[int], None] = lambda _: None, scratch: Path | None = None, entering: Enter = lambda _: None,
-) -> tuple[Ending, dict[str, Any]]:  # fmt: skip
+    pipeline: Pipeline,
+    *inputs: Record,
+    release: str,
+    cache: ResultCache,
+    tell: Tell = lambda _: None,
+    on_signal: Callable[[int], None] = lambda _: None,
+    scratch: Path | None = None,
+    entering: Enter = lambda _: None,
+) -> tuple[Ending, dict[str, Any]]:
     """Walks the pipeline; returns how it ended, and every record by name, including that of `on_exit`.
 
     SIGINT and SIGTERM cancel it (in the main thread); `on_signal` is called with the signal's number. Sandboxes may be

@@ -262,9 +262,21 @@ def _start_mlflow(home: Path, stack: Stack) -> Process:
 def mlflow_command(port: int, database: str, artifacts: Path) -> list[str | Path]:
     """The command that starts MLflow's server on this machine."""
     return [
-        sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1",
-        "--backend-store-uri", database, "--artifacts-destination", artifacts,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+        "--backend-store-uri",
+        database,
+        "--artifacts-destination",
+        artifacts,
+    ]
 
 
 def mlflow_variables(home: Path) -> dict[str, str]:
@@ -289,9 +301,12 @@ def _start_triton(home: Path, stack: Stack) -> Process:
     here = site(home, stack)
     ready = [_environment_is_there(here, each.package) for each in every_served(home)]
     features = Features(
-        cache_mb=stack.cache_mb, rate_limiter=stack.rate_limiter, allow_without=here.sandbox.allow_without,
-        tolerant=not all(ready), flags=tuple(metrics_flags(stack.metrics)),
-    )  # fmt: skip
+        cache_mb=stack.cache_mb,
+        rate_limiter=stack.rate_limiter,
+        allow_without=here.sandbox.allow_without,
+        tolerant=not all(ready),
+        flags=tuple(metrics_flags(stack.metrics)),
+    )
     repository = home / "production" / "models"
     return start_production(environment, repository, ports, features, log=home / "logs" / "triton.log").process
 
@@ -312,9 +327,16 @@ def _environment_is_there(here: Site, package: Package) -> bool:
 
 def _start_receiver(home: Path, stack: Stack) -> Process:
     command: list[str | Path] = [
-        sys.executable, "-m", "shiplift.pipelines.triggers.receiver", "--home", str(home), "--host", HOST, "--port",
+        sys.executable,
+        "-m",
+        "shiplift.pipelines.triggers.receiver",
+        "--home",
+        str(home),
+        "--host",
+        HOST,
+        "--port",
         str(stack.receiver_port),
-    ]  # fmt: skip
+    ]
     return start_daemon(command, environment=_variables(), log=home / "logs" / "receiver.log", folder=home)
 
 

@@ -13,11 +13,31 @@ from shiplift.runtime.admission.formats.json_files import NotJson, mappings, mem
 
 # The loaders that only build what their node's type says. MethodNode, OperatorFuncNode and ReduceNode are left out.
 _LOADERS = {
-    "BytearrayNode", "BytesNode", "CachedNode", "DTypeNode", "DefaultDictNode", "DictNode", "FunctionNode", "JsonNode",
-    "ListNode", "LossNode", "MaskedArrayNode", "NdArrayNode", "ObjectNode", "PartialNode", "QuantileForestNode",
-    "RandomGeneratorNode", "RandomStateNode", "SGDNode", "SetNode", "SliceNode", "SparseMatrixNode", "TreeNode",
-    "TupleNode", "TypeNode",
-}  # fmt: skip
+    "BytearrayNode",
+    "BytesNode",
+    "CachedNode",
+    "DTypeNode",
+    "DefaultDictNode",
+    "DictNode",
+    "FunctionNode",
+    "JsonNode",
+    "ListNode",
+    "LossNode",
+    "MaskedArrayNode",
+    "NdArrayNode",
+    "ObjectNode",
+    "PartialNode",
+    "QuantileForestNode",
+    "RandomGeneratorNode",
+    "RandomStateNode",
+    "SGDNode",
+    "SetNode",
+    "SliceNode",
+    "SparseMatrixNode",
+    "TreeNode",
+    "TupleNode",
+    "TypeNode",
+}
 _MEMBERS = (".npy", ".npz", ".bin")
 
 

@@ -10,9 +10,25 @@ from shiplift.runtime.admission import allowed
 MAX_CODE_BYTES = 16 << 20
 # What the serialized language has besides operators: types and conversions.
 _BUILTINS = {
-    "annotate", "unchecked_cast", "uninitialized", "int", "float", "bool", "str", "list", "dict", "tuple", "len",
-    "range", "isinstance", "min", "max", "abs", "round", "complex",
-}  # fmt: skip
+    "annotate",
+    "unchecked_cast",
+    "uninitialized",
+    "int",
+    "float",
+    "bool",
+    "str",
+    "list",
+    "dict",
+    "tuple",
+    "len",
+    "range",
+    "isinstance",
+    "min",
+    "max",
+    "abs",
+    "round",
+    "complex",
+}
 _NEVER = {"save", "from_file", "load", "set_data", "_print"}  # as a method of a tensor too, whoever defines one
 
 

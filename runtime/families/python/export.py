@@ -68,11 +68,13 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
         (asking.sandbox.work / "answers.npz").rename(answers)
         told, _ = comparing.sandbox.run(
             {
-                "answers": str(answers), "sets": [str(name) for name in result["sets"]], "inputs": inputs,
+                "answers": str(answers),
+                "sets": [str(name) for name in result["sets"]],
+                "inputs": inputs,
                 "out": str(comparing.sandbox.work),
             },
             limits,
-        )  # fmt: skip
+        )
         require_regular(comparing.sandbox.work, "reference.npz")
         return ExportedPython(
             model=work.version.files,

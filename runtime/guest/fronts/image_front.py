@@ -166,11 +166,12 @@ class ImageFront:
         corners = boxes[which] * np.array([image.width, image.height] * 2, np.float32)
         return [
             {
-                "score": float(scores[at]), "label": self.settings["labels"][classes[at]],
+                "score": float(scores[at]),
+                "label": self.settings["labels"][classes[at]],
                 "box": dict(zip(_CORNERS, map(int, corners[at]))),
             }
             for at in np.flatnonzero(scores > self.settings["threshold"])
-        ]  # fmt: skip
+        ]
 
     def split(self, requests: Sequence[tuple[Any, Any]], outputs: Arrays) -> Iterator[Arrays]:
         """The answers to each request of a batch."""

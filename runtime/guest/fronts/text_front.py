@@ -175,8 +175,13 @@ def _entities_of(front: TextFront, text: str, encoding: Encoding, scores: Any) -
         unknown = encoding.ids[at] == front.settings["unknown_id"]
         word = text[start:end] if unknown else encoding.tokens[at]
         yield {
-            "entity": label, "score": float(scores[at][best]), "index": at, "word": word, "start": start, "end": end,
-        }  # fmt: skip
+            "entity": label,
+            "score": float(scores[at][best]),
+            "index": at,
+            "word": word,
+            "start": start,
+            "end": end,
+        }
 
 
 def _filled(front: TextFront, _texts: Sequence[str], _encodings: Sequence[Encoding], outputs: Arrays) -> Arrays:

@@ -44,8 +44,11 @@ class Renderer:
         Raises:
             jinja2.TemplateError: the template fails, or refuses the conversation.
         """
-        return str(self._template.render(messages=messages, add_generation_prompt=True, tools=None, documents=None,
-                                         **self._tokens))  # fmt: skip
+        return str(
+            self._template.render(
+                messages=messages, add_generation_prompt=True, tools=None, documents=None, **self._tokens
+            )
+        )
 
 
 def _compiled(source: str) -> Any:
@@ -66,8 +69,9 @@ def _compiled(source: str) -> Any:
     def refuse(message: str) -> None:
         raise TemplateError(message)
 
-    def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
-               sort_keys: bool = False) -> str:  # fmt: skip
+    def tojson(
+        value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    ) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     environment = ImmutableSandboxedEnvironment(

@@ -63,9 +63,10 @@ class TritonPythonModel:
         }
         self.folder = Path(args["model_repository"], args["model_version"]).resolve()
         self.front = GenerationFront(
-            self.folder, max_prompt_tokens=int(self.values["max_prompt_tokens"]),
+            self.folder,
+            max_prompt_tokens=int(self.values["max_prompt_tokens"]),
             max_tokens=int(self.values["max_tokens"]),
-        )  # fmt: skip
+        )
         self.sequences = int(self.values["max_sequences"])
         self.limit_s = int(self.values.get("request_timeout_ms", "30000")) / 1000
         self.name, self.metric = args["model_name"], self._metric(args["model_name"])
@@ -185,8 +186,11 @@ class TritonPythonModel:
             if now > answer.deadline:
                 self._drop(number)
                 self._count_stopped()
-                _fail(answer.sender, f"the request was stopped after {self.limit_s:g} s, its limit "
-                      "(serving.request_timeout_s in the model's spec)")  # fmt: skip
+                _fail(
+                    answer.sender,
+                    f"the request was stopped after {self.limit_s:g} s, its limit "
+                    "(serving.request_timeout_s in the model's spec)",
+                )
             elif now - answer.looked_at > _LOOK_S:
                 answer.looked_at = now
                 if answer.sender.is_cancelled():
@@ -225,11 +229,16 @@ class Chats:
         environment = Path(os.environ.get("SHIPLIFT_SERVER_SITE", "").split(os.pathsep)[0], "..", "..", "..").resolve()
         if not (environment / "bin" / "python").exists():
             environment = Path(sys.prefix)
-        self.host = Host(folder / "python_host", environment, {
-            "model": str(folder), "memory_mb": _CHAT_MB,
-            "read": [str(path) for path in (environment, folder, Path(sys.base_prefix).resolve())],
-            "allow_without": os.environ.get("SHIPLIFT_ALLOW_WITHOUT", "").split(),
-        })  # fmt: skip
+        self.host = Host(
+            folder / "python_host",
+            environment,
+            {
+                "model": str(folder),
+                "memory_mb": _CHAT_MB,
+                "read": [str(path) for path in (environment, folder, Path(sys.base_prefix).resolve())],
+                "allow_without": os.environ.get("SHIPLIFT_ALLOW_WITHOUT", "").split(),
+            },
+        )
         self.host.start()
 
     def prompt(self, body: Any) -> str:

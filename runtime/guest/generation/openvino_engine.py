@@ -59,13 +59,16 @@ class Generator:
         self._runs: dict[int, _Run] = {}
         self._next = 0
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-            str(folder), scheduler, "CPU",
+            str(folder),
+            scheduler,
+            "CPU",
             {
-                "INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision,
+                "INFERENCE_PRECISION_HINT": precision,
+                "KV_CACHE_PRECISION": precision,
                 "INFERENCE_NUM_THREADS": int(options.get("intra_op_threads", "1")),
                 "ENABLE_CPU_PINNING": False,
             },
-        )  # fmt: skip
+        )
 
     def add(self, ask: Any) -> int:
         """Takes a request (`front.Ask`), and returns its number."""

@@ -44,21 +44,31 @@ class Generator:
         self._news: queue.SimpleQueue[tuple[int, New]] = queue.SimpleQueue()
         self._next = 0
         self._model = LLM(
-            model=str(folder / "weights"), skip_tokenizer_init=True, trust_remote_code=False,
-            dtype=options.get("dtype", "auto"), tensor_parallel_size=int(options.get("gpus", "1")),
-            max_batch_size=sequences, max_seq_len=tokens,
-        )  # fmt: skip
+            model=str(folder / "weights"),
+            skip_tokenizer_init=True,
+            trust_remote_code=False,
+            dtype=options.get("dtype", "auto"),
+            tensor_parallel_size=int(options.get("gpus", "1")),
+            max_batch_size=sequences,
+            max_seq_len=tokens,
+        )
 
     def add(self, ask: Any) -> int:
         """Takes a request (`front.Ask`), and returns its number."""
         settings = self._settings
         stop_ids = settings["stop_ids"] or [-1]  # nothing ends it
         sampling = SamplingParams(
-            max_tokens=ask.max_tokens, temperature=ask.temperature or None, top_p=ask.top_p,
-            top_k=(settings["top_k"] or None) if ask.temperature else 1, seed=ask.seed,
-            repetition_penalty=settings["repetition_penalty"], end_id=stop_ids[0], pad_id=stop_ids[0],
-            stop_token_ids=list(stop_ids[1:]) or None, detokenize=False,
-        )  # fmt: skip
+            max_tokens=ask.max_tokens,
+            temperature=ask.temperature or None,
+            top_p=ask.top_p,
+            top_k=(settings["top_k"] or None) if ask.temperature else 1,
+            seed=ask.seed,
+            repetition_penalty=settings["repetition_penalty"],
+            end_id=stop_ids[0],
+            pad_id=stop_ids[0],
+            stop_token_ids=list(stop_ids[1:]) or None,
+            detokenize=False,
+        )
         number, self._next = self._next, self._next + 1
         stream = self._model.generate_async(list(ask.ids), sampling_params=sampling, streaming=True)
         self._streams[number] = stream

@@ -44,21 +44,34 @@ class Generator:
         """
         self._settings = settings
         self._next = 0
-        self._engine = LLMEngine.from_engine_args(EngineArgs(
-            model=str(folder / "weights"), skip_tokenizer_init=True, trust_remote_code=False,
-            dtype=options.get("dtype", "auto"), tensor_parallel_size=int(options.get("gpus", "1")),
-            max_model_len=tokens, max_num_seqs=sequences, disable_log_stats=True,
-        ))  # fmt: skip
+        self._engine = LLMEngine.from_engine_args(
+            EngineArgs(
+                model=str(folder / "weights"),
+                skip_tokenizer_init=True,
+                trust_remote_code=False,
+                dtype=options.get("dtype", "auto"),
+                tensor_parallel_size=int(options.get("gpus", "1")),
+                max_model_len=tokens,
+                max_num_seqs=sequences,
+                disable_log_stats=True,
+            )
+        )
 
     def add(self, ask: Any) -> int:
         """Takes a request (`front.Ask`), and returns its number."""
         settings = self._settings
         sampling = SamplingParams(
-            max_tokens=ask.max_tokens, temperature=ask.temperature, top_p=ask.top_p,
-            top_k=settings["top_k"] or -1, seed=ask.seed, repetition_penalty=settings["repetition_penalty"],
-            stop_token_ids=list(settings["stop_ids"]), ignore_eos=True, detokenize=False,
+            max_tokens=ask.max_tokens,
+            temperature=ask.temperature,
+            top_p=ask.top_p,
+            top_k=settings["top_k"] or -1,
+            seed=ask.seed,
+            repetition_penalty=settings["repetition_penalty"],
+            stop_token_ids=list(settings["stop_ids"]),
+            ignore_eos=True,
+            detokenize=False,
             output_kind=RequestOutputKind.DELTA,
-        )  # fmt: skip
+        )
         number, self._next = self._next, self._next + 1
         self._engine.add_request(str(number), TokensPrompt(prompt_token_ids=list(ask.ids)), sampling)
         return number

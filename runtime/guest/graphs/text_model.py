@@ -39,10 +39,17 @@ class Compiled:
 
         hint, threads = values["precision_hint"], values.get("intra_op_threads", "1")
         self._tensor = openvino.Tensor
-        self._model = openvino.Core().compile_model(file, "CPU", {
-            "INFERENCE_PRECISION_HINT": hint, "NUM_STREAMS": "1", "INFERENCE_NUM_THREADS": threads,
-            "ENABLE_CPU_PINNING": False, "PERFORMANCE_HINT": "LATENCY",
-        })  # fmt: skip
+        self._model = openvino.Core().compile_model(
+            file,
+            "CPU",
+            {
+                "INFERENCE_PRECISION_HINT": hint,
+                "NUM_STREAMS": "1",
+                "INFERENCE_NUM_THREADS": threads,
+                "ENABLE_CPU_PINNING": False,
+                "PERFORMANCE_HINT": "LATENCY",
+            },
+        )
         self._request = self._model.create_infer_request()
 
     def get_inputs(self) -> list[Node]:

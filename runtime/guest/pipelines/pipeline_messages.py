@@ -28,10 +28,19 @@ _ALIGNED = 64  # where tensors start, as vector instructions like it
 _LENGTH = struct.Struct("<I")
 PREFIX_BYTES = _LENGTH.size  # before a message in a pipe
 _KINDS: dict[str, type[Any]] = {
-    "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64,
-    "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64, "FP16": np.float16, "FP32": np.float32,
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
     "FP64": np.float64,
-}  # fmt: skip
+}
 
 
 class Broken(Exception):

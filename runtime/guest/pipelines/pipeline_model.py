@@ -255,10 +255,14 @@ def parts(step: Step, inputs: Arrays) -> list[Arrays]:
         return [inputs]
     starts = range(0, rows, step["rows"])
     return [
-        {key: array[start : start + step["rows"]] if key in iterated
-         else np.repeat(array, min(step["rows"], rows - start), axis=0) for key, array in inputs.items()}
+        {
+            key: array[start : start + step["rows"]]
+            if key in iterated
+            else np.repeat(array, min(step["rows"], rows - start), axis=0)
+            for key, array in inputs.items()
+        }
         for start in starts
-    ]  # fmt: skip
+    ]
 
 
 def ask(step: Step, inputs: Arrays) -> Arrays:

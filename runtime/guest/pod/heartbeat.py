@@ -96,9 +96,7 @@ class Heartbeat:
         return f"{count.waiting:.0f} requests wait, and none was answered for {idle_s:.0f} s"
 
 
-def _progress(
-    before: dict[str, tuple[float, float]], count: Counters, now: float
-) -> dict[str, tuple[float, float]]:  # fmt: skip
+def _progress(before: dict[str, tuple[float, float]], count: Counters, now: float) -> dict[str, tuple[float, float]]:
     """What is known of a model's versions by now: one that has requests and ended none keeps its time."""
     progress = {}
     for version, part in (count.versions or {"": count}).items():

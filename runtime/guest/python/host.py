@@ -62,10 +62,15 @@ class Host:
         nowhere = dict.fromkeys(("HOME", "TMPDIR"), "/nonexistent")
         libraries = environment / "python" / "lib"
         self._variables = {
-            "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **counts, **nowhere, "MLFLOW_DISABLE_TELEMETRY": "true",
-            "DO_NOT_TRACK": "1", "GIT_PYTHON_REFRESH": "quiet",
+            "PATH": "/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            **counts,
+            **nowhere,
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "DO_NOT_TRACK": "1",
+            "GIT_PYTHON_REFRESH": "quiet",
             **({"LD_LIBRARY_PATH": str(libraries)} if libraries.is_dir() else {}),
-        }  # fmt: skip
+        }
         self._process: subprocess.Popen[bytes] | None = None
         self._ready, self._launched_at, self._greeting = False, 0.0, Reader()
 

@@ -49,11 +49,18 @@ class TritonPythonModel:
         self.outputs: list[tuple[str, str]] = [(spec["name"], spec["type"]) for spec in settings["outputs"]]
         self.limit_s = int(values.get("request_timeout_ms", "30000")) / 1000
         self.name, self.metric = args["model_name"], self._metric(args["model_name"])
-        self.host = Host(folder / "python_host", environment, {
-            "model": str(folder / "mlflow"), "outputs": settings["declared"], "memory_mb": settings["memory_mb"],
-            "read": [str(path) for path in (environment, folder, Path(sys.base_prefix).resolve())],
-            "allow_without": os.environ.get("SHIPLIFT_ALLOW_WITHOUT", "").split(),
-        }, threads=int(values.get("intra_op_threads", "1")))  # fmt: skip
+        self.host = Host(
+            folder / "python_host",
+            environment,
+            {
+                "model": str(folder / "mlflow"),
+                "outputs": settings["declared"],
+                "memory_mb": settings["memory_mb"],
+                "read": [str(path) for path in (environment, folder, Path(sys.base_prefix).resolve())],
+                "allow_without": os.environ.get("SHIPLIFT_ALLOW_WITHOUT", "").split(),
+            },
+            threads=int(values.get("intra_op_threads", "1")),
+        )
         self.host.start()
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
@@ -105,9 +112,10 @@ class TritonPythonModel:
         """The metric and its family, which has to live as long; None if the server was started without metrics."""
         with contextlib.suppress(pb_utils.TritonModelException):
             family = pb_utils.MetricFamily(
-                name=self._STOPPED, description="Executions stopped at their time limit",
+                name=self._STOPPED,
+                description="Executions stopped at their time limit",
                 kind=pb_utils.MetricFamily.COUNTER,
-            )  # fmt: skip
+            )
             return family, family.Metric(labels={"model": model})
         return None
 

@@ -26,11 +26,20 @@ from numpy.typing import NDArray
 _HERE = Path(__file__).parent
 _SERVICE, _CONFIG = _HERE / "service.py", _HERE / "config.json"
 _TYPES: dict[str, type[Any]] = {
-    "TYPE_BOOL": np.bool_, "TYPE_UINT8": np.uint8, "TYPE_UINT16": np.uint16, "TYPE_UINT32": np.uint32,
-    "TYPE_UINT64": np.uint64, "TYPE_INT8": np.int8, "TYPE_INT16": np.int16, "TYPE_INT32": np.int32,
-    "TYPE_INT64": np.int64, "TYPE_FP16": np.float16, "TYPE_FP32": np.float32, "TYPE_FP64": np.float64,
+    "TYPE_BOOL": np.bool_,
+    "TYPE_UINT8": np.uint8,
+    "TYPE_UINT16": np.uint16,
+    "TYPE_UINT32": np.uint32,
+    "TYPE_UINT64": np.uint64,
+    "TYPE_INT8": np.int8,
+    "TYPE_INT16": np.int16,
+    "TYPE_INT32": np.int32,
+    "TYPE_INT64": np.int64,
+    "TYPE_FP16": np.float16,
+    "TYPE_FP32": np.float32,
+    "TYPE_FP64": np.float64,
     "TYPE_STRING": np.object_,
-}  # fmt: skip
+}
 
 
 class TritonError:
@@ -158,12 +167,17 @@ class Service(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # mlflow has no 
         if inspect.iscoroutinefunction(self.model.execute):
             raise TritonModelException("`execute` is a coroutine: services answer at once")
         if hasattr(self.model, "initialize"):
-            self.model.initialize({
-                "model_config": json.dumps(self.config), "model_name": self.config["name"],
-                "model_instance_name": f"{self.config['name']}_0", "model_instance_kind": "CPU",
-                "model_instance_device_id": "0",
-                "model_repository": str(_HERE.parent), "model_version": _HERE.name,  # joined, they are this folder
-            })  # fmt: skip
+            self.model.initialize(
+                {
+                    "model_config": json.dumps(self.config),
+                    "model_name": self.config["name"],
+                    "model_instance_name": f"{self.config['name']}_0",
+                    "model_instance_kind": "CPU",
+                    "model_instance_device_id": "0",
+                    "model_repository": str(_HERE.parent),
+                    "model_version": _HERE.name,  # joined, they are this folder
+                }
+            )
 
     def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def] # MLflow would check by types
         tensors = [Tensor(entry["name"], _taken(entry, model_input[entry["name"]])) for entry in self.config["input"]]

@@ -104,9 +104,8 @@ class LightGbm(Boosted):
         infos = booster.dump_model(num_iteration=1)["feature_infos"]
         inner = dict(zip([spec.name for spec in specs], booster.feature_name(), strict=True))
         names = [
-            spec.name for spec in specs
-            if spec.datatype == "BYTES" or infos.get(inner[spec.name], {}).get("values")
-        ]  # fmt: skip
+            spec.name for spec in specs if spec.datatype == "BYTES" or infos.get(inner[spec.name], {}).get("values")
+        ]
         if lists and len(names) != len(lists):
             raise ExportFailed(
                 f"the model was trained on {len(lists)} categorical columns, its signature has {len(names)}: "

@@ -28,9 +28,13 @@ class EncodedImages(Original):
     takes_text = True  # clients send what `write_text` says: here images
 
     def __init__(
-        self, behind: Original, inputs: tuple[TensorSpec, ...], pixels: Pixels, max_megapixels: int,
+        self,
+        behind: Original,
+        inputs: tuple[TensorSpec, ...],
+        pixels: Pixels,
+        max_megapixels: int,
         finished: Callable[[Original, Arrays], Arrays],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`finished` gives an original's answers as they are exported, with what the spec appends to them."""
         self.behind, self.finished = behind, finished
         self.notes, self.batch = behind.notes, behind.batch
@@ -89,8 +93,11 @@ def _settings(pixels: Pixels, inputs: tuple[TensorSpec, ...]) -> dict[str, Any]:
             do="Leave out `scale`, `mean` and `std`.",
         )
     return pixels.model_dump(mode="json") | {
-        "inputs": [spec.name], "pixels": spec.name, "layout": layouts[0], "datatype": spec.datatype,
-    }  # fmt: skip
+        "inputs": [spec.name],
+        "pixels": spec.name,
+        "layout": layouts[0],
+        "datatype": spec.datatype,
+    }
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

@@ -22,9 +22,14 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
 
 _TORCH = (
-    "torch", "torch.export", "torch.export.pt2_archive", "torch.onnx", "torch.onnx._internal.exporter._core",
-    "onnxscript", "onnxscript.function_libs.torch_lib.ops",
-)  # fmt: skip
+    "torch",
+    "torch.export",
+    "torch.export.pt2_archive",
+    "torch.onnx",
+    "torch.onnx._internal.exporter._core",
+    "onnxscript",
+    "onnxscript.function_libs.torch_lib.ops",
+)
 PRELOAD_FOR = {  # by flavor; without a word of it, an import costs more than it saves: torch's take 3 s of a core
     "pytorch": _TORCH,
     "sklearn": ("mlflow.sklearn", "sklearn.base", "skl2onnx"),
@@ -37,9 +42,16 @@ PRELOAD_FOR = {  # by flavor; without a word of it, an import costs more than it
 
 
 def convert(
-    *, folder: str, flavor: str, signature: dict[str, Any], example: str, out: str, settings: dict[str, Any],
-    tabular: bool, seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    *,
+    folder: str,
+    flavor: str,
+    signature: dict[str, Any],
+    example: str,
+    out: str,
+    settings: dict[str, Any],
+    tabular: bool,
+    seed: int,
+) -> dict[str, Any]:
     """Writes `out/model/model.onnx` and `out/answers.npz` (arrays named `SET/input/NAME` and `SET/output/NAME`).
 
     Writes `out/torchscript/model.pt` too if the spec asks for it. For a model that takes text, `out/text` gets what
@@ -59,9 +71,12 @@ def convert(
         from shiplift.runtime.model.conversion.encoded_images import EncodedImages  # noqa: PLC0415 - Pillow, if needed
 
         original = EncodedImages(
-            original, logged.inputs, conversion.preprocess, conversion.max_megapixels,
+            original,
+            logged.inputs,
+            conversion.preprocess,
+            conversion.max_megapixels,
             finished=lambda behind, inputs: _answer(behind, inputs, conversion),
-        )  # fmt: skip
+        )
     work = Path(out)
     shutil.rmtree(work / "model", ignore_errors=True)
     (work / "model").mkdir(parents=True)
@@ -81,9 +96,11 @@ def convert(
     (work / "answers.npz").write_bytes(dump_npz(_named(asked, expected, exported)))
     text = original.write_text(requests["example"], work, exported)
     return {
-        "signature": exported.model_dump(mode="json"), "sets": list(sets), "notes": list(notes),
+        "signature": exported.model_dump(mode="json"),
+        "sets": list(sets),
+        "notes": list(notes),
         "text": text.model_dump(mode="json") if text else None,
-    }  # fmt: skip
+    }
 
 
 def rehearse(flavor: str) -> None:
@@ -96,9 +113,15 @@ def rehearse(flavor: str) -> None:
         shape = signature.inputs[0].shape[1:]
         example.write_bytes(dump_npz({"input": np.ones((2, *shape), np.float32)}))
         convert(
-            folder=str(folder), flavor=flavor, signature=signature.model_dump(mode="json"), example=str(example),
-            out=str(out), settings={}, tabular=False, seed=0,
-        )  # fmt: skip
+            folder=str(folder),
+            flavor=flavor,
+            signature=signature.model_dump(mode="json"),
+            example=str(example),
+            out=str(out),
+            settings={},
+            tabular=False,
+            seed=0,
+        )
 
 
 def _check_settings(conversion: Conversion) -> None:

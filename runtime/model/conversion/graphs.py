@@ -87,8 +87,10 @@ def with_known_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
         sizes = known.get(node.output[0], [])
         if shape is None or len(shape.input) != len(sizes):
             continue
-        parts = [_known(graph, size) if name in inferred and size else name
-                 for name, size in zip(shape.input, sizes, strict=True)]  # fmt: skip
+        parts = [
+            _known(graph, size) if name in inferred and size else name
+            for name, size in zip(shape.input, sizes, strict=True)
+        ]
         node.input[1] = f"{node.output[0]}/shape"
         graph.node.insert(at, helper.make_node("Concat", parts, [node.input[1]], axis=0))
     return model

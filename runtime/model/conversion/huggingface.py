@@ -40,8 +40,9 @@ class HuggingFace(Original):
         self.names = texts_of(self.task) or (inputs[0].name,)
         self.served = loaded(folder)
         raw = self.served.get_raw_model()
-        self.model, self.tokenizer = (raw, raw.tokenizer) if flavor == "sentence_transformers" else (
-            raw.model, raw.tokenizer)  # fmt: skip
+        self.model, self.tokenizer = (
+            (raw, raw.tokenizer) if flavor == "sentence_transformers" else (raw.model, raw.tokenizer)
+        )
         _check_prompts(self.model)
         module = text_graphs.graph(self.model, self.task, self.tokenizer)
         self.types = self.names == PAIR and TYPES in self.tokenizer.model_input_names

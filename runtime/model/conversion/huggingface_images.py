@@ -32,9 +32,12 @@ _MAX_IMAGES = 8  # of an example: the pipeline answers each by itself
 _THRESHOLD = 0.5  # of the scores that a pipeline answers
 # By the image processor: whether the best pairs of a box and a class are answered, and how many (0: one per query).
 _DETECTORS = {
-    "DetrImageProcessor": (False, 0), "YolosImageProcessor": (False, 0), "ConditionalDetrImageProcessor": (True, 100),
-    "DeformableDetrImageProcessor": (True, 100), "RTDetrImageProcessor": (True, 0),
-}  # fmt: skip
+    "DetrImageProcessor": (False, 0),
+    "YolosImageProcessor": (False, 0),
+    "ConditionalDetrImageProcessor": (True, 100),
+    "DeformableDetrImageProcessor": (True, 100),
+    "RTDetrImageProcessor": (True, 0),
+}
 
 
 class HuggingFaceImages(Original):
@@ -46,9 +49,12 @@ class HuggingFaceImages(Original):
         self.name = inputs[0].name
         self.task: _Task = _Detection(folder) if task == DETECTION else _Classification(folder)
         self.settings = {
-            "task": task, "inputs": [self.name], "max_pixels": max_megapixels * 1_000_000,
-            **_preprocessing(self.task.processor), **self.task.settings(),
-        }  # fmt: skip
+            "task": task,
+            "inputs": [self.name],
+            "max_pixels": max_megapixels * 1_000_000,
+            **_preprocessing(self.task.processor),
+            **self.task.settings(),
+        }
         spec = TensorSpec(name=PIXELS, datatype="FP32", shape=(-1, 3, *self._size()))
         self.graph = TorchModule(self.task.module(), (spec,), self.task.outputs)
 

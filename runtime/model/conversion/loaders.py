@@ -25,9 +25,14 @@ _SHIMMED = ("torch", "cupy", "dask")
 
 
 def load(
-    folder: Path, flavor: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, tabular: bool,
+    folder: Path,
+    flavor: str,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    *,
+    tabular: bool,
     max_megapixels: int = 32,
-) -> Original:  # fmt: skip
+) -> Original:
     """Loads the model in an MLflow folder. Runs the author's code, so call it only in the sandbox.
 
     Raises:

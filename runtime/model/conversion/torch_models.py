@@ -100,9 +100,15 @@ class TorchModule(Original):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 program = torch.onnx.export(
-                    model, sample, dynamo=True, opset_version=opset, verbose=False,
-                    input_names=names, output_names=outputs, **options,
-                )  # fmt: skip
+                    model,
+                    sample,
+                    dynamo=True,
+                    opset_version=opset,
+                    verbose=False,
+                    input_names=names,
+                    output_names=outputs,
+                    **options,
+                )
         except Exception as error:
             raise failed("torch can't export the model to ONNX", error) from error
         with TemporaryDirectory(dir=path.parent) as folder:
@@ -199,9 +205,15 @@ class TorchScript(TorchModule):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 torch.onnx.export(
-                    self.module, sample, str(file), dynamo=False, opset_version=min(opset, 20), input_names=names,
-                    output_names=outputs, dynamic_axes={**dynamic, **{name: {0: "batch"} for name in outputs}},
-                )  # fmt: skip
+                    self.module,
+                    sample,
+                    str(file),
+                    dynamo=False,
+                    opset_version=min(opset, 20),
+                    input_names=names,
+                    output_names=outputs,
+                    dynamic_axes={**dynamic, **{name: {0: "batch"} for name in outputs}},
+                )
         except Exception as error:
             raise failed("torch can't export the TorchScript model to ONNX", error) from error
         return graphs.load(file, path)

@@ -78,9 +78,12 @@ def _flat(model: Any) -> Any:
                 layer.keys, layer.values = keys, values
                 cache.layers.append(layer)
             outputs = self.model(
-                input_ids=input_ids, attention_mask=_visible(input_ids, attention_mask), position_ids=position_ids,
-                past_key_values=cache, use_cache=True,
-            )  # fmt: skip
+                input_ids=input_ids,
+                attention_mask=_visible(input_ids, attention_mask),
+                position_ids=position_ids,
+                past_key_values=cache,
+                use_cache=True,
+            )
             present = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
             return (outputs.logits, *present)
 
@@ -103,9 +106,7 @@ def _example(sizes: Sequence[tuple[int, int, int]]) -> tuple[Any, ...]:
 
     ids = torch.zeros((_BATCH, _NEW), dtype=torch.int64)
     positions = torch.arange(_PAST, _PAST + _NEW).expand(_BATCH, -1)
-    past = [
-        torch.zeros((_BATCH, heads, _PAST, size)) for heads, *both in sizes for size in both
-    ]  # fmt: skip
+    past = [torch.zeros((_BATCH, heads, _PAST, size)) for heads, *both in sizes for size in both]
     return (ids, torch.ones((_BATCH, _PAST + _NEW), dtype=torch.int64), positions, *past)
 
 

@@ -24,7 +24,7 @@ _CONVERSATIONS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("assistant", "Hello."), ("user", "Hi")),
     (("user", "a"), ("user", "b")),
     (("tool", "x"),),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True)

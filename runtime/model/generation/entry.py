@@ -227,9 +227,17 @@ def _continued(model: Any, tokenizer: Any, front: GenerationFront, prompt: str) 
     asked = min(COMPARED_TOKENS, ask.max_tokens)
     with torch.no_grad():
         result = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1, max_new_tokens=asked,
-            temperature=None, top_p=None, top_k=None, return_dict_in_generate=True, output_scores=True,
-        )  # fmt: skip
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=asked,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
     tokens = result.sequences[0, ids.shape[1] :].tolist()
     best = [torch.topk(scores[0], 2).values for scores in result.scores]
     margins = [float(first - second) for first, second in best]

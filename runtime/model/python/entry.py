@@ -20,9 +20,19 @@ _DO = "Load it in a fresh environment with its requirements, and call `mlflow.py
 
 
 def answer(  # noqa: PLR0913 - an entry takes JSON by name
-    *, code: str, environment: str, model: str, read: list[str], example: str, inputs: list[dict[str, Any]],
-    outputs: list[str], memory_mb: int, limit_s: float, allow_without: list[str], out: str,
-) -> dict[str, Any]:  # fmt: skip
+    *,
+    code: str,
+    environment: str,
+    model: str,
+    read: list[str],
+    example: str,
+    inputs: list[dict[str, Any]],
+    outputs: list[str],
+    memory_mb: int,
+    limit_s: float,
+    allow_without: list[str],
+    out: str,
+) -> dict[str, Any]:
     """Writes `out/answers.npz`, with arrays named `SET/input/NAME` and `SET/output/NAME`; returns the sets.
 
     `example` is the logged example, `again` the same asked of a second process, `rows` its first samples each alone,
@@ -58,7 +68,7 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
 
 def settings_of(
     model: str, outputs: list[str], read: list[str], memory_mb: int, allow_without: list[str]
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The settings of the model's process."""
     return {"model": model, "outputs": outputs, "read": read, "memory_mb": memory_mb, "allow_without": allow_without}
 

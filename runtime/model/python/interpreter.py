@@ -17,9 +17,21 @@ from shiplift.runtime.base.errors import MissingTool
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 # Without what a server never imports: tests, windows, and how to build or install.
 _UNNEEDED = shutil.ignore_patterns(
-    "__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip",
-    "lib2to3", "config-*", "_tkinter*", "_test*", "*.a",
-)  # fmt: skip
+    "__pycache__",
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idlelib",
+    "tkinter",
+    "turtledemo",
+    "ensurepip",
+    "lib2to3",
+    "config-*",
+    "_tkinter*",
+    "_test*",
+    "*.a",
+)
 # Part of glibc, which has to be the machine's own: it and its loader are one.
 _GLIBC = re.compile(r"^(ld-linux.*|lib(c|m|dl|pthread|rt|util|resolv|anl|BrokenLocale|nss_\w+))\.so")
 _NEEDED = re.compile(r"^\s*(\S+) => (/\S+)", re.MULTILINE)

@@ -28,15 +28,33 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _LIMIT_S, _LOOK_S = 1800, 2.0
 _DNS, _HTTP, _HTTPS = 53, 80, 443
 _NETWORK_FILES = (
-    "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/ssl", "/etc/pki",
-    "/etc/ca-certificates", "/usr/share/ca-certificates", "/etc/os-release", "/etc/lsb-release",
-    "/etc/debian_version", "/etc/xdg/pip", "/etc/pip.conf",
-)  # fmt: skip
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/host.conf",
+    "/etc/gai.conf",
+    "/etc/ssl",
+    "/etc/pki",
+    "/etc/ca-certificates",
+    "/usr/share/ca-certificates",
+    "/etc/os-release",
+    "/etc/lsb-release",
+    "/etc/debian_version",
+    "/etc/xdg/pip",
+    "/etc/pip.conf",
+)
 _OWN_FILES = (".config/pip", ".pip", ".netrc")
 _QUIET = (
-    "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "2", "--progress-bar", "off",
-    "--only-binary", ":all:",
-)  # fmt: skip
+    "--disable-pip-version-check",
+    "--no-input",
+    "--quiet",
+    "--retries",
+    "2",
+    "--progress-bar",
+    "off",
+    "--only-binary",
+    ":all:",
+)
 _UNREACHABLE = re.compile(r"Retrying \(|Could not fetch URL|Max retries exceeded|ReadTimeoutError|Connection\w*Error")
 _MISSING = re.compile(r"No matching distribution found for (\S+)")
 _DO = "Log the model with `pip_requirements=[...]` that `pip install --only-binary :all:` can install."
@@ -55,8 +73,9 @@ def run_pip(site: Site, arguments: Sequence[str], work: Path, *, cache: Path) ->
     settings = _settings()
     policy = replace(
         INSTALL.opening(read=_readable(settings), write=(str(work), str(cache))),
-        ports=_ports([index, *settings.values()]), allow_without=tuple(site.sandbox.allow_without),
-    )  # fmt: skip
+        ports=_ports([index, *settings.values()]),
+        allow_without=tuple(site.sandbox.allow_without),
+    )
     at = arguments.index("install") + 1
     options = [*_QUIET, "--cache-dir", str(cache), *_only(index, settings)]
     command = [sys.executable, "-m", "pip", *arguments[:at], *options, *arguments[at:]]
@@ -72,9 +91,15 @@ def _run(command: Sequence[str], variables: dict[str, str], work: Path, limit_mb
     """How a command ended, and what it wrote to standard error; `limit_mb` bounds what is below `work`."""
     started = time.monotonic()
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        errors="replace", env=variables, cwd=work,
-    ) as process:  # fmt: skip
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=variables,
+        cwd=work,
+    ) as process:
         try:
             while True:
                 with suppress(subprocess.TimeoutExpired):
@@ -139,9 +164,12 @@ def _failure(said: str) -> ShipliftError:
 def _settings() -> dict[str, str]:
     """pip's settings by name, as the site's owner wrote them."""
     result = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "pip", "config", "list"],
+        capture_output=True,
+        text=True,
+        check=False,
         env=_own_variables(),
-    )  # fmt: skip
+    )
     pairs = [line.partition("=") for line in result.stdout.splitlines()]
     return {name: str(ast.literal_eval(value)) for name, _, value in pairs if value[:1] in ("'", '"')}
 

@@ -12,9 +12,7 @@ from shiplift.runtime.model.tensors import Arrays, text_of
 from shiplift.runtime.model.text.fronts import load_front
 
 
-def tokenized(
-    texts: Arrays, labels: NDArray[Any] | None, front: Path, name: str
-) -> tuple[Arrays, NDArray[Any] | None]:  # fmt: skip
+def tokenized(texts: Arrays, labels: NDArray[Any] | None, front: Path, name: str) -> tuple[Arrays, NDArray[Any] | None]:
     """The tokens of a data file's texts, and the labels as numbers where they are the model's names.
 
     Raises:

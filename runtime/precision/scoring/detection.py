@@ -32,11 +32,17 @@ def _matches(outputs: Arrays, labels: NDArray[Any]) -> Rows:
         "images": [{"id": image} for image in range(len(boxes))],
         "categories": [{"id": kind} for kind in kinds],
         "annotations": [
-            {"id": number, "iscrowd": 0, "area": float(box[2] * box[3]), "image_id": image, "category_id": kind,
-             "bbox": box.tolist()}
+            {
+                "id": number,
+                "iscrowd": 0,
+                "area": float(box[2] * box[3]),
+                "image_id": image,
+                "category_id": kind,
+                "bbox": box.tolist(),
+            }
             for number, (image, box, kind) in enumerate(_listed(expected[..., :4], expected[..., 4]), 1)
         ],
-    }  # fmt: skip
+    }
     guesses = [
         {"image_id": image, "category_id": kind, "bbox": box.tolist(), "score": float(scores[image][at])}
         for image in range(len(boxes))
@@ -78,10 +84,13 @@ def _matched(truth: dict[str, Any], guesses: list[dict[str, Any]], images: int, 
         dataset.dataset = truth
         dataset.createIndex()
         found = library("pycocotools.coco").COCO()
-        found.dataset = {**truth, "annotations": [
-            {**guess, "id": number, "area": guess["bbox"][2] * guess["bbox"][3], "iscrowd": 0}
-            for number, guess in enumerate(guesses, 1)
-        ]}  # fmt: skip
+        found.dataset = {
+            **truth,
+            "annotations": [
+                {**guess, "id": number, "area": guess["bbox"][2] * guess["bbox"][3], "iscrowd": 0}
+                for number, guess in enumerate(guesses, 1)
+            ],
+        }
         found.createIndex()
         evaluation = _evaluation(dataset, found)
         evaluation.evaluate()

@@ -69,9 +69,7 @@ def score_of(scored: ScoredCandidate, metric: TaskMetricName, confidence: float)
     room = scale.highest - scale.lowest if scale.counted else 0.0
     value = float("nan") if scored.score is None else scored.score
     low, high = interval(value, scored.resamples, scored.samples, confidence=confidence, room=room)
-    return Estimate(
-        value=value, low=max(low, scale.lowest), high=min(high, scale.highest), samples=scored.samples
-    )  # fmt: skip
+    return Estimate(value=value, low=max(low, scale.lowest), high=min(high, scale.highest), samples=scored.samples)
 
 
 def slice_of(part: Slice, metric: TaskMetricName, confidence: float) -> Estimate:

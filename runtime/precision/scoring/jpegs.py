@@ -49,7 +49,7 @@ def no_images() -> SpecInvalid:
 
 def scores(
     images: ValidationImages, qualities: Sequence[int], validation: Validation, answer: _Answer
-) -> Iterator[JpegScore]:  # fmt: skip
+) -> Iterator[JpegScore]:
     """The score of the images as they are, then of each quality; of a thousand at most, evenly spread.
 
     `answer` runs the model in fp32. `validation` has the images' labels, and a metric.
@@ -68,14 +68,15 @@ def scores(
             outputs.append(answer(feeds))
             sizes += more
         answers = {name: np.concatenate([each[name] for each in outputs]) for name in outputs[0]}
-        known = replace(
-            validation, asked={}, reference={}, inputs={}, labels=labels, columns={}, rows=np.arange(1)
-        )  # fmt: skip
+        known = replace(validation, asked={}, reference={}, inputs={}, labels=labels, columns={}, rows=np.arange(1))
         scored = known.judge(answers)
         yield JpegScore(
-            quality=quality, score=scored.score, resamples=scored.resamples, samples=len(picked),
+            quality=quality,
+            score=scored.score,
+            resamples=scored.resamples,
+            samples=len(picked),
             image_bytes=round(float(np.mean(sizes)), 1),
-        )  # fmt: skip
+        )
 
 
 def _batch(images: ValidationImages, around: Any, rows: NDArray[Any], quality: int | None) -> tuple[Arrays, list[int]]:

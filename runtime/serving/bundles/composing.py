@@ -41,9 +41,14 @@ from shiplift.runtime.store.pipelines import read_definition
 
 
 def compose(
-    site: Site, target: Target, version: ModelVersion, exported: Exported, members: Members, scoring: Scoring,
+    site: Site,
+    target: Target,
+    version: ModelVersion,
+    exported: Exported,
+    members: Members,
+    scoring: Scoring,
     folder: Path,
-) -> tuple[Package, CheckedPipeline]:  # fmt: skip
+) -> tuple[Package, CheckedPipeline]:
     """The package of a pipeline's bundle for a target, made below the empty `folder`, and what it is made of.
 
     It is scored on its validation data, if there are any.

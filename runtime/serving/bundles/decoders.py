@@ -63,7 +63,7 @@ def decoded():
 
 def members_of(
     spec: PipelineSpec, find: Callable[[PipelineMember], Package | Unusable], store: ArtifactStore
-) -> dict[str, Package | Unusable]:  # fmt: skip
+) -> dict[str, Package | Unusable]:
     """A pipeline's members by its names for them: `find` gives the registered ones, the decoders are made here.
 
     A decoder is for the server that the other members are for.
@@ -94,14 +94,20 @@ def decoder_package(decoder: ImageDecoder, beside: Package | None, store: Artifa
         repository = store.put_tree(tree)
     batch = -1 if server == "nvidia" else 1
     return DecoderPackage(
-        target=beside.target if beside else "local-cpu", server=server, model=model, version=1, precision="fp32",
-        engine="python", repository=repository, nodes=nodes,
+        target=beside.target if beside else "local-cpu",
+        server=server,
+        model=model,
+        version=1,
+        precision="fp32",
+        engine="python",
+        repository=repository,
+        nodes=nodes,
         config=ServingConfig(max_batch=1, queue_delay_us=0, instances=decoder.workers, threads=1),
         signature=Signature(
             inputs=(TensorSpec(name=IMAGE, datatype="UINT8", shape=(batch, -1)),),
             outputs=(TensorSpec(name=PIXELS, datatype=decoder.datatype, shape=(batch, *decoder.shape[1:])),),
         ),
-    )  # fmt: skip
+    )
 
 
 def golden(decoder: ImageDecoder) -> dict[str, Any]:
@@ -157,13 +163,21 @@ def dali_source(decoder: ImageDecoder, *, gpu: bool) -> str:
     scale = 1.0 if decoder.scale is None else decoder.scale
     means, deviations = decoder.mean or (0.0,) * decoder.channels, decoder.std or (1.0,) * decoder.channels
     return _DALI.format(
-        about=f"{decoder.size[0]} x {decoder.size[1]} pixels of JPEG and PNG files.", image=IMAGE, batch=_BATCH,
-        threads=decoder.workers, device_id=0 if gpu else None, device="mixed" if gpu else "cpu",
-        colors=decoder.colors.upper(), size=list(decoder.size), filter=_INTERPOLATION[decoder.filter],
+        about=f"{decoder.size[0]} x {decoder.size[1]} pixels of JPEG and PNG files.",
+        image=IMAGE,
+        batch=_BATCH,
+        threads=decoder.workers,
+        device_id=0 if gpu else None,
+        device="mixed" if gpu else "cpu",
+        colors=decoder.colors.upper(),
+        size=list(decoder.size),
+        filter=_INTERPOLATION[decoder.filter],
         resize=f"resize_shorter={to}" if isinstance(to := decoder.resize, int) else f"size={list(to)}",
-        dtype="FLOAT" if decoder.datatype == "FP32" else "UINT8", layout=decoder.layout[1:],
-        mean=[round(mean / scale, 6) for mean in means], std=[round(std / scale, 6) for std in deviations],
-    )  # fmt: skip
+        dtype="FLOAT" if decoder.datatype == "FP32" else "UINT8",
+        layout=decoder.layout[1:],
+        mean=[round(mean / scale, 6) for mean in means],
+        std=[round(std / scale, 6) for std in deviations],
+    )
 
 
 def _tensor(entry: Any, name: str, datatype: Any, dims: tuple[int, ...]) -> None:

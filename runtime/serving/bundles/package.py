@@ -26,9 +26,15 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 
 
 def package_bundle(
-    folder: Path, spec: PipelineSpec, checked: CheckedPipeline, sources: Mapping[str, bytes], store: ArtifactStore,
-    *, version: int, ask: Callable[[Path, Mapping[str, str]], Arrays],
-) -> PipelinePackage:  # fmt: skip
+    folder: Path,
+    spec: PipelineSpec,
+    checked: CheckedPipeline,
+    sources: Mapping[str, bytes],
+    store: ArtifactStore,
+    *,
+    version: int,
+    ask: Callable[[Path, Mapping[str, str]], Arrays],
+) -> PipelinePackage:
     """The package of a sound pipeline's bundle, written below the new or empty `folder` and stored.
 
     `ask` is given the bundle's repository and what its models are, in the order in which to load them. It returns the

@@ -31,9 +31,13 @@ _PYTHON = "python"  # the folder of the author's files, beside the plan
 
 
 def write_bundle(
-    to: Path, spec: PipelineSpec, checked: CheckedPipeline, sources: Mapping[str, bytes], store: ArtifactStore,
+    to: Path,
+    spec: PipelineSpec,
+    checked: CheckedPipeline,
+    sources: Mapping[str, bytes],
+    store: ArtifactStore,
     version: int = graph.VERSION,
-) -> dict[str, str]:  # fmt: skip
+) -> dict[str, str]:
     """Writes the repository into the new or empty folder `to`; returns what each of its models is.
 
     Members come first, since the graph can't be loaded without them. `version` is the pipeline's: the graph changes in

@@ -97,7 +97,7 @@ class Scoring:
 
 def read_validation(
     *, validation: list[str], signature: dict[str, Any], data: dict[str, Any], unpacked_mb: int, samples: int, out: str
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Writes the inputs of the validation data to `out/inputs.npz`, by name. A sandbox entry.
 
     Raises:
@@ -109,9 +109,15 @@ def read_validation(
 
 
 def judge(
-    *, validation: list[str], signature: dict[str, Any], data: dict[str, Any], unpacked_mb: int, samples: int,
-    answers: str, metric: str,
-) -> dict[str, Any]:  # fmt: skip
+    *,
+    validation: list[str],
+    signature: dict[str, Any],
+    data: dict[str, Any],
+    unpacked_mb: int,
+    samples: int,
+    answers: str,
+    metric: str,
+) -> dict[str, Any]:
     """Scores the answers in the NPZ file `answers`; returns a `Ladder` with one candidate. A sandbox entry.
 
     `metric` is the file of the author's own metric, or empty.
@@ -133,13 +139,24 @@ def judge(
         )
     scored_by = task_metric(Data.model_validate(data), metric)
     evaluation = Validation(
-        metric=scored_by, metric_file=metric, asked=inputs, reference=outputs, inputs=inputs, labels=labels,
-        columns=columns, rows=np.arange(count),
-    ).judge(outputs)  # fmt: skip
+        metric=scored_by,
+        metric_file=metric,
+        asked=inputs,
+        reference=outputs,
+        inputs=inputs,
+        labels=labels,
+        columns=columns,
+        rows=np.arange(count),
+    ).judge(outputs)
     whole = Built(
-        precision="fp32", method="composed", score=evaluation.score, resamples=evaluation.resamples,
-        samples=evaluation.samples, slices=evaluation.slices, dropped=evaluation.problem,
-    )  # fmt: skip
+        precision="fp32",
+        method="composed",
+        score=evaluation.score,
+        resamples=evaluation.resamples,
+        samples=evaluation.samples,
+        slices=evaluation.slices,
+        dropped=evaluation.problem,
+    )
     return Ladder(metric=scored_by, candidates=(whole,)).model_dump(mode="json")
 
 

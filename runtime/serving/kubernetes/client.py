@@ -196,9 +196,10 @@ def managers(body: Object, field: str) -> frozenset[str]:
     """Who set a field of an object's spec."""
     entries = body["metadata"].get("managedFields") or ()
     return frozenset(
-        entry.get("manager", "") for entry in entries
+        entry.get("manager", "")
+        for entry in entries
         if f"f:{field}" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
-    )  # fmt: skip
+    )
 
 
 def name_of(body: Object) -> str:

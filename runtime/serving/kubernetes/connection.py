@@ -18,8 +18,12 @@ from shiplift.runtime.serving.kubernetes.transport import Transport, encoded, in
 Object = dict[str, Any]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 _DOING: dict[Method, str] = {
-    "GET": "reading", "POST": "creating", "PUT": "replacing", "PATCH": "changing", "DELETE": "deleting"
-}  # fmt: skip
+    "GET": "reading",
+    "POST": "creating",
+    "PUT": "replacing",
+    "PATCH": "changing",
+    "DELETE": "deleting",
+}
 
 
 class Conflict(Exception):
@@ -84,9 +88,16 @@ class Answer:
 
 
 def send(
-    transport: Transport, method: Method, path: str, *, what: str, kind: Kind | None = None, body: Object | None = None,
-    query: dict[str, str] | None = None, content: str = "application/json",
-) -> Answer:  # fmt: skip
+    transport: Transport,
+    method: Method,
+    path: str,
+    *,
+    what: str,
+    kind: Kind | None = None,
+    body: Object | None = None,
+    query: dict[str, str] | None = None,
+    content: str = "application/json",
+) -> Answer:
     """Sends a request through the transport from `connect`; `what` names the object for people.
 
     Raises:
@@ -95,9 +106,12 @@ def send(
     """
     with translated_errors():
         response = transport.open(
-            method, path, query=list((query or {}).items()), body=None if body is None else encoded(body),
+            method,
+            path,
+            query=list((query or {}).items()),
+            body=None if body is None else encoded(body),
             headers={"Accept": "application/json", "Content-Type": content},
-        )  # fmt: skip
+        )
         text = response.data
     return Answer(status=response.status, body=json_object(text), doing=f"{_DOING[method]} {what}", kind=kind)
 

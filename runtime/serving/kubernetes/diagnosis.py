@@ -103,7 +103,7 @@ _TABLE: tuple[tuple[str, Prospect, str, str], ...] = (
     ("SchedulerError", _RETRY, "the scheduler could not place the pod", _DESCRIBE),
     ("SchedulingGated", _TIME, "the pod is held back by its scheduling gates", "See who sets them: a queue, a quota."),
     ("FailedCreate", _RETRY, "its pods can't be created", "See `kubectl describe replicaset`."),
-)  # fmt: skip
+)
 REASONS = {name: PodReason(prospect=prospect, means=means, do=do) for name, prospect, means, do in _TABLE}
 _UNINFORMATIVE = ("Error", "NotReady")  # they add nothing to the sentence
 # Reasons that mean several things, told apart by their message; the first phrase that occurs in it counts.
@@ -117,7 +117,7 @@ _PHRASES: tuple[tuple[str, str, Prospect, str], ...] = (
     ("FailedCreate", "exceeded quota", _RETRY, "Raise the quota, or stop what uses it up."),
     ("FailedCreate", "violates PodSecurity", _NOTHING, "Lower the namespace's Pod Security level."),
     ("FailedCreate", "service account", _RETRY, "Run `shiplift install`, which creates it."),
-)  # fmt: skip
+)
 
 
 _NO_FACTS = {"container": "?", "image": "?", "code": "?", "memory": "?"}

@@ -31,9 +31,15 @@ _PATIENCE_S = 120
 
 
 def fetch(
-    artifacts_uri: str, sha256: str, to: Path, name: str, served_as: str = "", *, cache: str = "",
+    artifacts_uri: str,
+    sha256: str,
+    to: Path,
+    name: str,
+    served_as: str = "",
+    *,
+    cache: str = "",
     environments: Path | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Installs the model `name` of the package with that digest into the repository `to`; repeating it is harmless.
 
     Its member models are installed too, and what else the package serves unless the model is `served_as` another name.
@@ -113,9 +119,14 @@ def main() -> None:
             _report(fetch_all(options.package, options.to, cache=options.cache))
             return
         fetch(
-            options.artifacts_uri, options.sha256, options.to, options.name, options.served_as, cache=options.cache,
+            options.artifacts_uri,
+            options.sha256,
+            options.to,
+            options.name,
+            options.served_as,
+            cache=options.cache,
             environments=options.environments,
-        )  # fmt: skip
+        )
         for module in (guard, heartbeat, meter) if options.guard else ():
             shutil.copyfile(str(module.__file__), options.guard / Path(str(module.__file__)).name)
     except ShipliftError as error:

@@ -57,12 +57,10 @@ INGRESS = Kind(name="Ingress", version="networking.k8s.io/v1", plural="ingresses
 POD_DISRUPTION_BUDGET = Kind(name="PodDisruptionBudget", version="policy/v1", plural="poddisruptionbudgets")
 ROLE = Kind(name="Role", version="rbac.authorization.k8s.io/v1", plural="roles")
 ROLE_BINDING = Kind(name="RoleBinding", version="rbac.authorization.k8s.io/v1", plural="rolebindings")
-CLUSTER_ROLE = Kind(
-    name="ClusterRole", version="rbac.authorization.k8s.io/v1", plural="clusterroles", namespaced=False
-)  # fmt: skip
+CLUSTER_ROLE = Kind(name="ClusterRole", version="rbac.authorization.k8s.io/v1", plural="clusterroles", namespaced=False)
 CLUSTER_ROLE_BINDING = Kind(
     name="ClusterRoleBinding", version="rbac.authorization.k8s.io/v1", plural="clusterrolebindings", namespaced=False
-)  # fmt: skip
+)
 POD_METRICS = Kind(name="PodMetrics", version="metrics.k8s.io/v1beta1", plural="pods", origin="metrics-server")
 WORKFLOW = Kind(name="Workflow", version="argoproj.io/v1alpha1", plural="workflows", origin=_ARGO)
 WORKFLOW_TEMPLATE = Kind(
@@ -72,39 +70,51 @@ GATEWAY = Kind(name="Gateway", version="gateway.networking.k8s.io/v1", plural="g
 HTTP_ROUTE = Kind(name="HTTPRoute", version="gateway.networking.k8s.io/v1", plural="httproutes", origin=_GATEWAY_API)
 GRPC_ROUTE = Kind(name="GRPCRoute", version="gateway.networking.k8s.io/v1", plural="grpcroutes", origin=_GATEWAY_API)
 TRAFFIC_POLICY = Kind(
-    name="BackendTrafficPolicy", version="gateway.envoyproxy.io/v1alpha1", plural="backendtrafficpolicies",
+    name="BackendTrafficPolicy",
+    version="gateway.envoyproxy.io/v1alpha1",
+    plural="backendtrafficpolicies",
     origin="Envoy Gateway",
-)  # fmt: skip
+)
 HORIZONTAL_POD_AUTOSCALER = Kind(
     name="HorizontalPodAutoscaler", version="autoscaling/v2", plural="horizontalpodautoscalers"
-)  # fmt: skip
+)
 SCALED_OBJECT = Kind(
     name="ScaledObject", version="keda.sh/v1alpha1", plural="scaledobjects", origin="KEDA 2.17 or newer"
 )
 POD_MONITOR = Kind(
     name="PodMonitor", version="monitoring.coreos.com/v1", plural="podmonitors", origin="the Prometheus operator"
-)  # fmt: skip
+)
 PROMETHEUS_RULE = Kind(
-    name="PrometheusRule", version="monitoring.coreos.com/v1", plural="prometheusrules",
+    name="PrometheusRule",
+    version="monitoring.coreos.com/v1",
+    plural="prometheusrules",
     origin="the Prometheus operator",
-)  # fmt: skip
+)
 CUSTOM_RESOURCE = Kind(
-    name="CustomResourceDefinition", version="apiextensions.k8s.io/v1", plural="customresourcedefinitions",
+    name="CustomResourceDefinition",
+    version="apiextensions.k8s.io/v1",
+    plural="customresourcedefinitions",
     namespaced=False,
-)  # fmt: skip
+)
 TRITON_SERVICE = Kind(name="TritonService", version="shiplift.dev/v1alpha1", plural="tritonservices", origin=_INSTALL)
 TRITON_REVISION = Kind(
     name="TritonRevision", version="shiplift.dev/v1alpha1", plural="tritonrevisions", origin=_INSTALL
-)  # fmt: skip
+)
 
 ADMISSION_POLICY = Kind(
-    name="ValidatingAdmissionPolicy", version="admissionregistration.k8s.io/v1", namespaced=False,
-    plural="validatingadmissionpolicies", origin=_ADMISSION,
-)  # fmt: skip
+    name="ValidatingAdmissionPolicy",
+    version="admissionregistration.k8s.io/v1",
+    namespaced=False,
+    plural="validatingadmissionpolicies",
+    origin=_ADMISSION,
+)
 ADMISSION_POLICY_BINDING = Kind(
-    name="ValidatingAdmissionPolicyBinding", version="admissionregistration.k8s.io/v1", namespaced=False,
-    plural="validatingadmissionpolicybindings", origin=_ADMISSION,
-)  # fmt: skip
+    name="ValidatingAdmissionPolicyBinding",
+    version="admissionregistration.k8s.io/v1",
+    namespaced=False,
+    plural="validatingadmissionpolicybindings",
+    origin=_ADMISSION,
+)
 
 KNOWN: dict[tuple[str, str], Kind] = {
     (kind.version, kind.name): kind for kind in tuple(globals().values()) if isinstance(kind, Kind)

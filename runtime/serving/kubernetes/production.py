@@ -85,7 +85,7 @@ class ClusterProduction:
 
     def move(
         self, package: Package, rollout: Rollout, capacity: Capacity | None = None, others: Sequence[Beside] = ()
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Asks for the traffic to be moved to a package and the others, and waits until it is."""
         name = _revision(package, others)
         current = declared.find(self._api, package.model)
@@ -109,7 +109,7 @@ class ClusterProduction:
 
     def declare(
         self, package: Package, replicas: int, capacity: Capacity | None = None, others: Sequence[Beside] = ()
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Creates the service of a model that was promoted before there were any, or whose service was deleted.
 
         Returns whether there was none.
@@ -156,9 +156,10 @@ class ClusterProduction:
             return set()
         bodies = self._api.find(DEPLOYMENT, f"{LABEL}model={dns_name(model)}")
         owned = {
-            revision_of_group(body["metadata"]["name"]) for body in bodies
+            revision_of_group(body["metadata"]["name"])
+            for body in bodies
             if any(owner["kind"] == SERVICE_KIND for owner in body["metadata"].get("ownerReferences") or ())
-        }  # fmt: skip
+        }
         return (owned | service.revisions) - {service.spec.revision}
 
 

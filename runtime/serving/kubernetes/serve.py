@@ -62,9 +62,12 @@ def main() -> None:
     options = parser.parse_args()
     environment = ServerEnvironment(options.environment, options.environments)
     features = Features(
-        cache_mb=options.cache_mb, rate_limiter=options.rate_limiter, tolerant=options.shared,
-        flags=tuple(options.flag), allow_without=tuple(options.allow_without),
-    )  # fmt: skip
+        cache_mb=options.cache_mb,
+        rate_limiter=options.rate_limiter,
+        tolerant=options.shared,
+        flags=tuple(options.flag),
+        allow_without=tuple(options.allow_without),
+    )
     try:
         arguments = command_line(
             options.repository, options.model, features, environment, repository_key=os.environ.pop(KEY, "")

@@ -53,7 +53,7 @@ class ClusterStaging:
         first, *others = tuned
         left_out = {
             other.target: f"its package {why}" for other in others if (why := unlike(first.package, other.package))
-        }  # fmt: skip
+        }
         together = [first, *(other for other in others if other.target not in left_out)]
         left_out |= {tuned.target: f"at most {MOST_GROUPS} targets serve together" for tuned in together[MOST_GROUPS:]}
         together = together[:MOST_GROUPS]
@@ -68,7 +68,7 @@ class ClusterStaging:
 
     def _groups(
         self, together: Sequence[Tuned], revision: str, several: str, rollout: Rollout, left_out: dict[str, str]
-    ) -> Iterator[Deployment]:  # fmt: skip
+    ) -> Iterator[Deployment]:
         """Starts each group; one but the first that fails is left out, if the spec says so."""
         for index, tuned in enumerate(together):
             name = group_name(revision, tuned.target) if index else revision

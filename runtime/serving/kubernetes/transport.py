@@ -131,8 +131,9 @@ def _of_this_pod() -> Transport:
     pool = urllib3.PoolManager(
         maxsize=_CONNECTIONS, retries=retries(), cert_reqs="CERT_REQUIRED", ca_certs=str(authority)
     )
-    return Transport(host=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", pool=pool,
-                     proof=token.headers)  # fmt: skip
+    return Transport(
+        host=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", pool=pool, proof=token.headers
+    )
 
 
 def _of_kubeconfig() -> Transport:

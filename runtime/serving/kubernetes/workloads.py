@@ -39,9 +39,14 @@ class Workloads:
         self._artifacts_uri = site.artifacts_uri
 
     def run(
-        self, package: Package, *, name: str = "", replicas: int = 1, extra: dict[str, str] | None = None,
+        self,
+        package: Package,
+        *,
+        name: str = "",
+        replicas: int = 1,
+        extra: dict[str, str] | None = None,
         revision: str = "",
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Runs a package with at least this many replicas, and waits until they are ready; returns its name.
 
         `revision` is the one of which this is a group, if it has several. What production serves from a shared server
@@ -58,10 +63,15 @@ class Workloads:
         labels = extra or {}
         self.api.apply(
             deployment(
-                self._cluster, package, self._artifacts_uri, name=name, replicas=replicas, extra=labels,
+                self._cluster,
+                package,
+                self._artifacts_uri,
+                name=name,
+                replicas=replicas,
+                extra=labels,
                 revision=revision,
             )
-        )  # fmt: skip
+        )
         self.api.apply(service(package, name=name, extra=labels))
         self._wait(name, replicas)
         return name

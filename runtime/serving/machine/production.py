@@ -81,8 +81,12 @@ class LocalProduction:
             return all(sorted(client.versions(name + ending)) == package.versions for ending in package.endings)
 
     def move(
-        self, package: Package, rollout: Rollout, capacity: Capacity | None = None, others: Sequence[Beside] = ()  # noqa: ARG002 - one server
-    ) -> None:  # fmt: skip
+        self,
+        package: Package,
+        rollout: Rollout,  # noqa: ARG002 - one server
+        capacity: Capacity | None = None,  # noqa: ARG002
+        others: Sequence[Beside] = (),  # noqa: ARG002
+    ) -> None:
         """Makes this package answer every request under its name, atomically.
 
         Raises:
@@ -114,8 +118,12 @@ class LocalProduction:
             retire(self.repository, served_name)
 
     def declare(
-        self, package: Package, replicas: int, capacity: Capacity | None = None, others: Sequence[Beside] = ()  # noqa: ARG002 - one server
-    ) -> bool:  # fmt: skip
+        self,
+        package: Package,  # noqa: ARG002 - one server
+        replicas: int,  # noqa: ARG002
+        capacity: Capacity | None = None,  # noqa: ARG002
+        others: Sequence[Beside] = (),  # noqa: ARG002
+    ) -> bool:
         """Does nothing: the server's own repository survives whatever stops the server."""
         return False
 

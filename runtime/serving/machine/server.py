@@ -120,14 +120,23 @@ def start_private(environment: ServerEnvironment, repository: Path, features: Fe
 
 
 def _confined(
-    arguments: Sequence[str | Path], environment: ServerEnvironment, repository: Path, ports: Ports,
-    features: Features, *, ends_with_parent: bool,
-) -> list[str]:  # fmt: skip
+    arguments: Sequence[str | Path],
+    environment: ServerEnvironment,
+    repository: Path,
+    ports: Ports,
+    features: Features,
+    *,
+    ends_with_parent: bool,
+) -> list[str]:
     listens = (ports.http, ports.grpc, ports.metrics)
     return confined(
-        arguments, environment, repository, ports=listens, ends_with_parent=ends_with_parent,
+        arguments,
+        environment,
+        repository,
+        ports=listens,
+        ends_with_parent=ends_with_parent,
         allow_without=features.allow_without,
-    )  # fmt: skip
+    )
 
 
 def _reap(child: "subprocess.Popen[bytes] | None") -> None:

@@ -86,10 +86,13 @@ def _budget(watched: Watched) -> Iterator[Alert]:
 def _requests(watched: Watched) -> Iterator[Alert]:
     where, pods = selector(watched.requests), selector(watched.pods)
     yield Alert(
-        name="ShipliftErrors", expr=f"{_error_ratio(watched, '5m')} > {_ERRORS}", for_s=120, severity="critical",
+        name="ShipliftErrors",
+        expr=f"{_error_ratio(watched, '5m')} > {_ERRORS}",
+        for_s=120,
+        severity="critical",
         summary=f"More than {_ERRORS:.0%} of the requests fail.",
         do="See the pods' logs; `shiplift rollback` if a release did it.",
-    )  # fmt: skip
+    )
     waiting = f"sum(nv_inference_pending_request_count{where})"
     yield Alert(
         name="ShipliftQueueGrows",
@@ -115,45 +118,63 @@ def _requests(watched: Watched) -> Iterator[Alert]:
 def _heartbeat(watched: Watched) -> Iterator[Alert]:
     where = selector(watched.service)
     yield Alert(
-        name="ShipliftHeartbeatFails", expr=f"sum(shiplift_heartbeat_failing_pods{where}) > 0", for_s=30,
-        severity="critical", summary="Pods do not answer golden requests, or answer them wrongly.",
+        name="ShipliftHeartbeatFails",
+        expr=f"sum(shiplift_heartbeat_failing_pods{where}) > 0",
+        for_s=30,
+        severity="critical",
+        summary="Pods do not answer golden requests, or answer them wrongly.",
         do="See `kubectl describe tritonservice`: the condition Verified says which pod and how.",
-    )  # fmt: skip
+    )
     yield Alert(
-        name="ShipliftHeartbeatSilent", expr=f"absent(shiplift_heartbeat_failing_pods{where})", for_s=300,
-        severity="warning", summary="Nobody checks this service's answers.",
+        name="ShipliftHeartbeatSilent",
+        expr=f"absent(shiplift_heartbeat_failing_pods{where})",
+        for_s=300,
+        severity="warning",
+        summary="Nobody checks this service's answers.",
         do="See that the Deployment `operator` runs, and that Prometheus scrapes it.",
-    )  # fmt: skip
+    )
 
 
 def _operated(watched: Watched) -> Iterator[Alert]:
     """The alerts on what the operator sees."""
     where = selector(watched.service)
     yield Alert(
-        name="ShipliftAtMaximum", expr=f"shiplift_service_replicas{where} >= shiplift_service_max_replicas{where}",
-        for_s=900, severity="warning", summary="All pods that `spec.scaling.maxReplicas` allows are in use.",
+        name="ShipliftAtMaximum",
+        expr=f"shiplift_service_replicas{where} >= shiplift_service_max_replicas{where}",
+        for_s=900,
+        severity="warning",
+        summary="All pods that `spec.scaling.maxReplicas` allows are in use.",
         do="Raise it if nodes have room: the next rise of the load will be felt.",
-    )  # fmt: skip
+    )
     share = f"shiplift_revision_weight_percent{where}"
     yield Alert(
-        name="ShipliftCanaryStuck", expr=f"max({share} > 0 < 100)", for_s=watched.rollout_s + _STUCK_S,
-        severity="warning", summary="A rollout has been between two revisions for too long.",
+        name="ShipliftCanaryStuck",
+        expr=f"max({share} > 0 < 100)",
+        for_s=watched.rollout_s + _STUCK_S,
+        severity="warning",
+        summary="A rollout has been between two revisions for too long.",
         do="See `kubectl describe tritonservice`: the conditions say what it waits for.",
-    )  # fmt: skip
+    )
     stalled = selector({**watched.service, "condition": "Stalled"})
     yield Alert(
-        name="ShipliftStalled", expr=f"shiplift_service_condition{stalled} == 1", for_s=60, severity="warning",
+        name="ShipliftStalled",
+        expr=f"shiplift_service_condition{stalled} == 1",
+        for_s=60,
+        severity="warning",
         summary="What the spec wants can't be reached; what served before serves.",
         do="See `kubectl describe tritonservice`: the condition Stalled says why, and what to do.",
-    )  # fmt: skip
+    )
 
 
 def _target_down(watched: Watched) -> Alert:
     return Alert(
-        name="ShipliftTargetDown", expr=f"min(shiplift_group_replicas{selector(watched.service)}) == 0", for_s=120,
-        severity="warning", summary="A target of this service has no ready pod: the others take its traffic.",
+        name="ShipliftTargetDown",
+        expr=f"min(shiplift_group_replicas{selector(watched.service)}) == 0",
+        for_s=120,
+        severity="warning",
+        summary="A target of this service has no ready pod: the others take its traffic.",
         do="See `kubectl get tritonservice -o wide` for which one, and `kubectl describe pods` for why.",
-    )  # fmt: skip
+    )
 
 
 def _memory(watched: Watched) -> Alert:

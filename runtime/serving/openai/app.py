@@ -202,7 +202,7 @@ async def _streamed(head: Head, asked: AnswerOptions, pieces: AsyncIterator[tupl
 
 async def _again(
     first: tuple[int, Piece], pieces: AsyncIterator[tuple[int, Piece]]
-) -> AsyncGenerator[tuple[int, Piece]]:  # fmt: skip
+) -> AsyncGenerator[tuple[int, Piece]]:
     yield first
     async for each in pieces:
         yield each

@@ -29,8 +29,11 @@ from shiplift.runtime.serving.openai.messages import AnswerOptions, Piece, Reque
 _LONGEST_S = 3600.0  # a model has its own limit, `serving.request_timeout_s`
 # How the errors begin that are not the client's (`guest/generation/generation_model.py`), and OpenAI's status for each.
 _BUSY, _UNLOADED, _LATE, _BROKEN = (
-    "the server has", "the model is being unloaded", "the request was stopped after", "the server could not generate",
-)  # fmt: skip
+    "the server has",
+    "the model is being unloaded",
+    "the request was stopped after",
+    "the server could not generate",
+)
 _STATUS = {_BUSY: 429, _UNLOADED: 503, _LATE: 504, _BROKEN: 500}
 _OF_GRPC = {grpc.StatusCode.UNAVAILABLE: 503, grpc.StatusCode.DEADLINE_EXCEEDED: 504, grpc.StatusCode.NOT_FOUND: 404}
 
@@ -45,8 +48,9 @@ class Generators:
         """The answers to a request, in OpenAI's order: `n` to the first prompt, then those to the next."""
         return [
             self._answer(served, _inputs(request, prompt, number))
-            for prompt in request.prompts for number in range(request.n)
-        ]  # fmt: skip
+            for prompt in request.prompts
+            for number in range(request.n)
+        ]
 
     async def _answer(self, served: ServedModel, inputs: Arrays) -> AsyncGenerator[Piece]:
         request = streaming.request_of(served.name, served.signature, inputs)
@@ -54,10 +58,11 @@ class Generators:
         try:
             async for part in streaming.pieces_async(stub, request, served.signature, _LONGEST_S):
                 yield Piece(
-                    text=part[TEXT].item().decode(), finish_reason=part[FINISH_REASON].item().decode(),
+                    text=part[TEXT].item().decode(),
+                    finish_reason=part[FINISH_REASON].item().decode(),
                     tokens=int(part[TOKENS].sum()),
                     prompt_tokens=int(part[PROMPT_TOKENS].sum()) if PROMPT_TOKENS in part else 0,
-                )  # fmt: skip
+                )
         except (InferenceServerException, grpc.aio.AioRpcError) as error:
             raise problem_of(error, served.model) from error
 
@@ -67,8 +72,9 @@ class Generators:
             options = [("grpc.default_authority", served.host)] if served.host else []
             self._channels[key] = (
                 grpc.aio.secure_channel(served.grpc, grpc.ssl_channel_credentials(), options=options)
-                if served.secure else grpc.aio.insecure_channel(served.grpc, options=options)
-            )  # fmt: skip
+                if served.secure
+                else grpc.aio.insecure_channel(served.grpc, options=options)
+            )
         return self._channels[key]
 
     async def close(self) -> None:

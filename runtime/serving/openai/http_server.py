@@ -15,10 +15,19 @@ _GRACE_S = 20
 def serve(look_up: Callable[[], Sequence[ServedModel]], host: str, port: int, *, key: str) -> None:
     """Serves until SIGTERM or SIGINT; answers in progress are finished first."""
     uvicorn.run(
-        create_app(look_up, key=key), host=host, port=port, http="h11", ws="none", log_level="warning",
-        access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=75,
-        timeout_graceful_shutdown=_GRACE_S, limit_concurrency=_CONNECTIONS,
-    )  # fmt: skip
+        create_app(look_up, key=key),
+        host=host,
+        port=port,
+        http="h11",
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=_GRACE_S,
+        limit_concurrency=_CONNECTIONS,
+    )
 
 
 def is_loopback(host: str) -> bool:

@@ -16,15 +16,28 @@ from shiplift.runtime.guest.generation.front import MAX_MESSAGES, MAX_STOPS
 MOST_PROMPTS, MOST_CHOICES = 64, 128
 # Options that change nothing at these values, and that the models behind this can't honour at any other.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "best_of": (None, 1), "echo": (None, False), "frequency_penalty": (None, 0), "logit_bias": (None, {}),
-    "logprobs": (None,), "presence_penalty": (None, 0), "suffix": (None, ""),
-}  # fmt: skip
+    "best_of": (None, 1),
+    "echo": (None, False),
+    "frequency_penalty": (None, 0),
+    "logit_bias": (None, {}),
+    "logprobs": (None,),
+    "presence_penalty": (None, 0),
+    "suffix": (None, ""),
+}
 _NEUTRAL_IN_CHATS: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (None, 0), "logit_bias": (None, {}), "logprobs": (None, False), "top_logprobs": (None, 0),
-    "modalities": (None, ["text"]), "presence_penalty": (None, 0), "response_format": (None, {"type": "text"}),
-    "store": (None, False), "tools": (None, []), "tool_choice": (None, "none", "auto"),
-    "parallel_tool_calls": (None, True, False), "metadata": (None, {}),
-}  # fmt: skip
+    "frequency_penalty": (None, 0),
+    "logit_bias": (None, {}),
+    "logprobs": (None, False),
+    "top_logprobs": (None, 0),
+    "modalities": (None, ["text"]),
+    "presence_penalty": (None, 0),
+    "response_format": (None, {"type": "text"}),
+    "store": (None, False),
+    "tools": (None, []),
+    "tool_choice": (None, "none", "auto"),
+    "parallel_tool_calls": (None, True, False),
+    "metadata": (None, {}),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,7 +106,7 @@ def _failed(observed: Observed, step: RolloutStep) -> bool:
 
 def _after_writing(
     observed: Observed, spec: ServiceSpec, step: RolloutStep, apply: Sequence[Object], repaired: Sequence[Object]
-) -> Evidence:  # fmt: skip
+) -> Evidence:
     """What is still known once these objects are applied, some of them because somebody changed or deleted them.
 
     Where no route led elsewhere, nobody else can have got the traffic: that each route answers again is enough.
@@ -140,9 +140,10 @@ def _to_delete(observed: Observed, spec: ServiceSpec, step: RolloutStep, bodies:
     """Objects of revisions that have no traffic on any route and won't get any, and those around what serves."""
     dropped, kept = set(shares.current(observed)) - set(step.weights), _kept(spec, step)
     surplus = [
-        key_of(body) for body in wanted.surplus(observed, kept, dropped)
+        key_of(body)
+        for body in wanted.surplus(observed, kept, dropped)
         if not shares.has_traffic(observed, observed.revision_of(body["metadata"]["labels"][PACKAGE]))
-    ]  # fmt: skip
+    ]
     obsolete = [key_of(body) for body in wanted.obsolete(observed, kept, bodies)]
     return [*surplus, *(key for key in obsolete if key not in surplus)]
 
@@ -164,11 +165,14 @@ def _repaired(observed: Observed, step: RolloutStep, apply: Sequence[Object]) ->
     if observed.activation is not observed.status.activation:
         return []
     return [
-        body for body in apply
-        if not is_right(body, observed) and not is_surge(observed, body)
-        and not _is_shifted(observed, body) and not bursts.is_raised(observed, body)
+        body
+        for body in apply
+        if not is_right(body, observed)
+        and not is_surge(observed, body)
+        and not _is_shifted(observed, body)
+        and not bursts.is_raised(observed, body)
         and (not _of_revision(body) or before.get(observed.revision_of(body["metadata"]["labels"][PACKAGE])))
-    ]  # fmt: skip
+    ]
 
 
 def _is_shifted(observed: Observed, body: Object) -> bool:

@@ -101,7 +101,7 @@ def in_use(api: KubernetesClient, cluster: Cluster, model: str) -> frozenset[str
 
 def declare(
     api: KubernetesClient, model: str, name: str, revision: RevisionSpec, *, replicas: int | None, rollout: RolloutSpec
-) -> Declared:  # fmt: skip
+) -> Declared:
     """Writes what should serve: a revision of this name, then the name into the model's service.
 
     Fields that are not named here (`production`, `scaling`, `slo`, `heartbeat`) stay as somebody else set them, and so
@@ -111,9 +111,7 @@ def declare(
     return want(api, model, name, replicas=replicas, rollout=rollout)
 
 
-def want(
-    api: KubernetesClient, model: str, revision: str, *, replicas: int | None, rollout: RolloutSpec
-) -> Declared:  # fmt: skip
+def want(api: KubernetesClient, model: str, revision: str, *, replicas: int | None, rollout: RolloutSpec) -> Declared:
     """Writes the name of a revision into a model's service."""
     spec = ServiceSpec(model=model, revision=revision, replicas=replicas or 1, rollout=rollout)
     body = service_object(dns_name(model), api.namespace, spec)

@@ -123,7 +123,7 @@ def with_move(evidence: Evidence, ask: CheckServer, wrong: str) -> Evidence:
 
 def with_share(
     evidence: Evidence, ask: AskFront, samples: Mapping[Protocol, TrafficSample], grew: Mapping[str, int], now: float
-) -> Evidence:  # fmt: skip
+) -> Evidence:
     """After requests through the front, and how many of them each revision's pods counted."""
     share = evidence.share
     if share is None or share.weights != ask.weights:

@@ -153,9 +153,7 @@ class Observed:
         seen = self.revisions.get(revision)
         if seen is None or seen.package is None:
             return ()
-        first = Group(
-            name=revision, package=seen.package, artifacts_uri=seen.artifacts_uri, capacity=seen.capacity
-        )  # fmt: skip
+        first = Group(name=revision, package=seen.package, artifacts_uri=seen.artifacts_uri, capacity=seen.capacity)
         return (first, *seen.others)
 
     def names(self, revision: str) -> tuple[str, ...]:

@@ -133,8 +133,10 @@ class CapacitySpec(Resource):
         """The same, as the autoscaler's rule knows it."""
         return Capacity(
             peak_per_s=max(self.peak_per_second, self.within_slo_per_second),
-            within_slo_per_s=self.within_slo_per_second, p99_ms=self.p99_milliseconds, memory_mb=self.memory_mebibytes,
-        )  # fmt: skip
+            within_slo_per_s=self.within_slo_per_second,
+            p99_ms=self.p99_milliseconds,
+            memory_mb=self.memory_mebibytes,
+        )
 
 
 class GroupSpec(Resource):
@@ -338,13 +340,15 @@ def revision_object(name: str, namespace: str, spec: RevisionSpec) -> dict[str, 
 
 def revision_of(
     package: Package, artifacts_uri: str, capacity: Capacity | None = None, others: Sequence[Beside] = ()
-) -> RevisionSpec:  # fmt: skip
+) -> RevisionSpec:
     """The revision of a package, and of the packages of other targets that serve `others` groups."""
     groups = [GroupSpec(package=_fields(each.package), capacity=_measured(each.capacity)) for each in others]
     return RevisionSpec(
-        artifacts_uri=artifacts_uri, package=_fields(package), capacity=_measured(capacity),
+        artifacts_uri=artifacts_uri,
+        package=_fields(package),
+        capacity=_measured(capacity),
         other_groups=tuple(groups) or None,
-    )  # fmt: skip
+    )
 
 
 def _fields(package: Package) -> dict[str, Any]:
@@ -355,9 +359,11 @@ def _measured(capacity: Capacity | None) -> CapacitySpec | None:
     if capacity is None:
         return None
     return CapacitySpec(
-        peak_per_second=round(capacity.peak_per_s, 3), within_slo_per_second=round(capacity.within_slo_per_s, 3),
-        p99_milliseconds=capacity.p99_ms, memory_mebibytes=round(capacity.memory_mb, 1) if capacity.memory_mb else None,
-    )  # fmt: skip
+        peak_per_second=round(capacity.peak_per_s, 3),
+        within_slo_per_second=round(capacity.within_slo_per_s, 3),
+        p99_milliseconds=capacity.p99_ms,
+        memory_mebibytes=round(capacity.memory_mb, 1) if capacity.memory_mb else None,
+    )
 
 
 def status_of(body: dict[str, Any]) -> ServiceStatus:

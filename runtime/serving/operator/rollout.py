@@ -123,9 +123,10 @@ class RolloutState:
             return replace(step, evidence=replace(step.evidence, idle={}))
         now = self.observed.now
         busy = {
-            name: seen for name, seen in idle.items()
+            name: seen
+            for name, seen in idle.items()
             if now - seen.changed_at < _QUIET_S and now - seen.since < _DRAIN_S
-        }  # fmt: skip
+        }
         names = tuple(sorted(busy))
         return replace(
             step,

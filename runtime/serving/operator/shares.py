@@ -49,9 +49,10 @@ def fronts(observed: Observed) -> list[dict[str, object]]:
     kinds = _ROUTES if observed.cluster.gateway else ("Service",)
     name = dns_name(observed.spec.model)
     return [
-        body for (kind, own), body in sorted(observed.live.items())
+        body
+        for (kind, own), body in sorted(observed.live.items())
         if kind in kinds and (kind in _ROUTES or own == name)
-    ]  # fmt: skip
+    ]
 
 
 def has_traffic(observed: Observed, revision: str) -> bool:

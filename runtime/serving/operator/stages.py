@@ -105,10 +105,12 @@ def _hold(rollout: RolloutState, hold: Hold, percent: int) -> RolloutStep:
     if hold.last and rollout.observed.now - hold.since >= rollout.spec.rollout.hold_seconds:
         return rollout.advance(percent)
     return rollout.step(
-        rollout.weights, Reason.HOLDING, f"{rollout.target} has {percent} % of the traffic and is watched",
+        rollout.weights,
+        Reason.HOLDING,
+        f"{rollout.target} has {percent} % of the traffic and is watched",
         evidence=replace(rollout.evidence, share=None, hold=hold),
         measure=(ReadCounters(revisions=(rollout.target, rollout.before)),),
-    )  # fmt: skip
+    )
 
 
 # --- once it has all ---

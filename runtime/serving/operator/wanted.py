@@ -44,10 +44,15 @@ def front(observed: Observed, spec: ServiceSpec, weights: Weights) -> list[Objec
     limits = [group.package.needs.request_timeout_s + _MARGIN_S + held_s for group in groups]
     by_group = backends(observed, weights) if observed.cluster.gateway else weights
     bodies = front_objects(
-        spec.model, observed.cluster, by_group, observed.address, policies=observed.policies,
-        timeout_s=max(limits, default=TIMEOUT_S + held_s), several=set(filter(observed.several, weights)),
+        spec.model,
+        observed.cluster,
+        by_group,
+        observed.address,
+        policies=observed.policies,
+        timeout_s=max(limits, default=TIMEOUT_S + held_s),
+        several=set(filter(observed.several, weights)),
         hosts={name: hosting(observed, name).server for name in weights},
-    )  # fmt: skip
+    )
     if observed.activation:
         bodies = [_held(body, observed, weights) for body in bodies]
     nameless = observed.cluster.gateway is not None and not observed.address
@@ -91,15 +96,15 @@ def is_owned(body: Object, observed: Observed) -> bool:
     return any(owner.get("uid") == observed.uid for owner in body["metadata"].get("ownerReferences") or [])
 
 
-def _of_group(
-    observed: Observed, spec: ServiceSpec, revision: str, group: Group, revisions: set[str]
-) -> list[Object]:  # fmt: skip
+def _of_group(observed: Observed, spec: ServiceSpec, revision: str, group: Group, revisions: set[str]) -> list[Object]:
     name, package = group.name, group.package
     common = revision if observed.several(revision) else ""
     home = hosting(observed, name)
-    leads = shared_service(package, group=name, server=home.server) if home.server else service(
-        package, name=name, extra={}
-    )  # fmt: skip
+    leads = (
+        shared_service(package, group=name, server=home.server)
+        if home.server
+        else service(package, name=name, extra={})
+    )
     if not home.own:
         return [leads]
     replicas, scaled = written(observed, spec, revisions, name), bounds(observed, spec, revisions, name)

@@ -224,9 +224,7 @@ def _require_same_accelerators(old: pb.ModelConfig, new: pb.ModelConfig) -> None
 def _differing(old: pb.ModelConfig, new: pb.ModelConfig) -> list[str]:
     """The names of the parameters that differ, without those of the spec and of tuning."""
     before, after = ({name: each.string_value for name, each in config.parameters.items()} for config in (old, new))
-    return sorted(
-        name for name in {*before, *after} - {*_OF_THE_SPEC, *TUNED} if before.get(name) != after.get(name)
-    )  # fmt: skip
+    return sorted(name for name in {*before, *after} - {*_OF_THE_SPEC, *TUNED} if before.get(name) != after.get(name))
 
 
 def _add(before: Path, now: Path, versions: list[int]) -> None:

@@ -95,13 +95,15 @@ def wanted(labels: Labels, service: Mapping[str, str], scaling: Scaling, *, targ
 
 def trigger(
     server: str, labels: Labels, service: Mapping[str, str], scaling: Scaling, *, targets: Labels | None = None
-) -> dict[str, object]:  # fmt: skip
+) -> dict[str, object]:
     """The ScaledObject's trigger, with Prometheus at `server`."""
     query = wanted(labels, service, scaling, targets=targets)
     metadata = {
-        "serverAddress": server, "query": query, "threshold": THRESHOLD,
+        "serverAddress": server,
+        "query": query,
+        "threshold": THRESHOLD,
         "ignoreNullValues": "false",
-    }  # fmt: skip
+    }
     return {"type": "prometheus", "metricType": "AverageValue", "metadata": metadata}
 
 
@@ -117,14 +119,18 @@ def behavior() -> dict[str, object]:
     """The HPA's behavior: the query already holds scale-down, so that the controller adds no window of its own."""
     return {
         "scaleUp": {
-            "stabilizationWindowSeconds": 0, "selectPolicy": "Max",
-            "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15},
-                         {"type": "Pods", "value": 4, "periodSeconds": 15}],
+            "stabilizationWindowSeconds": 0,
+            "selectPolicy": "Max",
+            "policies": [
+                {"type": "Percent", "value": 100, "periodSeconds": 15},
+                {"type": "Pods", "value": 4, "periodSeconds": 15},
+            ],
         },
         "scaleDown": {
-            "stabilizationWindowSeconds": 0, "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
+            "stabilizationWindowSeconds": 0,
+            "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
         },
-    }  # fmt: skip
+    }
 
 
 def _mean(service: Mapping[str, str], scaling: Scaling) -> str:

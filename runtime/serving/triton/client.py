@@ -72,9 +72,14 @@ class TritonClient:
     """A client of one server at `host:port` (gRPC)."""
 
     def __init__(
-        self, address: str, *, authority: str = "", secure: bool = False, repository_key: str = "",
+        self,
+        address: str,
+        *,
+        authority: str = "",
+        secure: bool = False,
+        repository_key: str = "",
         timeout_s: float = _CALL_S,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`authority` names the host behind a shared address, which a gateway's routes match. `secure`: over TLS.
 
         `repository_key` unlocks the model-repository API of a server that was started with such a key. `timeout_s` is
@@ -168,9 +173,10 @@ class TritonClient:
             config = self._client.get_model_config(model, client_timeout=_CALL_S).config
         optional = {entry.name for entry in config.input if entry.optional}
         return Signature(
-            inputs=_specs(metadata.inputs, optional), outputs=_specs(metadata.outputs),
+            inputs=_specs(metadata.inputs, optional),
+            outputs=_specs(metadata.outputs),
             streamed=config.model_transaction_policy.decoupled,
-        )  # fmt: skip
+        )
 
     def infer(
         self,
@@ -281,9 +287,14 @@ class InferenceClient(Protocol):
 
 
 def infer_one_by_one(
-    client: InferenceClient, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None,
+    client: InferenceClient,
+    model: str,
+    signature: Signature,
+    inputs: Arrays,
+    *,
+    version: int | None = None,
     sequence: bool = False,
-) -> Arrays:  # fmt: skip
+) -> Arrays:
     """A model's outputs for samples sent one by one, as the steps of one `sequence` or independently.
 
     Raises:
@@ -354,9 +365,14 @@ def check_package(client: TritonClient, name: str, package: Package, golden: Arr
 
 
 def _check_version(
-    client: TritonClient, name: str, package: Package, golden: Arrays, precision: Precision,
-    *, version: int | None = None,
-) -> None:  # fmt: skip
+    client: TritonClient,
+    name: str,
+    package: Package,
+    golden: Arrays,
+    precision: Precision,
+    *,
+    version: int | None = None,
+) -> None:
     tolerance, sequences = TOLERANCE[precision], package.stateful
     check_golden(client, name, package.signature, golden, tolerance=tolerance, version=version, sequences=sequences)
     if package.graph_tensors:

@@ -49,9 +49,14 @@ class Features:
 
 
 def command(
-    environment: ServerEnvironment, repository: Path, ports: Ports, features: Features, *,
-    control: Literal["explicit", "none"] = "explicit", repository_key: str = "",
-) -> list[str | Path]:  # fmt: skip
+    environment: ServerEnvironment,
+    repository: Path,
+    ports: Ports,
+    features: Features,
+    *,
+    control: Literal["explicit", "none"] = "explicit",
+    repository_key: str = "",
+) -> list[str | Path]:
     """The bundled server's command line.
 
     With `control` "none" it serves all of its repository, and nobody can change that. With a `repository_key`, only

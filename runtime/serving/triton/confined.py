@@ -18,9 +18,14 @@ from shiplift.runtime.serving.triton.environment import ServerEnvironment
 
 
 def confined(
-    program: Sequence[str | Path], environment: ServerEnvironment, repository: Path, *, ports: Sequence[int],
-    ends_with_parent: bool, allow_without: tuple[str, ...],
-) -> list[str]:  # fmt: skip
+    program: Sequence[str | Path],
+    environment: ServerEnvironment,
+    repository: Path,
+    *,
+    ports: Sequence[int],
+    ends_with_parent: bool,
+    allow_without: tuple[str, ...],
+) -> list[str]:
     """The command that starts the server confined."""
     policy = replace(
         _policy(environment, repository, ports), ends_with_parent=ends_with_parent, allow_without=allow_without

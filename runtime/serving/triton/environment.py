@@ -126,10 +126,21 @@ def _make(environment: ServerEnvironment) -> None:
     root = environment.root
     shutil.rmtree(root, ignore_errors=True)
     _run([sys.executable, "-m", "venv", "--without-pip", str(root)])
-    _run([
-        sys.executable, "-m", "pip", "--python", str(root / "bin" / "python"), "install", "--quiet", "--no-deps",
-        "--disable-pip-version-check", "--requirement", str(REQUIREMENTS),
-    ])  # fmt: skip
+    _run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(root / "bin" / "python"),
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--disable-pip-version-check",
+            "--requirement",
+            str(REQUIREMENTS),
+        ]
+    )
     bundled = environment.site / "pytriton" / "tritonserver"
     python = environment.backends / "python"
     shutil.copytree(bundled / "backends" / "python", python)

@@ -75,23 +75,31 @@ class TritonHttpClient:
 
     def _ask(
         self, model: str, signature: Signature, inputs: Arrays, version: int | None, step: SequenceStep
-    ) -> httpx.Response:  # fmt: skip
+    ) -> httpx.Response:
         tensors = [(spec, as_tensor(spec.datatype, inputs[spec.name])) for spec in signature.inputs]
         contents = [_raw(spec.datatype, array) for spec, array in tensors]
-        header = json.dumps({
-            "inputs": [
-                {"name": spec.name, "datatype": spec.datatype, "shape": list(array.shape),
-                 "parameters": {"binary_data_size": len(content)}}
-                for (spec, array), content in zip(tensors, contents, strict=True)
-            ],
-            "outputs": [{"name": spec.name, "parameters": {"binary_data": True}} for spec in signature.outputs],
-            **({"parameters": vars(step)} if step.sequence_id else {}),
-        }).encode()  # fmt: skip
+        header = json.dumps(
+            {
+                "inputs": [
+                    {
+                        "name": spec.name,
+                        "datatype": spec.datatype,
+                        "shape": list(array.shape),
+                        "parameters": {"binary_data_size": len(content)},
+                    }
+                    for (spec, array), content in zip(tensors, contents, strict=True)
+                ],
+                "outputs": [{"name": spec.name, "parameters": {"binary_data": True}} for spec in signature.outputs],
+                **({"parameters": vars(step)} if step.sequence_id else {}),
+            }
+        ).encode()
         return self._send(
-            "POST", f"/v2/models/{model}{f'/versions/{version}' if version else ''}/infer", model,
+            "POST",
+            f"/v2/models/{model}{f'/versions/{version}' if version else ''}/infer",
+            model,
             content=header + b"".join(contents),
             headers={_HEADER_LENGTH: str(len(header)), "Content-Type": "application/octet-stream"},
-        )  # fmt: skip
+        )
 
     def _metadata(self, model: str) -> dict[str, Any]:
         metadata: dict[str, Any] = self._send("GET", f"/v2/models/{model}", model).json()

@@ -39,9 +39,15 @@ _WARMUPS = {"recorded": "example", "zeros": "zeros", "random": "random"}
 
 
 def write_package(
-    to: Path, model: ModelDescription, onnx_folder: Path | None, server: ServerKind, *, example: Arrays, golden: Arrays,
+    to: Path,
+    model: ModelDescription,
+    onnx_folder: Path | None,
+    server: ServerKind,
+    *,
+    example: Arrays,
+    golden: Arrays,
     backend: Path | None = None,
-) -> Path:  # fmt: skip
+) -> Path:
     """Writes the repository of one model into the empty folder `to`, and returns that folder.
 
     `onnx_folder` holds `model.onnx` and its external data (None: the model is no graph); `example` has inputs by name
@@ -57,9 +63,14 @@ def write_package(
 
 
 def write_model(
-    to: Path, model: ModelDescription, onnx_folder: Path | None, server: ServerKind, *, example: Arrays,
+    to: Path,
+    model: ModelDescription,
+    onnx_folder: Path | None,
+    server: ServerKind,
+    *,
+    example: Arrays,
     backend: Path | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Writes one model of a package, as `write_package` does.
 
     Raises:

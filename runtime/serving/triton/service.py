@@ -52,10 +52,11 @@ def as_version(name: str, folder: Mapping[str, bytes]) -> dict[str, bytes]:
     moved = {SPEC: f"{FOLDER}/{SPEC}", EXAMPLE: _LOGGED_EXAMPLE}
     files = {moved.get(path, path): body for path, body in folder.items() if path != CONFIG}
     return {
-        **files, "MLmodel": yaml.safe_dump(_mlmodel(config, example=EXAMPLE in folder)).encode(),
+        **files,
+        "MLmodel": yaml.safe_dump(_mlmodel(config, example=EXAMPLE in folder)).encode(),
         _MODEL.name: _MODEL.read_bytes(),
         "config.json": json.dumps(_as_triton_writes_it(name, config), indent=1).encode(),
-    }  # fmt: skip
+    }
 
 
 def _about(file: str) -> str:
@@ -111,9 +112,11 @@ def _datatype(tensor: Any) -> Any:
 
 def _mlmodel(config: pb.ModelConfig, *, example: bool) -> dict[str, Any]:
     flavor = {
-        "loader_module": _LOADER, "model_code_path": _MODEL.name, "python_version": platform.python_version(),
+        "loader_module": _LOADER,
+        "model_code_path": _MODEL.name,
+        "python_version": platform.python_version(),
         "streamable": False,
-    }  # fmt: skip
+    }
     logged = {"saved_input_example_info": {"artifact_path": _LOGGED_EXAMPLE, "type": "ndarray", "format": "tf-serving"}}
     return {
         **(logged if example else {}),
@@ -124,11 +127,16 @@ def _mlmodel(config: pb.ModelConfig, *, example: bool) -> dict[str, Any]:
 
 
 def _schema(tensors: Any) -> str:
-    return json.dumps([
-        {"name": each.name, "type": "tensor",
-         "tensor-spec": {"dtype": _datatype(each).name, "shape": [-1, *map(int, each.dims)]}}
-        for each in tensors
-    ])  # fmt: skip
+    return json.dumps(
+        [
+            {
+                "name": each.name,
+                "type": "tensor",
+                "tensor-spec": {"dtype": _datatype(each).name, "shape": [-1, *map(int, each.dims)]},
+            }
+            for each in tensors
+        ]
+    )
 
 
 def _as_triton_writes_it(name: str, config: pb.ModelConfig) -> dict[str, Any]:
@@ -141,7 +149,10 @@ def _as_triton_writes_it(name: str, config: pb.ModelConfig) -> dict[str, Any]:
         ]
 
     return {
-        "name": name, "backend": "python", "max_batch_size": config.max_batch_size, "input": entries(config.input),
+        "name": name,
+        "backend": "python",
+        "max_batch_size": config.max_batch_size,
+        "input": entries(config.input),
         "output": entries(config.output),
         "parameters": {key: {"string_value": value.string_value} for key, value in config.parameters.items()},
-    }  # fmt: skip
+    }

@@ -26,9 +26,13 @@ SERVICE_S = 0.01
 
 def profile(**changes: object) -> Profile:
     fields: dict[str, object] = {
-        "name": "test", "measured": "made up", "batch_ms": {1: 1000 * SERVICE_S}, "spread": 0, "max_batch": 1,
+        "name": "test",
+        "measured": "made up",
+        "batch_ms": {1: 1000 * SERVICE_S},
+        "spread": 0,
+        "max_batch": 1,
         "slo_ms": 100,
-    }  # fmt: skip
+    }
     return Profile.model_validate(fields | changes)
 
 

@@ -32,9 +32,13 @@ SCORES = np.asarray([[0.25, -1.5, 3.0]], np.float32)
 
 def subject(folder: Path, *, torch: bool = True) -> Subject:
     return Subject(
-        name="x", folder=folder, samples=np.zeros((2, 4), np.float32), answers=SCORES.repeat(2, 0), about="",
+        name="x",
+        folder=folder,
+        samples=np.zeros((2, 4), np.float32),
+        answers=SCORES.repeat(2, 0),
+        about="",
         torch=torch,
-    )  # fmt: skip
+    )
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
@@ -79,7 +83,7 @@ def test_sides_are_chosen_by_name() -> None:
 def side(name: str) -> Side:
     return Side(
         name=name, port=1, process=Process(pid=1, started_at=0.0), requests=(), check={}, difference=0.0, settings={}
-    )  # fmt: skip
+    )
 
 
 def measured(broken: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[str, int, int]], dict[str, str]]:
@@ -89,9 +93,19 @@ def measured(broken: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[s
         if side.name == broken and concurrency == 16:
             raise Failed("no correct answer")
         return Window(
-            side=side.name, concurrency=concurrency, round=round_, requests=1, errors=0, server_cores={},
-            server_cpu_ms=1, client_cores=0, others_cores=0, throughput_per_s=1, p50_ms=1, p99_ms=1,
-        )  # fmt: skip
+            side=side.name,
+            concurrency=concurrency,
+            round=round_,
+            requests=1,
+            errors=0,
+            server_cores={},
+            server_cpu_ms=1,
+            client_cores=0,
+            others_cores=0,
+            throughput_per_s=1,
+            p50_ms=1,
+            p99_ms=1,
+        )
 
     monkeypatch.setattr(server_comparison, "measure", measure)
     failed: dict[str, str] = {}
@@ -141,8 +155,9 @@ def test_an_embedding_is_read_from_an_answer_in_base64_and_the_text_is_asked_as_
 
 @given(
     name=st.binary(max_size=15).filter(lambda name: b"\n" not in name),
-    user=st.integers(0, 2**40), system=st.integers(0, 2**40),
-)  # fmt: skip
+    user=st.integers(0, 2**40),
+    system=st.integers(0, 2**40),
+)
 def test_ticks_are_read_past_any_name(name: bytes, user: int, system: int) -> None:
     others = b"S 1 1 1 0 -1 4194304 10 0 0 0 %d %d 7 8 20 0 1 0 100" % (user, system)
     assert load.cpu_ticks(b"42 (" + name + b") " + others) == user + system
@@ -178,9 +193,11 @@ def test_batches_are_those_that_the_package_takes_and_the_clients_fill(most: int
 def test_openvino_runs_with_what_the_package_says_and_the_backends_defaults() -> None:
     text = 'parameters [{key: "HINT_BF16" value {string_value: "YES"}}, {key: "NUM_STREAMS" value {string_value: "2"}}]'
     assert openvino_properties(text_format.Parse(text, pb.ModelConfig())) == {
-        "INFERENCE_PRECISION_HINT": "bf16", "NUM_STREAMS": "2", "INFERENCE_NUM_THREADS": "0",
+        "INFERENCE_PRECISION_HINT": "bf16",
+        "NUM_STREAMS": "2",
+        "INFERENCE_NUM_THREADS": "0",
         "PERFORMANCE_HINT": "LATENCY",
-    }  # fmt: skip
+    }
     assert openvino_properties(pb.ModelConfig())["INFERENCE_PRECISION_HINT"] == "f32"
 
 

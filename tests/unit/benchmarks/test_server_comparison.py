@@ -20,8 +20,15 @@ from benchmarks.server_comparison import Results, added, incomplete, table, writ
 
 
 def window(side: str, concurrency: int, round_: int, throughput: float, p99: float, **more: Any) -> Window:
-    fields = {"p50_ms": p99 / 2, "requests": 100, "errors": 0, "client_cores": 0.1, "others_cores": 0.0,
-              "server_cores": {"server": 1.5}, "server_cpu_ms": 0.5}  # fmt: skip
+    fields = {
+        "p50_ms": p99 / 2,
+        "requests": 100,
+        "errors": 0,
+        "client_cores": 0.1,
+        "others_cores": 0.0,
+        "server_cores": {"server": 1.5},
+        "server_cpu_ms": 0.5,
+    }
     return Window(
         side=side, concurrency=concurrency, round=round_, throughput_per_s=throughput, p99_ms=p99, **fields | more
     )
@@ -89,10 +96,12 @@ def judged(model: str, windows: list[Window], bare_per_s: float | None = None, b
 def test_goals_that_are_met_need_no_limit() -> None:
     judgement = judged("encoder", rounds(OURS, [(60, 1)] * 3) + rounds("flask-torch", [(10, 7)] * 3))
     assert set(judgement) == {
-        "at least 6x its throughput at concurrency 16", "at most 1/6 of its p99 at concurrency 16",
-        "at least 3x the throughput of a rival in fp32 at concurrency 16", "throughput never below it beyond noise",
+        "at least 6x its throughput at concurrency 16",
+        "at most 1/6 of its p99 at concurrency 16",
+        "at least 3x the throughput of a rival in fp32 at concurrency 16",
+        "throughput never below it beyond noise",
         "p99 never above it beyond noise",
-    }  # fmt: skip
+    }
     assert all(goal.met and not goal.limit for goal in judgement.values())
 
 
@@ -229,9 +238,10 @@ def test_what_could_not_be_measured_is_reported_and_leaves_the_rest(tmp_path: Pa
     grown = added(grown, "encoder", [window(OURS, 16, 0, 100, 1), failed], details)
     assert [(ratio.model, ratio.against) for ratio in grown.ratios] == [("encoder", "flask-torch")]
     assert incomplete(grown) == [
-        "resnet50: refused", "encoder, mlflow-serve: no start",
+        "resnet50: refused",
+        "encoder, mlflow-serve: no start",
         "encoder, flask-torch, 16 clients: 3 requests failed (HTTP 500)",
-    ]  # fmt: skip
+    ]
     assert incomplete(results()) == []
 
 
@@ -329,14 +339,25 @@ def test_large_requests_are_sent_whole(tmp_path: Path) -> None:
 
         threading.Thread(target=serve, daemon=True).start()
         (tmp_path / "requests").write_bytes(big)
-        fields = {"host": "127.0.0.1", "port": listening.getsockname()[1], "requests": str(tmp_path / "requests"),
-                  "sizes": [len(big)], "concurrency": 1, "warm_s": 0, "window_s": 0.01, "most_s": 10, "least": 2,
-                  "length": 2}  # fmt: skip
+        fields = {
+            "host": "127.0.0.1",
+            "port": listening.getsockname()[1],
+            "requests": str(tmp_path / "requests"),
+            "sizes": [len(big)],
+            "concurrency": 1,
+            "warm_s": 0,
+            "window_s": 0.01,
+            "most_s": 10,
+            "least": 2,
+            "length": 2,
+        }
         (tmp_path / "plan").write_text(json.dumps(fields))
         done = subprocess.run(
             [sys.executable, "-S", "-E", load.__file__, str(tmp_path / "plan")],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     counted = json.loads(done.stdout)
     assert counted["errors"] == 0

@@ -152,10 +152,12 @@ def test_only_the_end_that_the_table_calls_right_is_no_failure(
 
 def test_each_sample_is_a_request_of_its_own_with_all_inputs() -> None:
     signature = Signature(
-        inputs=(TensorSpec(name="a", datatype="FP32", shape=(-1, 2)), TensorSpec(name="t", datatype="BYTES",
-                                                                               shape=(-1, 1))),
+        inputs=(
+            TensorSpec(name="a", datatype="FP32", shape=(-1, 2)),
+            TensorSpec(name="t", datatype="BYTES", shape=(-1, 1)),
+        ),
         outputs=(TensorSpec(name="y", datatype="FP32", shape=(-1, 1)),),
-    )  # fmt: skip
+    )
     inputs = for_inputs({"a": np.arange(6).reshape(3, 2), "t": np.array(["x", "y", "zz"])}, signature)
     bodies = requests(8000, "m", signature, inputs)
     assert len(bodies) == 3

@@ -49,9 +49,11 @@ def pipeline(first: Placement = TOGETHER, second: Placement = TOGETHER, third: P
 
 def test_the_pods_of_a_release() -> None:
     assert {pod.name: pod.words for pod in pods.flat(PODS)} == {
-        "prepare": "admit+find_targets+export+each-target", "find_champion": "find_champion",
-        "optimize": "quantize+package+tune", "deliver": "deploy+load_test+gate+promote",
-    }  # fmt: skip
+        "prepare": "admit+find_targets+export+each-target",
+        "find_champion": "find_champion",
+        "optimize": "quantize+package+tune",
+        "deliver": "deploy+load_test+gate+promote",
+    }
 
 
 def test_no_stage_of_a_release_has_a_right_that_another_in_its_pod_lacks() -> None:
@@ -63,8 +65,10 @@ def test_a_pod_takes_what_its_stages_do_not_give_each_other() -> None:
     (pod,) = pods.of(pipeline())
     assert isinstance(pod, pods.Pod)
     assert (pod.words, list(pod.takes), list(pod.provides)) == (
-        "begin+go_on+end", ["asked"], ["first", "second", "third"],
-    )  # fmt: skip
+        "begin+go_on+end",
+        ["asked"],
+        ["first", "second", "third"],
+    )
     assert pod.deadline_s == 3 * 1800
 
 
@@ -165,8 +169,10 @@ def spreading(within: str = "together", **at: Any) -> Pipeline:
 def test_a_pod_may_go_on_with_the_fan_out_that_follows_it() -> None:
     together = next(pod for pod in pods.flat(pods.of(spreading())) if pod.name == "together")
     assert (together.words, list(together.takes), list(together.leaves)) == (
-        "spread+each-item", ["asked"], ["items", "fourth"],
-    )  # fmt: skip
+        "spread+each-item",
+        ["asked"],
+        ["items", "fourth"],
+    )
     assert together.met == {"aside": Aside}
     assert pods.handed_over(pods.of(spreading())) == (Aside,)
     assert together.deadline_s == 2 * 1800

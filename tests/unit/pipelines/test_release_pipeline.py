@@ -16,9 +16,18 @@ from shiplift.runtime.spec.groups import Acceptance, Requirements, ServingSpace
 
 def test_a_release_is_these_stages_in_this_order() -> None:
     assert [stage.name for stage in RELEASE.flat()] == [
-        "admit", "find_champion", "find_targets", "export", "quantize", "package", "tune", "deploy", "load_test",
-        "gate", "promote",
-    ]  # fmt: skip
+        "admit",
+        "find_champion",
+        "find_targets",
+        "export",
+        "quantize",
+        "package",
+        "tune",
+        "deploy",
+        "load_test",
+        "gate",
+        "promote",
+    ]
     assert RELEASE.on_exit is not None
     assert RELEASE.on_exit.name == "conclude"
 

@@ -3,12 +3,27 @@
 import subprocess
 import sys
 
-EXTRAS = ("tokenizers", "transformers", "sentence_transformers", "openvino_genai", "openvino_tokenizers", "catboost",
-          "keras", "tensorflow", "lightgbm", "xgboost")  # fmt: skip
+EXTRAS = (
+    "tokenizers",
+    "transformers",
+    "sentence_transformers",
+    "openvino_genai",
+    "openvino_tokenizers",
+    "catboost",
+    "keras",
+    "tensorflow",
+    "lightgbm",
+    "xgboost",
+)
 
 
-MODULES = ("shiplift.pipelines.release", "shiplift.pipelines.daemons.dispatcher", "shiplift.pipelines.daemons.prober",
-           "shiplift.pipelines.triggers.receiver", "shiplift.pipelines.commands.app")  # fmt: skip
+MODULES = (
+    "shiplift.pipelines.release",
+    "shiplift.pipelines.daemons.dispatcher",
+    "shiplift.pipelines.daemons.prober",
+    "shiplift.pipelines.triggers.receiver",
+    "shiplift.pipelines.commands.app",
+)
 
 
 def test_everything_starts_without_the_libraries_of_extras() -> None:

@@ -105,7 +105,7 @@ class Place:
 
     def move(
         self, package: Package, _rollout: Rollout, capacity: Capacity | None = None, _others: Sequence[Beside] = ()
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.capacity = capacity
         if package.version in self.refuses:
             raise GoldenMismatch("it answers wrongly", do="-")
@@ -118,7 +118,7 @@ class Place:
 
     def declare(
         self, package: Package, replicas: int, _capacity: Capacity | None = None, _others: Sequence[Beside] = ()
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         if self.package is None and replicas:
             self.declared.append(package.version)
         return self.package is None
@@ -146,13 +146,18 @@ class World:
 
     def promote(
         self, version: int, evidence: Evidence | None = None, changes: Mapping[str, Any] | None = None, **trigger: Any
-    ) -> Promotion:  # fmt: skip
+    ) -> Promotion:
         verdict = Verdict.of((check(),)).model_copy(update={"evidence": evidence})
         return promoting.promote(
-            self.site, Request(model="digits", version=version), Trigger(**trigger), verdict,
-            deployment(version=version, **changes or {}), self.champion(version, **trigger), Rollout(),
+            self.site,
+            Request(model="digits", version=version),
+            Trigger(**trigger),
+            verdict,
+            deployment(version=version, **changes or {}),
+            self.champion(version, **trigger),
+            Rollout(),
             LatencyTarget(p99_ms=50),
-        )  # fmt: skip
+        )
 
     def rollback(self) -> Promotion:
         return rolling_back.rollback(self.site, "digits")
@@ -364,7 +369,7 @@ def test_a_champion_that_production_has_no_word_of_is_declared_from_its_promotio
 def test_a_promotion_says_what_a_replica_was_measured_to_take(world: World) -> None:
     point = LoadPoint(
         concurrency=1, throughput_per_s=100, p50_ms=1, p90_ms=1, p95_ms=1, p99_ms=1, queue_ms=0, compute_ms=1
-    )  # fmt: skip
+    )
     report = LoadReport(points=(point,), failures=0, memory_mb=None, protocol="grpc", knee=1, max_rate_per_s=80)
     evidence = Evidence(parity=(), challenger=Scored(version=1, target="cpu"), load_report=report)
     world.promote(3, evidence=evidence)

@@ -52,12 +52,17 @@ def failure(kind: str, code: int) -> Failure:
         ({"failure": failure("Cancelled", 130)}, "inconclusive", 130, "it broke. Mend it."),
         ({"verdict": Verdict.of((check(),))}, "inconclusive", 70, "it did not finish"),
         (
-            {"stages": (StageRun(name="promote", outcome="failed"),), "verdict": Verdict.of((check(),)),
-             "failure": failure("PromotionConflict", 44)},
-            "inconclusive", 44, "it broke. Mend it.",
+            {
+                "stages": (StageRun(name="promote", outcome="failed"),),
+                "verdict": Verdict.of((check(),)),
+                "failure": failure("PromotionConflict", 44),
+            },
+            "inconclusive",
+            44,
+            "it broke. Mend it.",
         ),
     ],
-)  # fmt: skip
+)
 def test_however_a_release_ended_it_has_a_verdict_an_exit_code_and_a_reason(
     tmp_path: Path, ending: dict[str, Any], outcome: str, code: int, reason: str
 ) -> None:
@@ -103,8 +108,10 @@ def test_the_report_says_which_target_serves_and_which_do_not(tmp_path: Path) ->
     deployed = deployment(target="fast", repository=store.put_tree(tmp_path / "tree"))
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / f"{key}.json").write_text(deployed.model_dump_json())
-    tuned = tuple(StageRun(name="tune", target=name, outcome=how) for name, how in (("gpu", "skipped"), ("fast", "ok"),
-                                                                                   ("spare", "ok")))  # fmt: skip
+    tuned = tuple(
+        StageRun(name="tune", target=name, outcome=how)
+        for name, how in (("gpu", "skipped"), ("fast", "ok"), ("spare", "ok"))
+    )
     report = concluded(tmp_path, stages=(*tuned, StageRun(name="deploy", key=key)))
     assert (report.serving_target, report.not_served) == ("fast", ("gpu", "spare"))
     assert report.targets_note.startswith("target fast is deployed and judged, gpu, spare are not")

@@ -49,8 +49,11 @@ def test_a_model_is_converted_in_the_sandbox_and_compared_outside(bench: Bench, 
     assert (result.signature, result.opset) == (signature(), 20)
     assert result.graph == graph_digest(bench.store.fetch(result.model, tmp_path / "again") / "model.onnx")
     assert [(case.inputs, case.batch) for case in result.parity] == [
-        ("example", 3), ("random-1", 1), ("random-2", 2), ("random-7", 7),
-    ]  # fmt: skip
+        ("example", 3),
+        ("random-1", 1),
+        ("random-2", 2),
+        ("random-7", 7),
+    ]
     assert all(case.max_abs < 1e-6 and case.problem == "" for case in result.parity)
     assert result.isolation
     assert (result.isolation.memory_limit_mb, result.isolation.timeout_s) == (4096, 60)

@@ -32,9 +32,16 @@ def test_a_version_that_keeps_every_limit_passes_every_check() -> None:
     verdict = gate(ALL, exported(), deployment(), MEASURED, champion(), FLEET)
     assert verdict.outcome is Outcome.PASS
     assert [check.name for check in verdict.checks] == [
-        "parity", "accuracy", "p99", "throughput", "failures", "memory", "accuracy against the champion",
-        "p99 against the champion", "throughput against the champion",
-    ]  # fmt: skip
+        "parity",
+        "accuracy",
+        "p99",
+        "throughput",
+        "failures",
+        "memory",
+        "accuracy against the champion",
+        "p99 against the champion",
+        "throughput against the champion",
+    ]
 
 
 def test_the_first_version_is_judged_by_the_limits_alone() -> None:
@@ -72,9 +79,13 @@ def test_the_default_spec_lets_a_sound_model_pass() -> None:
 )
 def test_any_single_failure_refuses_the_version(change: dict[str, object], name: str) -> None:
     records: dict[str, object] = {
-        "requirements": ALL, "exported": exported(), "deployment": deployment(),
-        "load_report": MEASURED, "champion": champion(), "fleet": FLEET,
-    }  # fmt: skip
+        "requirements": ALL,
+        "exported": exported(),
+        "deployment": deployment(),
+        "load_report": MEASURED,
+        "champion": champion(),
+        "fleet": FLEET,
+    }
     verdict = gate(**records | change)  # type: ignore[arg-type]
     assert verdict.outcome is Outcome.FAIL
     assert [check.name for check in verdict.checks if check.verdict is Outcome.FAIL] == [name]
@@ -94,9 +105,13 @@ def test_any_single_failure_refuses_the_version(change: dict[str, object], name:
 )
 def test_what_is_not_known_is_never_a_pass(change: dict[str, object]) -> None:
     records: dict[str, object] = {
-        "requirements": ALL, "exported": exported(), "deployment": deployment(),
-        "load_report": MEASURED, "champion": champion(), "fleet": FLEET,
-    }  # fmt: skip
+        "requirements": ALL,
+        "exported": exported(),
+        "deployment": deployment(),
+        "load_report": MEASURED,
+        "champion": champion(),
+        "fleet": FLEET,
+    }
     verdict = gate(**records | change)  # type: ignore[arg-type]
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert verdict.reasons
@@ -158,10 +173,12 @@ def test_a_target_that_fails_a_gate_refuses_the_version_unless_the_spec_says_to_
 
 def test_a_rule_for_a_target_counts_there_and_comparisons_are_the_first_s() -> None:
     deployed, measured = two_targets()
-    rules = Policy(rules=(
-        Rule(metric="failures", comparison="<=", limit=0, target="slow"),
-        Rule(metric="p99_worse_percent", comparison="<=", limit=50),
-    ))  # fmt: skip
+    rules = Policy(
+        rules=(
+            Rule(metric="failures", comparison="<=", limit=0, target="slow"),
+            Rule(metric="p99_worse_percent", comparison="<=", limit=50),
+        )
+    )
     fleet = Fleet(targets=(Target(), Target(name="slow")))
     verdict = gate(asked(policy=rules), exported(), deployed, measured, champion(), fleet)
     assert verdict.outcome is Outcome.PASS

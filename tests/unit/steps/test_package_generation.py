@@ -39,15 +39,20 @@ class WriterBench(Bench):
 
     def exported(self, *parity: Any) -> Exported:
         reference = {
-            "input/prompt": np.array([["a"], ["b"]], object), "input/max_tokens": np.full((2, 1), 8, np.int32),
-            "output/text": np.array([["x"], ["y"]], object), "output/finish_reason": np.array([["length"]] * 2, object),
+            "input/prompt": np.array([["a"], ["b"]], object),
+            "input/max_tokens": np.full((2, 1), 8, np.int32),
+            "output/text": np.array([["x"], ["y"]], object),
+            "output/finish_reason": np.array([["length"]] * 2, object),
             "output/tokens": np.full((2, 1), 8, np.int32),
             "output/prompt_tokens": np.full((2, 1), 3, np.int32),
-        }  # fmt: skip
+        }
         return exported(
-            *parity, model=self.model, signature=SIGNATURE, kind="generation",
+            *parity,
+            model=self.model,
+            signature=SIGNATURE,
+            kind="generation",
             reference=self.store.put_bytes(dump_npz(reference)),
-        )  # fmt: skip
+        )
 
 
 @pytest.fixture
@@ -73,8 +78,17 @@ def test_a_package_brings_the_limits_the_golden_answers_and_what_generates(bench
     config = parse((tree / name / "config.pbtxt").read_text())
     assert config.model_transaction_policy.decoupled
     assert (config.parameters["max_tokens"].string_value, len(config.model_warmup)) == ("64", 0)
-    files = {"openvino_model.xml", "openvino_model.bin", "tokenizer.json", "generation.json", "model.py", "front.py",
-             "engine.py", "tokenizers", "openvino_genai"}  # fmt: skip
+    files = {
+        "openvino_model.xml",
+        "openvino_model.bin",
+        "tokenizer.json",
+        "generation.json",
+        "model.py",
+        "front.py",
+        "engine.py",
+        "tokenizers",
+        "openvino_genai",
+    }
     assert {path.name for path in (tree / name / "7").iterdir()} == files
     assert (tree / name / "7" / "openvino_genai" / "libopenvino_tokenizers.so").is_file()
 

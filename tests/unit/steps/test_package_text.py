@@ -28,8 +28,10 @@ from tests.unit.steps.test_package import Bench
 
 def length(file: Path) -> Path:
     """A graph whose score for class 1 grows with the number of tokens."""
-    values = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"])
-              for name in ("input_ids", "attention_mask")]  # fmt: skip
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"])
+        for name in ("input_ids", "attention_mask")
+    ]
     output = helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["batch", 2])
     half = helper.make_tensor("half", TensorProto.FLOAT, [1, 1], [0.125])
     nodes = [
@@ -57,11 +59,24 @@ class TextBench(Bench):
         folder = home / "front"
         folder.mkdir()
         tokenizer().backend_tokenizer.save(str(folder / "tokenizer.json"))
-        (folder / "text.json").write_text(json.dumps({
-            "task": "text-classification", "labels": ["short", "long"], "max_tokens": 64, "truncate": False,
-            "inputs": ["input"], "types": False,
-            "pad_id": 0, "mask_id": 4, "unknown_id": 1, "strip": False, "lower": False, "prefix": "",
-        }))  # fmt: skip
+        (folder / "text.json").write_text(
+            json.dumps(
+                {
+                    "task": "text-classification",
+                    "labels": ["short", "long"],
+                    "max_tokens": 64,
+                    "truncate": False,
+                    "inputs": ["input"],
+                    "types": False,
+                    "pad_id": 0,
+                    "mask_id": 4,
+                    "unknown_id": 1,
+                    "strip": False,
+                    "lower": False,
+                    "prefix": "",
+                }
+            )
+        )
         self.files = self.store.put_tree(folder)
 
     def exported(self, *parity: Any) -> Exported:

@@ -61,7 +61,7 @@ IN_THE_SANDBOX = pytest.mark.usefixtures("confined")
 def candidate(precision: Any, latency_ms: float, score: float | None = 0.95, dropped: str = "") -> Candidate:
     return Candidate(
         precision=precision, model=artifact(), score=score, latency_ms=latency_ms, latency_batch=8, dropped=dropped
-    )  # fmt: skip
+    )
 
 
 def judged(*candidates: Candidate, target: Target = BOTH, metric: Any = "accuracy", drop: float = 0.01) -> Any:
@@ -90,8 +90,9 @@ def test_each_part_of_the_data_has_a_score_of_its_own(tmp_path: Path) -> None:
 
     (fp32,) = scored(Data(slices=("region",))).candidates
     assert [(part.name, part.score, part.samples) for part in fp32.slices][:2] == [
-        ("region=north", 1.0, 30), ("region=south", 0.0, 10),
-    ]  # fmt: skip
+        ("region=north", 1.0, 30),
+        ("region=south", 0.0, 10),
+    ]
     assert all(part.name.startswith("label=") for part in scored(Data()).candidates[0].slices)
     with pytest.raises(DataInvalid, match=r"has no 'colour', which `data\.slices` names"):
         scored(Data(slices=("colour",)))
@@ -122,9 +123,13 @@ def detector(to: Path) -> Path:
 def speaker(to: Path) -> Path:
     """Answers a text to each input number."""
     node = helper.make_node(
-        "LabelEncoder", ["input"], ["text"], domain="ai.onnx.ml", keys_int64s=[0, 1],
+        "LabelEncoder",
+        ["input"],
+        ["text"],
+        domain="ai.onnx.ml",
+        keys_int64s=[0, 1],
         values_strings=["nothing was said", "somebody said this"],
-    )  # fmt: skip
+    )
     taken = helper.make_tensor_value_info("input", TensorProto.INT64, ["n", 1])
     answer = helper.make_tensor_value_info("text", TensorProto.STRING, ["n", 1])
     graph = helper.make_graph([node], "speaker", [taken], [answer])
@@ -143,29 +148,39 @@ SPOKEN = np.array([[0], [1], [0], [1]])
     ("metric", "model", "signature", "inputs", "labels", "score"),
     [
         (
-            "map", detector, Signature(
+            "map",
+            detector,
+            Signature(
                 inputs=(tensor("input", -1, 4),),
                 outputs=(tensor("boxes", -1, 1, 4), tensor("scores", -1, 1), tensor("labels", -1, 1, datatype="INT64")),
-            ), BOXES, np.concatenate([BOXES, np.zeros((4, 1), np.float32)], axis=1)[:, None], 1.0,
+            ),
+            BOXES,
+            np.concatenate([BOXES, np.zeros((4, 1), np.float32)], axis=1)[:, None],
+            1.0,
         ),
         (
-            "wer", speaker, Signature(
+            "wer",
+            speaker,
+            Signature(
                 inputs=(tensor("input", -1, 1, datatype="INT64"),), outputs=(tensor("text", -1, 1, datatype="BYTES"),)
-            ), SPOKEN, np.array(["nothing was said", "somebody said that", "nothing said", "somebody said this"]),
+            ),
+            SPOKEN,
+            np.array(["nothing was said", "somebody said that", "nothing said", "somebody said this"]),
             2 / 11,
         ),
     ],
     ids=["map", "wer"],
-)  # fmt: skip
+)
 def test_boxes_and_texts_are_scored_in_the_sandbox(
     tmp_path: Path, metric: Any, model: Any, signature: Signature, inputs: Any, labels: Any, score: float
 ) -> None:
     store = ArtifactStore(site(tmp_path).artifacts_uri)
     file = model(tmp_path / "model" / "model.onnx")
     source = exported(
-        model=store.put_tree(file.parent), reference=store.put_bytes(dump_npz({"input/input": inputs})),
+        model=store.put_tree(file.parent),
+        reference=store.put_bytes(dump_npz({"input/input": inputs})),
         signature=signature,
-    )  # fmt: skip
+    )
     logged = store.put_bytes(dump_npz({"input": inputs, "label": labels}))
     datasets = Datasets(validation=logged, validation_name="validation.npz")
     target = Target(engine="onnxruntime", precisions=("fp32",))
@@ -330,9 +345,10 @@ class Bench:
         self.labels = onnx_models.answer(running, {"input": self.inputs})["output"].argmax(axis=1)
         example = {"input/input": self.inputs[:4], "output/output": np.zeros((4, 3), np.float32)}
         self.exported: Exported = exported(
-            model=self.store.put_tree(self.file.parent), reference=self.store.put_bytes(dump_npz(example)),
+            model=self.store.put_tree(self.file.parent),
+            reference=self.store.put_bytes(dump_npz(example)),
             graph=graph_digest(self.file),
-        )  # fmt: skip
+        )
 
     @property
     def site(self) -> Site:
@@ -505,9 +521,15 @@ def test_each_way_of_calibration_gives_a_model_close_to_the_original(bench: Benc
         got = onnx_models.answer(onnx_models.session(file), {"input": bench.inputs})["output"]
         assert (got.argmax(axis=1) == bench.labels).mean() > 0.9
     assert sorted(path.name for path in (tmp_path / "q").iterdir()) == [
-        "entropy", "entropy.json", "minmax", "minmax.json", "percentile", "percentile.json", "prepared.onnx",
+        "entropy",
+        "entropy.json",
+        "minmax",
+        "minmax.json",
+        "percentile",
+        "percentile.json",
+        "prepared.onnx",
         "weights.bin",
-    ]  # fmt: skip
+    ]
 
 
 def test_looking_at_few_tensors_at_a_time_finds_the_same(
@@ -659,10 +681,11 @@ def _with_gemm(bench: Bench) -> None:
 def test_a_model_without_layers_to_quantize_is_told_so(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     graph = helper.make_graph(
-        [helper.make_node("Split", ["input"], ["output", "rest"], axis=1, num_outputs=2)], "trees",
+        [helper.make_node("Split", ["input"], ["output", "rest"], axis=1, num_outputs=2)],
+        "trees",
         [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 4])],
         [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", 2])],
-    )  # fmt: skip
+    )
     save(graph, bench.file)
     bench.exported = bench.exported.model_copy(update={"model": bench.store.put_tree(bench.file.parent)})
     by_precision = {entry.precision: entry for entry in bench.quantize(bench.datasets()).candidates}
@@ -724,8 +747,9 @@ def test_dynamic_int8_takes_a_gemm_whose_weights_are_transposed(tmp_path: Path) 
         value_info=[helper.make_tensor_value_info("w", TensorProto.FLOAT, [3, 8])],
     )
     file = save(graph, tmp_path / "model.onnx")
-    quantized = quantize_dynamic(prepare(file, tmp_path / "prepared.onnx"), scheme(file, Target(), Quantization()),
-                            tmp_path / "dynamic.onnx")  # fmt: skip
+    quantized = quantize_dynamic(
+        prepare(file, tmp_path / "prepared.onnx"), scheme(file, Target(), Quantization()), tmp_path / "dynamic.onnx"
+    )
     inputs = {"input": rng.normal(size=(5, 8)).astype(np.float32)}
     expected, got = (onnx_models.answer(onnx_models.session(path), inputs)["output"] for path in (file, quantized))
     np.testing.assert_allclose(got, expected, atol=0.1)
@@ -776,8 +800,10 @@ def test_a_faster_form_of_the_same_precision_takes_its_place() -> None:
     dynamic = candidate("int8", 0.5).model_copy(update={"method": "dynamic"})
     ranked = selection.judged((candidate("fp32", 2.0), static, dynamic), BOTH, "accuracy", Quantization())
     assert [(entry.method, entry.dropped) for entry in ranked] == [
-        ("dynamic", ""), ("", ""), ("static", "dynamic is faster: 0.500 ms"),
-    ]  # fmt: skip
+        ("dynamic", ""),
+        ("", ""),
+        ("static", "dynamic is faster: 0.500 ms"),
+    ]
 
 
 def test_scores_are_split_by_named_columns(bench: Bench) -> None:

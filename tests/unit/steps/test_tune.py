@@ -29,9 +29,12 @@ CORES = 4
 
 
 def search(
-    measure: Measure, space: SearchSpace = SPACE, serving: Serving | None = None, *packages: Package,
+    measure: Measure,
+    space: SearchSpace = SPACE,
+    serving: Serving | None = None,
+    *packages: Package,
     **options: Any,
-) -> tuple[Search, list[tuple[Package, ServingConfig]]]:  # fmt: skip
+) -> tuple[Search, list[tuple[Package, ServingConfig]]]:
     """A finished search, and what it asked for."""
     options.setdefault("goal", Goal())
     finished = Search(space_of(packages or (package(config=config(8)),), space, serving or Serving(), CORES), **options)
@@ -48,9 +51,12 @@ def machine(throughput: Callable[[ServingConfig], float], limit: float | None = 
     def measure(package: Package, config: ServingConfig) -> Trial:
         p99 = config.max_batch + config.queue_delay_us / 100
         return trial(
-            precision=package.precision, config=config, throughput_per_s=throughput(config), p99_ms=p99,
+            precision=package.precision,
+            config=config,
+            throughput_per_s=throughput(config),
+            p99_ms=p99,
             within_slo=limit is None or p99 <= limit,
-        )  # fmt: skip
+        )
 
     return measure
 
@@ -76,9 +82,11 @@ def test_the_best_configuration_of_a_smooth_machine_is_found() -> None:
 def test_a_tenth_of_a_large_space_is_enough_to_come_within_a_twentieth_of_the_best(seed: int) -> None:
     rng = np.random.default_rng(seed)
     space = SearchSpace(
-        max_batch=(1, 2, 4, 8, 16, 32, 64), queue_delay_us=(0, 100, 500, 1000), instances=(1, 2, 3, 4),
+        max_batch=(1, 2, 4, 8, 16, 32, 64),
+        queue_delay_us=(0, 100, 500, 1000),
+        instances=(1, 2, 3, 4),
         threads=(1, 2, 4),
-    )  # fmt: skip
+    )
     best_batch, crowd, delay = rng.uniform(2, 5), rng.uniform(0.3, 0.7), rng.uniform(-0.1, 0.1)
     speed = {"fp32": 1.0, "int8": rng.uniform(0.8, 1.6)}
 
@@ -343,10 +351,13 @@ def test_a_trial_is_found_again_by_its_package_and_its_configuration() -> None:
 def test_trials_measured_differently_are_not_reused(change: dict[str, Any]) -> None:
     """A trial depends on all of these: they decide its concurrency, and whether it was within the limits."""
     arguments: dict[str, Any] = {
-        "packages": Packages(target="t", packages=(package(),), checks=()), "load": Load(),
-        "recorded": RecordedRequests(), "space": SearchSpace(), "latency_target": LatencyTarget(),
+        "packages": Packages(target="t", packages=(package(),), checks=()),
+        "load": Load(),
+        "recorded": RecordedRequests(),
+        "space": SearchSpace(),
+        "latency_target": LatencyTarget(),
         "hardware": [["avx2"], 4],
-    }  # fmt: skip
+    }
     assert digest_of(**arguments) == digest_of(**arguments)
     assert digest_of(**arguments) != digest_of(**arguments | change)
 

@@ -41,9 +41,13 @@ def build(engine: PastReleases, composed: Composed, out: Path | None) -> BuiltBu
     spec, checked = composed.written.spec, composed.checked
     models = write_bundle(out, spec, checked, composed.code, engine.store())
     return BuiltBundle(
-        pipeline=spec.name, name=serving_name(spec.name), bundle=checked.digest, way=checked.way, repository=str(out),
+        pipeline=spec.name,
+        name=serving_name(spec.name),
+        bundle=checked.digest,
+        way=checked.way,
+        repository=str(out),
         models=models,
-    )  # fmt: skip
+    )
 
 
 def show(built: BuiltBundle) -> None:

@@ -20,7 +20,7 @@ _MAX_DATA_BYTES = 256 << 20
 
 def register(
     engine: Engine, composed: Composed, file: Path, *, example: Path | None, validation: Path | None, spec: Path | None
-) -> str:  # fmt: skip
+) -> str:
     """Registers a sound pipeline with its Python files, data and release spec; returns `NAME/VERSION`.
 
     Without a `spec`, the `shiplift.yaml` beside the pipeline is logged with it, if there is one.

@@ -77,9 +77,14 @@ def make(
     seen = known.model_copy(update={"members": {**_decoders(engine, spec, decoders), **known.members}})
     complete = with_measured(engine, {name: packages[name] for name in looked_up if name not in decoders}, seen)
     problem = Problem(
-        spec=spec, graph=graph_of(spec, bls=composed.checked.way == "bls"), profiles=complete, arrivals=arrivals,
-        p99_ms=p99_ms, seed=seed, least_batch=least_batch(spec, composed.checked),
-    )  # fmt: skip
+        spec=spec,
+        graph=graph_of(spec, bls=composed.checked.way == "bls"),
+        profiles=complete,
+        arrivals=arrivals,
+        p99_ms=p99_ms,
+        seed=seed,
+        least_batch=least_batch(spec, composed.checked),
+    )
     return plan(problem, notes=tuple(_notes(spec, known, unverified=bool(looked_up) and not engine.verified)))
 
 
@@ -132,7 +137,7 @@ def with_measured(engine: PastReleases, packages: dict[str, Package], known: Pro
 
 def _decoders(
     engine: PastReleases, spec: PipelineSpec, decoders: dict[str, Package]
-) -> dict[str, tuple[Configuration, ...]]:  # fmt: skip
+) -> dict[str, tuple[Configuration, ...]]:
     """Decoders of images, which are in no release of their own, as the pipeline's newest load test saw them.
 
     Raises:
@@ -164,21 +169,47 @@ def _notes(spec: PipelineSpec, known: Profiles, *, unverified: bool) -> list[str
 def show(made: Plan) -> None:
     """Prints the plan as a table."""
     table = Table(
-        "member", "computes", "batch", "delay", "instances", "threads", "cores", "MB", "busy", "of the time",
-        box=None, padding=(0, 3, 0, 0), header_style="dim",
-    )  # fmt: skip
+        "member",
+        "computes",
+        "batch",
+        "delay",
+        "instances",
+        "threads",
+        "cores",
+        "MB",
+        "busy",
+        "of the time",
+        box=None,
+        padding=(0, 3, 0, 0),
+        header_style="dim",
+    )
     for member in made.members:
         config = member.config
         table.add_row(
-            member.name, member.described, f"{config.max_batch} ({member.mean_batch:.1f})",
-            f"{config.queue_delay_us / 1000:g} ms", str(config.instances), str(config.threads), f"{member.cores:g}",
-            f"{member.memory_mb:,.0f}", f"{member.utilisation:.0%}", f"{member.latency_share:.0%}",
-        )  # fmt: skip
+            member.name,
+            member.described,
+            f"{config.max_batch} ({member.mean_batch:.1f})",
+            f"{config.queue_delay_us / 1000:g} ms",
+            str(config.instances),
+            str(config.threads),
+            f"{member.cores:g}",
+            f"{member.memory_mb:,.0f}",
+            f"{member.utilisation:.0%}",
+            f"{member.latency_share:.0%}",
+        )
     for step in made.python:
         table.add_row(
-            step.name, "Python function", "", "", "", "", f"({step.busy_cores:.2g})", "", "",
+            step.name,
+            "Python function",
+            "",
+            "",
+            "",
+            "",
+            f"({step.busy_cores:.2g})",
+            "",
+            "",
             f"{step.latency_share:.0%}",
-        )  # fmt: skip
+        )
     console.stdout.print(table)
     for line in _lines(made):
         console.echo(line)

@@ -51,9 +51,13 @@ def told(lines: Iterable[str], stages: Collection[str]) -> Iterator[StageRuns]:
             report = StageRuns(runs=ended, under_way=stage, target=begun["target"] or "")
         elif stage == report.under_way and (match := _FINISHED.fullmatch(text)):
             run = StageRun(
-                name=stage, target=report.target, seconds=float(match["seconds"]), cached=bool(match["cached"]),
-                outcome=match["outcome"], message=match["message"] or "",
-            )  # fmt: skip
+                name=stage,
+                target=report.target,
+                seconds=float(match["seconds"]),
+                cached=bool(match["cached"]),
+                outcome=match["outcome"],
+                message=match["message"] or "",
+            )
             report = StageRuns(runs=(*report.runs, run))
         else:
             continue

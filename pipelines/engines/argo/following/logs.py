@@ -138,11 +138,12 @@ def _source(pod: Object) -> Source | None:
         state = status.get("state", {})
         if status["name"] == main["name"] and ("running" in state or "terminated" in state):
             return Source(
-                pod=meta["name"], container=main["name"],
+                pod=meta["name"],
+                container=main["name"],
                 stages={name: _labelled(name, target) for name in names},
                 started_at=str(pod["status"].get("startTime", "")),
                 restarts=int(status.get("restartCount", 0)),
-            )  # fmt: skip
+            )
     return None
 
 

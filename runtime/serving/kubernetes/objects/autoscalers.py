@@ -26,14 +26,23 @@ def recorded_for(namespace: str, service: str) -> dict[str, str]:
 
 
 def scaled_object(
-    package: Package, *, name: str, namespace: str, service: str, revisions: tuple[str, ...], scaling: Scaling,
+    package: Package,
+    *,
+    name: str,
+    namespace: str,
+    service: str,
+    revisions: tuple[str, ...],
+    scaling: Scaling,
     prometheus: str,
-) -> Object:  # fmt: skip
+) -> Object:
     """KEDA's ScaledObject for a revision's Deployment; `revisions` are all that share the service's traffic."""
     trigger = queries.trigger(
-        prometheus, requests_of(namespace, package.model, revisions), recorded_for(namespace, service), scaling,
+        prometheus,
+        requests_of(namespace, package.model, revisions),
+        recorded_for(namespace, service),
+        scaling,
         targets={"namespace": namespace, PACKAGE: name},
-    )  # fmt: skip
+    )
     return {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",

@@ -38,9 +38,7 @@ def served_as(package: Package) -> str:
     return f"{serving_name(package.model)}--{package.variant}"
 
 
-def bench_pod(
-    cluster: Cluster, packages: tuple[Package, ...], artifacts_uri: str, *, name: str, key: str
-) -> Object:  # fmt: skip
+def bench_pod(cluster: Cluster, packages: tuple[Package, ...], artifacts_uri: str, *, name: str, key: str) -> Object:
     """The Pod: an init container fetches each package, then Triton has all of them in its repository.
 
     Raises:

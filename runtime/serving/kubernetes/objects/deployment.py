@@ -37,9 +37,15 @@ HEARTBEAT = 8004
 
 
 def deployment(
-    cluster: Cluster, package: Package, artifacts_uri: str, *, name: str, replicas: int | None, extra: dict[str, str],
+    cluster: Cluster,
+    package: Package,
+    artifacts_uri: str,
+    *,
+    name: str,
+    replicas: int | None,
+    extra: dict[str, str],
     revision: str = "",
-) -> Object:  # fmt: skip
+) -> Object:
     """Triton with one model, fetched by digest before it starts; replaced without downtime, drained before it ends.
 
     `replicas` is None if somebody else writes the number of pods. `extra` are more labels of the Deployment.
@@ -55,7 +61,7 @@ def deployment(
         "initContainers": [fetch_container(cluster, package, artifacts_uri)],
         "containers": [_serving_triton(cluster, package)],
         "volumes": volumes(package),
-    }  # fmt: skip
+    }
     scrape = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS)}
     return {
         "apiVersion": "apps/v1",
@@ -78,11 +84,13 @@ def around(package: Package, selector: dict[str, str]) -> Object:
         "terminationGracePeriodSeconds": _GRACE_S,
         "topologySpreadConstraints": [
             {
-                "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
                 "labelSelector": {"matchLabels": selector},
             }
         ],
-    }  # fmt: skip
+    }
 
 
 def _tolerated(state: str) -> Object:
@@ -99,7 +107,7 @@ def _serving_triton(cluster: Cluster, package: Package) -> Object:
 
 def beside_server(
     cluster: Cluster, packages: Sequence[Package], *, startup: str, ready: str
-) -> tuple[Object, list[str]]:  # fmt: skip
+) -> tuple[Object, list[str]]:
     """The probes and hooks of a server with these packages, and the arguments that start the heartbeat next to it."""
     probes = {
         "startupProbe": probe(startup, periodSeconds=1, failureThreshold=cluster.ready_timeout_s),

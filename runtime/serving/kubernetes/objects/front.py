@@ -53,30 +53,44 @@ def front_of_gateway(model: str, address: str) -> list[Object]:
     if not address.replace(".", "").isdigit() and ":" not in address:
         return [
             {
-                "apiVersion": "v1", "kind": "Service", "metadata": _metadata(model),
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": _metadata(model),
                 "spec": {"type": "ExternalName", "externalName": address},
             }
-        ]  # fmt: skip
+        ]
     ports = [{"name": "http", "port": HTTP}, {"name": "grpc", "port": GRPC}]
     slice_meta = _metadata(model)
     slice_meta["labels"] = {**slice_meta["labels"], "kubernetes.io/service-name": dns_name(model)}
     return [
         {
-            "apiVersion": "v1", "kind": "Service", "metadata": _metadata(model),
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": _metadata(model),
             "spec": {"clusterIP": "None", "ports": ports},
         },
         {
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": slice_meta,
-            "addressType": "IPv6" if ":" in address else "IPv4", "endpoints": [{"addresses": [address]}],
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": slice_meta,
+            "addressType": "IPv6" if ":" in address else "IPv4",
+            "endpoints": [{"addresses": [address]}],
             "ports": ports,
         },
-    ]  # fmt: skip
+    ]
 
 
 def front_objects(
-    model: str, cluster: Cluster, weights: dict[str, int], address: str, *, policies: bool,
-    timeout_s: float = TIMEOUT_S, several: Collection[str] = (), hosts: Mapping[str, str] | None = None,
-) -> list[Object]:  # fmt: skip
+    model: str,
+    cluster: Cluster,
+    weights: dict[str, int],
+    address: str,
+    *,
+    policies: bool,
+    timeout_s: float = TIMEOUT_S,
+    several: Collection[str] = (),
+    hosts: Mapping[str, str] | None = None,
+) -> list[Object]:
     """Every object of a model's front, with these traffic weights of its packages.
 
     `address` is the gateway's. `policies`: the cluster knows Envoy Gateway's `BackendTrafficPolicy`. Without a gateway
@@ -103,7 +117,7 @@ def front_objects(
 
 def routes(
     model: str, cluster: Cluster, gateway: GatewayRef, weights: dict[str, int], *, timeout_s: float = TIMEOUT_S
-) -> list[Object]:  # fmt: skip
+) -> list[Object]:
     """The routes that split a model's traffic over its packages' Services: gRPC, and HTTP by host name and by path.
 
     gRPC has no time-out at the gateway, because a stream may last for as long as its client wants.
@@ -170,16 +184,24 @@ def _policy(model: str, suffix: str, routes: dict[str, list[str]], check: Object
                 "panicThreshold": 10,
                 "active": {
                     # A frozen server leaves the route within 2 to 4 s.
-                    **check, "interval": "1s", "timeout": "1s", "unhealthyThreshold": 2, "healthyThreshold": 1,
+                    **check,
+                    "interval": "1s",
+                    "timeout": "1s",
+                    "unhealthyThreshold": 2,
+                    "healthyThreshold": 1,
                 },
                 "passive": {
-                    "splitExternalLocalOriginErrors": True, "consecutiveLocalOriginFailures": 2,
-                    "consecutiveGatewayErrors": 5, "consecutive5XxErrors": 0, "interval": "1s",
-                    "baseEjectionTime": "5s", "maxEjectionPercent": 50,
-                }
+                    "splitExternalLocalOriginErrors": True,
+                    "consecutiveLocalOriginFailures": 2,
+                    "consecutiveGatewayErrors": 5,
+                    "consecutive5XxErrors": 0,
+                    "interval": "1s",
+                    "baseEjectionTime": "5s",
+                    "maxEjectionPercent": 50,
+                },
             },
         },
-    }  # fmt: skip
+    }
 
 
 def weights_of(body: Object) -> dict[str, int]:

@@ -22,12 +22,15 @@ def confined_container(package: Package) -> Object:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {
-            "runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "nodeSelector": package.nodes.selector,
         "tolerations": list(package.nodes.tolerations),
-    }  # fmt: skip
+    }
 
 
 def volumes(package: Package) -> list[Object]:
@@ -49,19 +52,28 @@ def fetch_container(
     guard = {"guard": _GUARD} if package.server == "nvidia" else {}
     environments = _environments(package)
     arguments = [
-        "--artifacts-uri", artifacts_uri, "--sha256", package.repository.sha256, "--to", _MODELS, "--name",
-        serving_name(package.model), *(["--served-as", served_as] if served_as else []),
-        *(["--guard", _GUARD] if guard else []), *(["--environments", _ENVIRONMENTS] if environments else []),
-    ]  # fmt: skip
+        "--artifacts-uri",
+        artifacts_uri,
+        "--sha256",
+        package.repository.sha256,
+        "--to",
+        _MODELS,
+        "--name",
+        serving_name(package.model),
+        *(["--served-as", served_as] if served_as else []),
+        *(["--guard", _GUARD] if guard else []),
+        *(["--environments", _ENVIRONMENTS] if environments else []),
+    ]
     return _fetching(cluster, name, arguments, {"models": _MODELS, "tmp": _TMP} | guard | environments)
 
 
 def fetch_packages_container(cluster: Cluster, packages: Sequence[tuple[Package, str]]) -> Object:
     """The init container that fetches several packages, each from its artifact store, and leaves out those it can't."""
     named = [
-        word for package, uri in packages
+        word
+        for package, uri in packages
         for word in ("--package", package.repository.sha256, serving_name(package.model), uri)
-    ]  # fmt: skip
+    ]
     return _fetching(cluster, "fetch", ["--to", _MODELS, *named], {"models": _MODELS, "tmp": _TMP})
 
 
@@ -83,9 +95,14 @@ def _fetching(cluster: Cluster, name: str, arguments: list[str], folders: dict[s
 
 
 def triton_container(
-    cluster: Cluster, package: Package, models: Sequence[str], *, load: Sequence[str], probes: Object,
+    cluster: Cluster,
+    package: Package,
+    models: Sequence[str],
+    *,
+    load: Sequence[str],
+    probes: Object,
     beside: Sequence[str],
-) -> Object:  # fmt: skip
+) -> Object:
     """The package's server with a repository of these models; it loads those in `load` when it starts.
 
     `probes` are its probes and lifecycle hooks. `beside` are the arguments that start a small process next to it.
@@ -170,9 +187,11 @@ def _image(cluster: Cluster, image: str) -> Object:
         "image": image,
         "imagePullPolicy": cluster.pull_policy,
         "securityContext": {
-            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
         },
-    }  # fmt: skip
+    }
 
 
 def probe(path: str, *, port: int | str = "http", **times: int) -> Object:

@@ -58,7 +58,7 @@ def digests_of(members: Sequence[SharedMember]) -> dict[str, str]:
 
 def server_objects(
     cluster: Cluster, members: Sequence[SharedMember], *, replicas: int, owners: Sequence[Object], monitored: bool
-) -> list[Object]:  # fmt: skip
+) -> list[Object]:
     """All objects of a shared server but its Services, which belong to the members.
 
     `owners` are the members' services: it is deleted with the last of them. `monitored`: there are PodMonitors.
@@ -92,7 +92,9 @@ def _deployment(cluster: Cluster, name: str, members: Sequence[SharedMember], re
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {
-            "name": name, "labels": _labels(name), "annotations": {MEMBERS: json.dumps(digests_of(members))},
+            "name": name,
+            "labels": _labels(name),
+            "annotations": {MEMBERS: json.dumps(digests_of(members))},
         },
         "spec": {
             "replicas": replicas,
@@ -101,7 +103,7 @@ def _deployment(cluster: Cluster, name: str, members: Sequence[SharedMember], re
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "template": {"metadata": {"labels": pod_labels, "annotations": notes}, "spec": pod},
         },
-    }  # fmt: skip
+    }
 
 
 def _triton(cluster: Cluster, members: Sequence[SharedMember]) -> Object:
@@ -126,19 +128,27 @@ def _budget(name: str, replicas: int) -> Object:
         "kind": "PodDisruptionBudget",
         "metadata": {"name": name, "labels": _labels(name)},
         "spec": {
-            **least, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": {"matchLabels": {SERVER: name}},
+            **least,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": {SERVER: name}},
         },
-    }  # fmt: skip
+    }
 
 
 def _monitor(name: str, members: Sequence[SharedMember], extra: Mapping[str, str]) -> Object:
     """Each model's series get the labels that they have on pods of its own, so queries need not know where it runs."""
     relabelings = [
-        {"sourceLabels": ["model"], "regex": serving_name(member.package.model), "action": "replace",
-         "targetLabel": label.translate(_SPELLED), "replacement": value}
+        {
+            "sourceLabels": ["model"],
+            "regex": serving_name(member.package.model),
+            "action": "replace",
+            "targetLabel": label.translate(_SPELLED),
+            "replacement": value,
+        }
         for member in members
-        for label, value in labels(member.package, member.group).items() if label.startswith(LABEL)
-    ]  # fmt: skip
+        for label, value in labels(member.package, member.group).items()
+        if label.startswith(LABEL)
+    ]
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",

@@ -38,11 +38,20 @@ from shiplift.runtime.serving.operator.repair import key_of, remember, strangers
 from shiplift.runtime.serving.operator.resources import API_VERSION, SERVICE_KIND, ServiceStatus
 
 _DELETED = {
-    kind.name: kind for kind in (
-        CONFIG_MAP, DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_DISRUPTION_BUDGET, POD_MONITOR, PROMETHEUS_RULE,
-        SCALED_OBJECT, SERVICE, TRITON_REVISION,
+    kind.name: kind
+    for kind in (
+        CONFIG_MAP,
+        DEPLOYMENT,
+        HORIZONTAL_POD_AUTOSCALER,
+        POD,
+        POD_DISRUPTION_BUDGET,
+        POD_MONITOR,
+        PROMETHEUS_RULE,
+        SCALED_OBJECT,
+        SERVICE,
+        TRITON_REVISION,
     )
-}  # fmt: skip
+}
 _HANDOVER = f"{MANAGER}-handover"
 
 
@@ -151,10 +160,16 @@ def _event(observed: Observed, event: KubernetesEvent) -> Object:
     service = {"apiVersion": API_VERSION, "kind": SERVICE_KIND, "name": observed.name, "uid": observed.uid}
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return {
-        "apiVersion": "v1", "kind": "Event",
+        "apiVersion": "v1",
+        "kind": "Event",
         "metadata": {"name": f"{observed.name}.{digest}", "namespace": observed.namespace},
         "involvedObject": {**service, "namespace": observed.namespace},
-        "reason": event.reason, "message": event.message[:1000], "type": "Warning" if event.warning else "Normal",
-        "source": {"component": "shiplift-operator"}, "reportingComponent": "shiplift-operator",
-        "firstTimestamp": at, "lastTimestamp": at, "count": 1,
-    }  # fmt: skip
+        "reason": event.reason,
+        "message": event.message[:1000],
+        "type": "Warning" if event.warning else "Normal",
+        "source": {"component": "shiplift-operator"},
+        "reportingComponent": "shiplift-operator",
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }

@@ -33,7 +33,7 @@ Connecting = Callable[[Observed, Package, Arrays | None, float], AbstractContext
 @contextmanager
 def _over_grpc(
     observed: Observed, package: Package, row: Arrays | None, timeout_s: float
-) -> Iterator[Callable[[], int]]:  # fmt: skip
+) -> Iterator[Callable[[], int]]:
     host = hostnames(package.model, observed.cluster)[2]
     gateway = observed.cluster.gateway is not None
     address, authority = (observed.address, host) if gateway else (host, "")
@@ -54,9 +54,7 @@ def _over_http(
 
 
 @contextmanager
-def _by_path(
-    observed: Observed, package: Package, row: Arrays | None, timeout_s: float
-) -> Iterator[Callable[[], int]]:  # fmt: skip
+def _by_path(observed: Observed, package: Package, row: Arrays | None, timeout_s: float) -> Iterator[Callable[[], int]]:
     with _over_http(observed, package, row, timeout_s, by_path=True) as send:
         yield send
 

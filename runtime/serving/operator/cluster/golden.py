@@ -37,7 +37,7 @@ class GoldenRequests:
 
     def __init__(
         self, fetch: Callable[[Package, str], Arrays], *, patience_s: float = _PATIENCE_S, pause_s: float = _PAUSE_S
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._fetch, self._patience_s, self._pause_s = fetch, patience_s, pause_s
         self._pool = ThreadPoolExecutor(_FETCHES, thread_name_prefix="golden")
         self._fetches: OrderedDict[str, _Fetch] = OrderedDict()

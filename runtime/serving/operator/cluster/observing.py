@@ -183,11 +183,14 @@ class Observer:
         self, taken_at: float, services: dict[str, Object], revisions: dict[str, RevisionSeen], selector: str
     ) -> Snapshot:
         seen = Snapshot(
-            taken_at=taken_at, services=services, revisions=revisions,
-            cordoned=self._cordoned(), address=self._address(),
+            taken_at=taken_at,
+            services=services,
+            revisions=revisions,
+            cordoned=self._cordoned(),
+            address=self._address(),
             policies=self._cluster.gateway is not None and self._serves(TRAFFIC_POLICY),
             optional=frozenset(kind.name for kind in _OPTIONAL if self._serves(kind)),
-        )  # fmt: skip
+        )
         for kind in self.written:
             for body in self._api.each(kind, selector, page=200):
                 seen.objects.setdefault(body["metadata"]["labels"][MODEL], {})[key_of(body)] = slim(body)

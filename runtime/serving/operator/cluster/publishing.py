@@ -45,12 +45,16 @@ class Publisher:
                 if seen and seen.package:
                     model = service.spec.model
                     yield PublishedModel(
-                        model=model, revision=service.status.revision, version=service.version,
-                        inside=inside_of(model, namespace), outside=gateway or self._ingress(model),
+                        model=model,
+                        revision=service.status.revision,
+                        version=service.version,
+                        inside=inside_of(model, namespace),
+                        outside=gateway or self._ingress(model),
                         host=f"{dns_name(model)}.{namespace}" if gateway else "",
-                        secure=bool(ingress and ingress.tls_secret), signature=seen.package.signature,
+                        secure=bool(ingress and ingress.tls_secret),
+                        signature=seen.package.signature,
                         targets=tuple(group.target for group in service.status.groups),
-                    )  # fmt: skip
+                    )
 
     def _gateway(self, address: str) -> Endpoint | None:
         """The gateway's address with the ports of its listeners."""

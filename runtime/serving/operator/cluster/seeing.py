@@ -50,9 +50,10 @@ def groups_ending(bodies: Iterable[Object], now: float) -> frozenset[str]:
 def stopping_of(bodies: Iterable[Object], now: float) -> dict[str, str]:
     """The pods whose server was told to end, and which a Service may still select: by name, the group of each."""
     return {
-        body["metadata"]["name"]: body["metadata"]["labels"][PACKAGE] for body in bodies
+        body["metadata"]["name"]: body["metadata"]["labels"][PACKAGE]
+        for body in bodies
         if body["metadata"]["labels"].get(PACKAGE) and 0 <= _ending_since(body, now) < math.inf
-    }  # fmt: skip
+    }
 
 
 def _ending_since(body: Object, now: float) -> float:
@@ -66,13 +67,14 @@ def _ending_since(body: Object, now: float) -> float:
 
 def servers_seen(
     deployments: Iterable[Object], pods: Iterable[Object], cordoned: Collection[str]
-) -> dict[str, ServerSeen]:  # fmt: skip
+) -> dict[str, ServerSeen]:
     """The shared servers, without those that are ending."""
     alive = [body for body in pods if "deletionTimestamp" not in body["metadata"]]
     return {
         body["metadata"]["name"]: _server(body, alive, cordoned)
-        for body in deployments if "deletionTimestamp" not in body["metadata"]
-    }  # fmt: skip
+        for body in deployments
+        if "deletionTimestamp" not in body["metadata"]
+    }
 
 
 def with_hosts(observed: Observed) -> Observed:
@@ -94,19 +96,23 @@ def _server(body: Object, pods: Sequence[Object], cordoned: Collection[str]) -> 
         return tuple(sorted((_pod(each, cordoned) for each in own), key=lambda pod: pod.name))
 
     return ServerSeen(
-        name=meta["name"], digests=digests, made_at=datetime.fromisoformat(made).timestamp() if made else 0.0,
+        name=meta["name"],
+        digests=digests,
+        made_at=datetime.fromisoformat(made).timestamp() if made else 0.0,
         pods={group: taking(group) for group in digests},
-    )  # fmt: skip
+    )
 
 
 def _pod(body: Object, cordoned: Collection[str]) -> PodSeen:
     ready = diagnosis.is_ready(body)
     return PodSeen(
-        name=body["metadata"]["name"], ready=ready, runs=diagnosis.has_started(body),
+        name=body["metadata"]["name"],
+        ready=ready,
+        runs=diagnosis.has_started(body),
         address=diagnosis.address_of(body),
         problem=None if ready else diagnosis.of_pod(body),
         cordoned=(body.get("spec") or {}).get("nodeName") in cordoned,
-    )  # fmt: skip
+    )
 
 
 def retired_of(bodies: Iterable[Object]) -> tuple[RetiredPod, ...]:
@@ -132,9 +138,12 @@ def revision_seen(body: Object) -> RevisionSeen:
         spec = RevisionSpec.model_validate(body.get("spec") or {})
         capacity = spec.capacity.record if spec.capacity else None
         return replace(
-            seen, package=spec.parsed(), artifacts_uri=spec.artifacts_uri, capacity=capacity,
+            seen,
+            package=spec.parsed(),
+            artifacts_uri=spec.artifacts_uri,
+            capacity=capacity,
             others=tuple(_group(meta["name"], each, spec.artifacts_uri) for each in spec.other_groups or ()),
-        )  # fmt: skip
+        )
     except ValidationError as error:
         return replace(seen, problem=first(error))
 
@@ -142,9 +151,11 @@ def revision_seen(body: Object) -> RevisionSeen:
 def _group(revision: str, spec: GroupSpec, artifacts_uri: str) -> Group:
     package = Package.model_validate(spec.package)
     return Group(
-        name=group_name(revision, package.target), package=package, artifacts_uri=spec.artifacts_uri or artifacts_uri,
+        name=group_name(revision, package.target),
+        package=package,
+        artifacts_uri=spec.artifacts_uri or artifacts_uri,
         capacity=spec.capacity.record if spec.capacity else None,
-    )  # fmt: skip
+    )
 
 
 def spec_of(body: Object) -> tuple[ServiceSpec | None, str]:

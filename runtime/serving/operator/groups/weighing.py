@@ -95,5 +95,5 @@ def _weighed(body: Object, weights: Mapping[str, int]) -> Object:
     rules = [
         {**rule, "backendRefs": [{**each, "weight": weights[each["name"]]} for each in rule["backendRefs"]]}
         for rule in body["spec"]["rules"]
-    ]  # fmt: skip
+    ]
     return {**body, "spec": {**body["spec"], "rules": rules}}

@@ -60,10 +60,13 @@ def moving(observed: Observed, evidence: Evidence) -> Moving:
     asks = _asks(observed, group, goal) if after.server != goal else ()
     busy = now != goal or (not after.own and ("Deployment", group) in observed.live)
     return Moving(
-        evidence=evidence, measure=asks, patch=tuple(_leaving(observed, group, now)),
+        evidence=evidence,
+        measure=asks,
+        patch=tuple(_leaving(observed, group, now)),
         delete=() if after.own else tuple(_surplus(observed, group)),
-        events=tuple(_told(observed, group, now, after.server)), again_s=_BUSY_S if busy or asks else 60.0,
-    )  # fmt: skip
+        events=tuple(_told(observed, group, now, after.server)),
+        again_s=_BUSY_S if busy or asks else 60.0,
+    )
 
 
 def with_server(observed: Observed, status: ServiceStatus) -> ServiceStatus:

@@ -36,10 +36,13 @@ def _objects(observed: Observed, spec: ServiceSpec, revisions: tuple[str, ...], 
     rules = [alert.rule(labels, patience) for alert in alerts(watched(observed, spec, revisions))]
     yield prometheus_rule(spec.model, scaling=recorded, step_s=step_s, alerts=rules, extra=extra)
     board = dashboard(
-        model=serving_name(spec.model), label=dns_name(spec.model), namespace=observed.namespace,
-        service=observed.name, operator_namespace=observed.cluster.namespace,
+        model=serving_name(spec.model),
+        label=dns_name(spec.model),
+        namespace=observed.namespace,
+        service=observed.name,
+        operator_namespace=observed.cluster.namespace,
         several=observed.several(spec.revision),
-    )  # fmt: skip
+    )
     yield dashboard_config(spec.model, board)
 
 
@@ -65,9 +68,7 @@ def _where(revisions: tuple[str, ...], hosts: tuple[str, ...]) -> dict[str, tupl
     return {_SERVER: hosts} if hosts else {PACKAGE: revisions}
 
 
-def _recorded(
-    observed: Observed, spec: ServiceSpec, revisions: tuple[str, ...]
-) -> tuple[list[dict[str, object]], int]:  # fmt: skip
+def _recorded(observed: Observed, spec: ServiceSpec, revisions: tuple[str, ...]) -> tuple[list[dict[str, object]], int]:
     """The recording rules of the autoscaler's signal, and how often they are evaluated; none without an autoscaler."""
     capacities = (seen.capacity for name in revisions if (seen := observed.revisions.get(name)))
     capacity = next((each for each in capacities if each), None)

@@ -47,7 +47,7 @@ class AutoscalerKind(NamedTuple):
 
 def autoscaler(
     observed: Observed, spec: ServiceSpec, package: Package, name: str, revisions: Collection[str]
-) -> list[Object]:  # fmt: skip
+) -> list[Object]:
     """The autoscaler of a group, if it should have one; `revisions` are all that should exist."""
     limits = bounds(observed, spec, revisions, name)
     if limits is None:
@@ -131,9 +131,14 @@ def _scaled_object(scaled: Scaled) -> Object:
         raise ValueError(f"{scaled.name} has no capacity")
     scaling = Scaling(capacity=capacity, minimum=scaled.bounds.least, maximum=scaled.bounds.most)
     return scaled_object(
-        scaled.package, name=scaled.name, namespace=observed.namespace, service=observed.name,
-        revisions=scaled.groups, scaling=scaling, prometheus=observed.cluster.prometheus,
-    )  # fmt: skip
+        scaled.package,
+        name=scaled.name,
+        namespace=observed.namespace,
+        service=observed.name,
+        revisions=scaled.groups,
+        scaling=scaling,
+        prometheus=observed.cluster.prometheus,
+    )
 
 
 def _pod_autoscaler(scaled: Scaled) -> Object:
@@ -153,12 +158,20 @@ def _lacks_requests(observed: Observed, name: str) -> str:
 
 _KINDS = (
     AutoscalerKind(
-        name="ScaledObject", body=_scaled_object, hpa=lambda name: f"keda-hpa-{name}", lacks=_lacks_requests,
-        active=Reason.SCALING, signal="the rate of requests and the measured capacity of a pod",
+        name="ScaledObject",
+        body=_scaled_object,
+        hpa=lambda name: f"keda-hpa-{name}",
+        lacks=_lacks_requests,
+        active=Reason.SCALING,
+        signal="the rate of requests and the measured capacity of a pod",
     ),
     AutoscalerKind(
-        name="HorizontalPodAutoscaler", body=_pod_autoscaler, hpa=lambda name: name, lacks=lambda *_: "",
-        active=Reason.SCALING_ON_CPU, signal="CPU",
+        name="HorizontalPodAutoscaler",
+        body=_pod_autoscaler,
+        hpa=lambda name: name,
+        lacks=lambda *_: "",
+        active=Reason.SCALING_ON_CPU,
+        signal="CPU",
     ),
-)  # fmt: skip
+)
 KINDS = frozenset(kind.name for kind in _KINDS)

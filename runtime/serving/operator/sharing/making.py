@@ -14,17 +14,19 @@ def shared_members(groups: Iterable[str], revisions: Mapping[str, RevisionSeen])
     seen = {group: revisions[group] for group in sorted(groups) if group in revisions}
     return [
         SharedMember(group=group, package=each.package, artifacts_uri=each.artifacts_uri, memory_mb=memory_of(each))
-        for group, each in seen.items() if each.package
-    ]  # fmt: skip
+        for group, each in seen.items()
+        if each.package
+    ]
 
 
 def owners_of(members: Sequence[SharedMember], services: Iterable[Object]) -> list[Object]:
     """The members' services: Kubernetes deletes a server with the last of them."""
     models = {member.package.model for member in members}
     names = {
-        body["metadata"]["name"]: body["metadata"]["uid"] for body in services
+        body["metadata"]["name"]: body["metadata"]["uid"]
+        for body in services
         if (body.get("spec") or {}).get("model") in models
-    }  # fmt: skip
+    }
     return [
         {"apiVersion": API_VERSION, "kind": SERVICE_KIND, "name": name, "uid": uid}
         for name, uid in sorted(names.items())

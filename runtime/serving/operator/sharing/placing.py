@@ -65,9 +65,12 @@ class PlacementPlan:
 
 
 def place(
-    tenants: Sequence[Tenant], servers: Sequence[SharedServer], limits: PlacementLimits, now: float,
+    tenants: Sequence[Tenant],
+    servers: Sequence[SharedServer],
+    limits: PlacementLimits,
+    now: float,
     barred: Iterable[frozenset[str]] = (),
-) -> PlacementPlan:  # fmt: skip
+) -> PlacementPlan:
     """The plan for what there is; `barred` are sets of groups whose server did not start."""
     by_age = sorted(servers, key=lambda server: (-server.made_at, server.name))
     assigned = {tenant.group: _server_of(tenant, by_age) if _may_stay(tenant, limits) else "" for tenant in tenants}
@@ -145,9 +148,10 @@ class _Packing:
     def _renewed(self) -> list[list[Tenant]]:
         """Servers without the models that they hold for nobody, if those are at least half."""
         return [
-            home for server in self.servers
+            home
+            for server in self.servers
             if self._is_calm(server) and (home := self._on(server)) and 2 * len(home) <= len(server.members)
-        ]  # fmt: skip
+        ]
 
     # --- what is ---
 

@@ -65,9 +65,12 @@ class SharedServers:
                 declared = of_object(body)
                 live = snapshot.objects.get(name, {}).get(("Service", declared.status.revision)) or {}
                 services[name] = Inhabitant(
-                    name=name, spec=declared.spec, status=declared.status,
-                    server=self._at(snapshot, live, declared.status.revision), load=self._loads.of(name),
-                )  # fmt: skip
+                    name=name,
+                    spec=declared.spec,
+                    status=declared.status,
+                    server=self._at(snapshot, live, declared.status.revision),
+                    load=self._loads.of(name),
+                )
         self._loads.read(snapshot, services, self._cluster)
         return services
 
@@ -78,9 +81,7 @@ class SharedServers:
     def _plan(self, snapshot: Snapshot, tenants: Sequence[Tenant], now: float) -> PlacementPlan:
         sharing = self._cluster.sharing
         limits = PlacementLimits(memory_mb=sharing.memory_mb, models=sharing.models)
-        usable = {
-            name: each for name, each in snapshot.servers.items() if frozenset(each.digests) not in self._barred
-        }  # fmt: skip
+        usable = {name: each for name, each in snapshot.servers.items() if frozenset(each.digests) not in self._barred}
         plan = place(tenants, placed_servers(usable), limits, now, self._barred)
         at = {tenant.at for tenant in tenants}
         failed = frozenset(snapshot.servers.keys() - usable.keys() - at)
@@ -105,7 +106,7 @@ class SharedServers:
 
     def _make(
         self, snapshot: Snapshot, services: Mapping[str, Inhabitant], tenants: Sequence[Tenant], groups: frozenset[str]
-    ) -> None:  # fmt: skip
+    ) -> None:
         bodies = self._bodies(snapshot, services, tenants, groups)
         for body in bodies:
             self._api.apply(body)
@@ -113,9 +114,12 @@ class SharedServers:
             self._log.info("acts", part="shared server", makes=bodies[0]["metadata"]["name"], groups=sorted(groups))
 
     def _repair(
-        self, snapshot: Snapshot, services: Mapping[str, Inhabitant], tenants: Sequence[Tenant],
+        self,
+        snapshot: Snapshot,
+        services: Mapping[str, Inhabitant],
+        tenants: Sequence[Tenant],
         unused: frozenset[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Puts back what was edited or deleted of the servers that are used and whose packages are all known."""
         live = dict(snapshot.shared)
         for kind in self._kinds(snapshot)[1:] if snapshot.servers else ():
@@ -140,7 +144,7 @@ class SharedServers:
 
     def _bodies(
         self, snapshot: Snapshot, services: Mapping[str, Inhabitant], tenants: Sequence[Tenant], groups: frozenset[str]
-    ) -> list[Object]:  # fmt: skip
+    ) -> list[Object]:
         """The objects of a server; none if a package of it is no longer known."""
         members = shared_members(groups, snapshot.revisions)
         if len(members) < len(groups):
@@ -149,10 +153,12 @@ class SharedServers:
         homes = [services[tenant.service] for tenant in tenants if tenant.group in groups]
         live = snapshot.shared.get(("Deployment", name)) or {}
         return server_objects(
-            self._cluster, members, replicas=replicas_of(homes, snapshot.servers.get(name)),
+            self._cluster,
+            members,
+            replicas=replicas_of(homes, snapshot.servers.get(name)),
             owners=live.get("metadata", {}).get("ownerReferences") or owners_of(members, snapshot.services.values()),
             monitored="PodMonitor" in snapshot.optional,
-        )  # fmt: skip
+        )
 
     def _kinds(self, snapshot: Snapshot) -> list[Kind]:
         return [DEPLOYMENT, POD_DISRUPTION_BUDGET, *([POD_MONITOR] if "PodMonitor" in snapshot.optional else [])]

@@ -28,7 +28,7 @@ class Inhabitant:
 
 def tenants_of(
     services: Mapping[str, Inhabitant], revisions: Mapping[str, RevisionSeen], cluster: Cluster, now: float
-) -> list[Tenant]:  # fmt: skip
+) -> list[Tenant]:
     """The revisions that serve, or should, and may share or do."""
     tenants = []
     for _, each in sorted(services.items()):

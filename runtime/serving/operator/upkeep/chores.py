@@ -40,10 +40,12 @@ def chores(observed: Observed, weights: Weights, evidence: Evidence, again_s: fl
     evidence = replace(evidence, beaten_at=observed.now) if pods else evidence
     evidence = fronts.asked(evidence, observed.now) if routes else evidence
     done = Chores(
-        evidence=evidence, again_s=min(_again_s(observed, evidence, again_s), bursts.again_s(observed, weights)),
+        evidence=evidence,
+        again_s=min(_again_s(observed, evidence, again_s), bursts.again_s(observed, weights)),
         measure=(*routes, *pods, *latency.due(observed, weights), *bursts.due(observed, weights)),
-        patch=gone, delete=tuple(retirement.to_delete(observed)),
-    )  # fmt: skip
+        patch=gone,
+        delete=tuple(retirement.to_delete(observed)),
+    )
     return _replacing(observed, weights, done)
 
 

@@ -40,9 +40,7 @@ def to_replace(observed: Observed, weights: Weights) -> tuple[PodSeen, Beat] | N
     pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** len(restarts))
     if restarts and observed.now - restarts[-1] < pause:
         return None
-    candidates = [
-        (pod, beat) for pod, beat, alone in _failing(observed, weights) if beat.wrong or not alone
-    ]  # fmt: skip
+    candidates = [(pod, beat) for pod, beat, alone in _failing(observed, weights) if beat.wrong or not alone]
     return min(candidates, key=lambda candidate: (not candidate[1].wrong, candidate[0].name), default=None)
 
 

@@ -14,13 +14,14 @@ def to_prune(observed: Observed, spec: ServiceSpec, status: ServiceStatus) -> li
     """
     history = sorted(
         (seen.created_at, name) for name, seen in observed.revisions.items() if seen.history_of == observed.name
-    )  # fmt: skip
+    )
     old = history[: max(0, len(history) - spec.revision_history_limit)]
     needed = _needed(spec, observed.status) | _needed(spec, status)
     return [
-        (REVISION_KIND, name) for created_at, name in old
+        (REVISION_KIND, name)
+        for created_at, name in old
         if name not in needed and observed.now - created_at > _NEW_S and not observed.runs(name)
-    ]  # fmt: skip
+    ]
 
 
 def _needed(spec: ServiceSpec, status: ServiceStatus) -> set[str]:

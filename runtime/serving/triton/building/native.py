@@ -42,14 +42,16 @@ class Backend:
 
 BACKENDS = (
     Backend(
-        source=Path(__file__).parent.parent / "backends" / "onnxruntime", engine="ONNX Runtime",
+        source=Path(__file__).parent.parent / "backends" / "onnxruntime",
+        engine="ONNX Runtime",
         library="onnxruntime/capi/libonnxruntime.so.*",
     ),
     Backend(
-        source=Path(__file__).parent.parent / "backends" / "openvino", engine="OpenVINO",
+        source=Path(__file__).parent.parent / "backends" / "openvino",
+        engine="OpenVINO",
         library="openvino/libs/libopenvino_c.so.*",
     ),
-)  # fmt: skip
+)
 
 
 def sources() -> list[Path]:
@@ -111,11 +113,21 @@ def _compiler() -> Iterator[list[str | Path]]:
     with tempfile.TemporaryDirectory(prefix="shiplift-compiler-") as folder:
         packages = Path(folder) / "packages"
         run(
-            [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target",
-             packages, COMPILER],
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-deps",
+                "--target",
+                packages,
+                COMPILER,
+            ],
             failed="the server's backends can't be built: pip",
             do="Install a C compiler (Debian and Ubuntu: package gcc), or let pip reach PyPI or your mirror of it.",
-        )  # fmt: skip
+        )
         yield [packages / "ziglang" / "zig", "cc", "-target", "x86_64-linux-gnu.2.31"]
 
 

@@ -50,10 +50,30 @@ def shiplift(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 
 def test_the_commands_are_these() -> None:
     assert set(COMMANDS) == {
-        "up", "down", "status", "release", "rerun", "push", "cancel", "rollback", "report", "gate", "logs", "infer",
-        "init", "openai", "schema", "targets", "doctor", "demo", "install", "render", "uninstall", "values",
+        "up",
+        "down",
+        "status",
+        "release",
+        "rerun",
+        "push",
+        "cancel",
+        "rollback",
+        "report",
+        "gate",
+        "logs",
+        "infer",
+        "init",
+        "openai",
+        "schema",
+        "targets",
+        "doctor",
+        "demo",
+        "install",
+        "render",
+        "uninstall",
+        "values",
         "pipeline",
-    }  # fmt: skip
+    }
 
 
 def test_every_command_has_help_with_an_example() -> None:
@@ -66,9 +86,11 @@ def test_every_command_has_help_with_an_example() -> None:
 
 def test_every_option_is_explained() -> None:
     bare = [
-        (name, option.name) for name, command in COMMANDS.items() for option in command.params
+        (name, option.name)
+        for name, command in COMMANDS.items()
+        for option in command.params
         if option.param_type_name == "option" and not option.help and "port" not in option.name
-    ]  # fmt: skip
+    ]
     assert bare == []
 
 

@@ -20,21 +20,35 @@ from tests.unit.examples import check
 
 def report(name: str) -> ReleaseReport:
     return ReleaseReport(
-        model="digits", version=1, verdict=Outcome.PASS, alias="champion",
-        endpoint=Endpoint(http="http://127.0.0.1:1/v2/models/digits", grpc="127.0.0.1:2"), stages=(),
-        checks=(check(), check(Outcome.INCONCLUSIVE, "[bold]odd[/]", measured=None)), release=name,
-        reason="[red]every[/] check passed", exit_code=0, seconds=0, since_request_seconds=0, overhead_seconds=0,
+        model="digits",
+        version=1,
+        verdict=Outcome.PASS,
+        alias="champion",
+        endpoint=Endpoint(http="http://127.0.0.1:1/v2/models/digits", grpc="127.0.0.1:2"),
+        stages=(),
+        checks=(check(), check(Outcome.INCONCLUSIVE, "[bold]odd[/]", measured=None)),
+        release=name,
+        reason="[red]every[/] check passed",
+        exit_code=0,
+        seconds=0,
+        since_request_seconds=0,
+        overhead_seconds=0,
         report="/tmp/report.html",
-    )  # fmt: skip
+    )
 
 
 def with_dispatcher(home: Path) -> None:
     """A stack whose dispatcher is this process."""
     numbers = ("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port", "cache_mb")
     running = stack.Stack(
-        **dict.fromkeys(numbers, 1), registry_uri="", server_environment="", rate_limiter=False, sweep_s=60, since=0,
+        **dict.fromkeys(numbers, 1),
+        registry_uri="",
+        server_environment="",
+        rate_limiter=False,
+        sweep_s=60,
+        since=0,
         processes={"dispatcher": identify(os.getpid())},
-    )  # fmt: skip
+    )
     (home / "stack.json").write_text(running.model_dump_json())
 
 
@@ -94,8 +108,14 @@ def test_a_release_without_a_result_is_an_error(engine: LocalEngine, releases: R
 def test_a_report_is_shown_with_verdict_gates_and_endpoint(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     console.show_report(report(name))
     out, err = capfd.readouterr()
-    for words in ("PASS  digits version 1", "[red]every[/] check passed", "p99", "http://127.0.0.1:1/v2/models/digits",
-                  "127.0.0.1:2", "/tmp/report.html"):  # fmt: skip
+    for words in (
+        "PASS  digits version 1",
+        "[red]every[/] check passed",
+        "p99",
+        "http://127.0.0.1:1/v2/models/digits",
+        "127.0.0.1:2",
+        "/tmp/report.html",
+    ):
         assert words in out
     assert err == ""
 

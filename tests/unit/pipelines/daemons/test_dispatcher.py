@@ -37,9 +37,20 @@ def accept(releases: Releases, version: int) -> str:
 
 def end(releases: Releases, name: str) -> None:
     ended = ReleaseReport(
-        model="digits", version=1, verdict=Outcome.PASS, alias="", endpoint=None, stages=(), checks=(), release=name,
-        reason="", exit_code=0, seconds=0, since_request_seconds=0, overhead_seconds=0,
-    )  # fmt: skip
+        model="digits",
+        version=1,
+        verdict=Outcome.PASS,
+        alias="",
+        endpoint=None,
+        stages=(),
+        checks=(),
+        release=name,
+        reason="",
+        exit_code=0,
+        seconds=0,
+        since_request_seconds=0,
+        overhead_seconds=0,
+    )
     releases.end(name, ended)
 
 
@@ -157,9 +168,20 @@ def test_an_interrupted_stage_leaves_neither_processes_nor_folders(
     def conclude(site: Site, request: Request, ending: Ending) -> ReleaseReport:
         assert ending.failure is not None
         return ReleaseReport(
-            model="digits", version=1, verdict=Outcome.INCONCLUSIVE, alias="", endpoint=None, stages=(), checks=(),
-            release=ending.release, reason="", exit_code=130, seconds=0, since_request_seconds=0, overhead_seconds=0,
-        )  # fmt: skip
+            model="digits",
+            version=1,
+            verdict=Outcome.INCONCLUSIVE,
+            alias="",
+            endpoint=None,
+            stages=(),
+            checks=(),
+            release=ending.release,
+            reason="",
+            exit_code=130,
+            seconds=0,
+            since_request_seconds=0,
+            overhead_seconds=0,
+        )
 
     never = Placement(keep="never")
     stages, last = (Stage(measure, never),), Stage(conclude, never)

@@ -158,14 +158,24 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 def ended_report(name: str = NAME, *, verdict: Outcome = Outcome.PASS, alias: str = "champion") -> ReleaseReport:
     return ReleaseReport(
-        model="digits", version=3, verdict=verdict, alias=alias, endpoint=None, checks=(), release=name,
-        reason="every check passed", exit_code=0, seconds=9, since_request_seconds=10, overhead_seconds=1,
+        model="digits",
+        version=3,
+        verdict=verdict,
+        alias=alias,
+        endpoint=None,
+        checks=(),
+        release=name,
+        reason="every check passed",
+        exit_code=0,
+        seconds=9,
+        since_request_seconds=10,
+        overhead_seconds=1,
         stages=(
             StageRun(name="admit", seconds=2.0),
             StageRun(name="export", seconds=0.1, cached=True),
             StageRun(name="gate", outcome="skipped"),
         ),
-    )  # fmt: skip
+    )
 
 
 def reported(report: ReleaseReport | None, pod_at: str = "") -> dict[str, Any]:
@@ -216,8 +226,10 @@ def test_the_webhook_is_made_and_renewed_when_its_secret_changes(lab: Lab) -> No
     lab.secret.write_text("the next secret")
     lab.turn()
     assert lab.registry.webhooks == [
-        (url, "the secret", True), (url, "the secret", False), (url, "the next secret", True)
-    ]  # fmt: skip
+        (url, "the secret", True),
+        (url, "the secret", False),
+        (url, "the next secret", True),
+    ]
     lab.secret.unlink()
     lab.turn()
     assert len(lab.registry.webhooks) == 3
@@ -292,8 +304,9 @@ def test_what_a_target_asks_of_a_node_is_said_with_the_scheduler_s_words() -> No
     condition = {"type": "PodScheduled", "reason": "Unschedulable", "message": "0/1 nodes are available."}
     pod: Any = {
         "metadata": {"labels": {OF_WORKFLOW: NAME, "shiplift.dev/stages": "tune"}},
-        "spec": {"nodeSelector": {"gpu": "yes", "disk": "fast"}}, "status": {"conditions": [condition]},
-    }  # fmt: skip
+        "spec": {"nodeSelector": {"gpu": "yes", "disk": "fast"}},
+        "status": {"conditions": [condition]},
+    }
     assert str(of_pod(pod)) == "Unschedulable: tune asks for a node with disk=fast, gpu=yes: 0/1 nodes are available."
 
 

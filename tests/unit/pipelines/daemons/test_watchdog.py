@@ -130,8 +130,9 @@ def test_a_release_is_concluded_as_it_had_to_end_with_the_stages_that_its_events
     failure = worker.notes.failure()
     assert failure is not None
     assert [(run.name, run.target, run.outcome) for run in releases.stage_runs(name, failure)] == [
-        ("admit", "", "ok"), ("quantize", "cpu", "failed"),
-    ]  # fmt: skip
+        ("admit", "", "ok"),
+        ("quantize", "cpu", "failed"),
+    ]
     assert releases.begin(name) == 1  # concluding has attempts of its own
     assert worker.notes.position() is None
     worker.notes.clear()

@@ -19,8 +19,10 @@ def test_a_request_is_read_from_npz_or_json(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text("[0, 1, 2]")
     requests: list[dict[str, Any]] = [inference.request_arrays(tmp_path / n) for n in ("a.npz", "a.json", "b.json")]
     assert [{name: array.tolist() for name, array in arrays.items()} for arrays in requests] == [
-        {"x": [0, 1, 2]}, {"x": [0, 1, 2]}, {"": [0, 1, 2]},
-    ]  # fmt: skip
+        {"x": [0, 1, 2]},
+        {"x": [0, 1, 2]},
+        {"": [0, 1, 2]},
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "{", "\x00", '{"x": [[1], [2, 3]]}', "[" * 100_000])

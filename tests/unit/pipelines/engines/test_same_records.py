@@ -208,8 +208,11 @@ class Engines:
         outputs = {name: file.read_text() for name in names_out if (file := out / f"{name}.json").is_file()}
         self._nodes.append(
             {
-                "id": str(len(self._nodes)), "type": "Pod", "templateName": group.name.replace("_", "-"),
-                "phase": FAILED if code else SUCCEEDED, "message": f"Error (exit code {code})" if code else "",
+                "id": str(len(self._nodes)),
+                "type": "Pod",
+                "templateName": group.name.replace("_", "-"),
+                "phase": FAILED if code else SUCCEEDED,
+                "message": f"Error (exit code {code})" if code else "",
                 "startedAt": f"2026-01-01T00:00:{len(self._nodes):02}Z",
                 "inputs": {"parameters": [{"name": name, "value": parameters[name]} for name in names]},
                 "outputs": {
@@ -217,7 +220,7 @@ class Engines:
                     "parameters": [{"name": name, "value": outputs.get(name, "")} for name in names_out],
                 },
             }
-        )  # fmt: skip
+        )
         return code, outputs
 
     def _workflow(self) -> dict[str, Any]:

@@ -79,8 +79,10 @@ def test_every_pod_meets_the_restricted_standard(text: str) -> None:
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in pod["containers"]:
             assert container["securityContext"] == {
-                "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
-            }  # fmt: skip
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
             assert container["resources"]["limits"]["memory"]
     for namespace in (body for body in documents_of(parsed) if body["kind"] == "Namespace"):
         assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
@@ -214,8 +216,10 @@ def test_each_part_gets_the_account_that_it_needs_and_no_other() -> None:
     (server,) = pods_["mlflow"]["containers"]
     assert "--app-name=basic-auth" in server["args"]
     assert not {mount["name"] for mount in server["volumeMounts"]} & {
-        "shiplift-registry-admin", "shiplift-registry-release", "shiplift-registry-reader"
-    }  # fmt: skip
+        "shiplift-registry-admin",
+        "shiplift-registry-release",
+        "shiplift-registry-reader",
+    }
 
 
 def test_an_account_is_a_user_name_and_a_password_of_its_own() -> None:
@@ -225,8 +229,11 @@ def test_an_account_is_a_user_name_and_a_password_of_its_own() -> None:
         if name.startswith("shiplift-registry-")
     }
     assert {account[accounts.USERNAME] for account in made.values()} == {
-        accounts.ADMIN, accounts.RELEASE, accounts.READER, accounts.PUSH
-    }  # fmt: skip
+        accounts.ADMIN,
+        accounts.RELEASE,
+        accounts.READER,
+        accounts.PUSH,
+    }
     passwords = {account[accounts.PASSWORD] for account in made.values()}
     assert len(passwords) == 4
     assert all(len(password) >= 32 for password in passwords)
@@ -235,17 +242,21 @@ def test_an_account_is_a_user_name_and_a_password_of_its_own() -> None:
 
 def _git_rules(parsed: Values) -> list[dict[str, Any]]:
     return [
-        rule for body in documents_of(parsed) if body["kind"] == "Role" for rule in body["rules"]
+        rule
+        for body in documents_of(parsed)
+        if body["kind"] == "Role"
+        for rule in body["rules"]
         if body["metadata"]["name"] == "shiplift-reconciler" and "configmaps" in rule["resources"]
-    ]  # fmt: skip
+    ]
 
 
 def _egress_ports(parsed: Values, name: str) -> set[int]:
     """The ports that a policy opens to every address."""
     (policy,) = (
-        body["spec"] for body in documents_of(parsed)
+        body["spec"]
+        for body in documents_of(parsed)
         if (body["kind"], body["metadata"]["name"]) == ("NetworkPolicy", name)
-    )  # fmt: skip
+    )
     return {port["port"] for rule in policy["egress"] if "to" not in rule for port in rule["ports"]} - {53}
 
 
@@ -264,8 +275,9 @@ def test_the_reconciler_reads_repositories_as_the_pods_of_pushes_do_and_writes_o
     secrets_ = {volume["name"]: volume["secret"] for volume in pod["volumes"] if volume["name"].startswith("git-")}
     mounts = {mount["name"]: mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] in secrets_}
     assert {secrets_[name]["secretName"]: mount["mountPath"] for name, mount in mounts.items()} == {
-        "token": "/etc/shiplift/git/token", "key": "/etc/shiplift/git/key"
-    }  # fmt: skip
+        "token": "/etc/shiplift/git/token",
+        "key": "/etc/shiplift/git/key",
+    }
     assert all(mount["readOnly"] for mount in mounts.values())
     assert all(secret["optional"] for secret in secrets_.values())  # a missing one keeps nothing else from running
     assert _egress_ports(parsed, "reconciler") == _egress_ports(parsed, "steps") == {443, 2222, 9418}
@@ -307,9 +319,10 @@ def _matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
 def reaches_mlflow(parsed: Values, namespace: str, labels: dict[str, str]) -> bool:
     """Whether the policies let a pod connect to MLflow's port: the ingress of MLflow as data."""
     (policy,) = (
-        body["spec"] for body in documents_of(parsed)
+        body["spec"]
+        for body in documents_of(parsed)
         if (body["kind"], body["metadata"]["name"]) == ("NetworkPolicy", "mlflow")
-    )  # fmt: skip
+    )
     (rule,) = policy["ingress"]
     here = {"kubernetes.io/metadata.name": namespace}
     return any(
@@ -349,10 +362,11 @@ _WHO_REACHES_MLFLOW: list[tuple[str, dict[str, str], bool]] = [
 def test_only_those_that_are_named_reach_mlflow() -> None:
     named, plain = values.parse(CLIENTS), Values()
     wrong = [
-        (where, labels) for where, labels, there in _WHO_REACHES_MLFLOW
+        (where, labels)
+        for where, labels, there in _WHO_REACHES_MLFLOW
         if reaches_mlflow(named, where, labels) is not there
         or (where == "notebooks" and reaches_mlflow(plain, where, labels))
-    ]  # fmt: skip
+    ]
     assert not wrong
 
 
@@ -362,12 +376,15 @@ def test_accounts_whose_token_a_template_asks_for_give_one() -> None:
     templates = [body["spec"]["templates"] for body in bodies if body["kind"] == "WorkflowTemplate"]
     asking = {
         template["serviceAccountName"]
-        for each in templates for template in each if template.get("automountServiceAccountToken")
-    }  # fmt: skip
+        for each in templates
+        for template in each
+        if template.get("automountServiceAccountToken")
+    }
     giving = {
         body["metadata"]["name"]
-        for body in bodies if body["kind"] == "ServiceAccount" and body["automountServiceAccountToken"]
-    }  # fmt: skip
+        for body in bodies
+        if body["kind"] == "ServiceAccount" and body["automountServiceAccountToken"]
+    }
     assert {"shiplift-release", "shiplift-tune"} <= asking
     assert giving == asking | {"shiplift-receiver"}
 
@@ -396,8 +413,12 @@ def test_the_activator_has_no_rights_and_comes_only_if_asked_for() -> None:
     assert "env" not in container
     assert "envFrom" not in container
     assert container["args"][2:] == ["--requests", "7", "--bytes", "2097152", "--seconds", "30.0"]
-    names = {subject["name"] for body in documents_of(values.parse(EVERYTHING)) if "subjects" in body
-             for subject in body["subjects"]}  # fmt: skip
+    names = {
+        subject["name"]
+        for body in documents_of(values.parse(EVERYTHING))
+        if "subjects" in body
+        for subject in body["subjects"]
+    }
     assert account["metadata"]["name"] not in names
 
 

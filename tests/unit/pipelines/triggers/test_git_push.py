@@ -38,9 +38,13 @@ class Author:
     def git(self, *words: str) -> str:
         identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
         return subprocess.run(
-            ["git", *identity, *words], cwd=self.folder, check=True, capture_output=True, text=True,
+            ["git", *identity, *words],
+            cwd=self.folder,
+            check=True,
+            capture_output=True,
+            text=True,
             env={"PATH": os.environ["PATH"], "HOME": str(self.folder), "GIT_CONFIG_NOSYSTEM": "1"},
-        ).stdout.strip()  # fmt: skip
+        ).stdout.strip()
 
     def commit(self, **files: str | None) -> str:
         """Writes files (`digits` is releases/digits.yaml; None deletes it) and gives the commit."""

@@ -98,9 +98,14 @@ class World:
     def restarted(self) -> GitSweep:
         settings = Reconciling(git_every_s=EVERY_S, git_grace_s=GRACE_S)
         return GitSweep(
-            self.repositories, settings, self.commits, self.start, head=self.head, clock=lambda: self.now,
+            self.repositories,
+            settings,
+            self.commits,
+            self.start,
+            head=self.head,
+            clock=lambda: self.now,
             swept=lambda push, _: self.swept.append(push),
-        )  # fmt: skip
+        )
 
     def head(self, repository: Repository) -> str | None:
         self.asked.append(repository.name)
@@ -115,12 +120,13 @@ class World:
         if created:
             values = vars(push).items()
             self.workflows[name] = {
-                "metadata": {"name": name, "uid": name}, "status": {"phase": "Running"},
+                "metadata": {"name": name, "uid": name},
+                "status": {"phase": "Running"},
                 "spec": {
                     "workflowTemplateRef": {"name": "git-push"},
                     "arguments": {"parameters": [{"name": key, "value": value} for key, value in values]},
                 },
-            }  # fmt: skip
+            }
         return Accepted(name=name, created=created, queued=created)
 
     def end(self, phase: str = "Succeeded") -> None:

@@ -87,9 +87,12 @@ def test_a_spec_releases_its_model_when_it_changes_also_back_to_what_it_was(auth
 
 def test_what_is_refused_keeps_nothing_else_from_being_released(author: Author, stack: Stack) -> None:
     author.commit(
-        **service("adder"), **service("broken", **{"config.pbtxt": "max_batch_size: 0"}),
-        **service("bare", **{"requirements.txt": ""}), digits=SPEC.format("digits", 5), wrong="model: [",
-    )  # fmt: skip
+        **service("adder"),
+        **service("broken", **{"config.pbtxt": "max_batch_size: 0"}),
+        **service("bare", **{"requirements.txt": ""}),
+        digits=SPEC.format("digits", 5),
+        wrong="model: [",
+    )
     author.git("rm", "--quiet", "services/bare/requirements.txt")
     author.git("commit", "--quiet", "-m", "change")
     pushed, error = stack.push(author)

@@ -321,9 +321,16 @@ def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
 
     async def ask() -> int:
         scope = {
-            "type": "http", "method": "POST", "path": "/webhooks/mlflow", "headers": [], "query_string": b"",
-            "client": ("10.0.0.1", 1), "http_version": "1.1", "scheme": "http", "server": ("receiver", 80),
-        }  # fmt: skip
+            "type": "http",
+            "method": "POST",
+            "path": "/webhooks/mlflow",
+            "headers": [],
+            "query_string": b"",
+            "client": ("10.0.0.1", 1),
+            "http_version": "1.1",
+            "scheme": "http",
+            "server": ("receiver", 80),
+        }
         pieces = slow()
         sent: list[Any] = []
 

@@ -78,17 +78,26 @@ def desk() -> Desk:
 
 def github(name: str = "acme/models", **changes: Any) -> bytes:
     body = {
-        "ref": "refs/heads/main", "before": A, "after": B, "forced": False, "deleted": False,
-        "repository": {"full_name": name, "clone_url": "https://evil.example.org/x"}, "commits": [{"id": B}],
-    }  # fmt: skip
+        "ref": "refs/heads/main",
+        "before": A,
+        "after": B,
+        "forced": False,
+        "deleted": False,
+        "repository": {"full_name": name, "clone_url": "https://evil.example.org/x"},
+        "commits": [{"id": B}],
+    }
     return json.dumps(body | changes).encode()
 
 
 def gitlab(name: str = "acme/team/specs", **changes: Any) -> bytes:
     body = {
-        "object_kind": "push", "ref": "refs/heads/release", "before": A, "after": B, "checkout_sha": B,
+        "object_kind": "push",
+        "ref": "refs/heads/release",
+        "before": A,
+        "after": B,
+        "checkout_sha": B,
         "project": {"path_with_namespace": name, "git_http_url": "https://evil.example.org/x"},
-    }  # fmt: skip
+    }
     return json.dumps(body | changes).encode()
 
 
@@ -106,9 +115,11 @@ def with_signature(body: bytes, secret: str = SIGNING, age_s: float = 0) -> dict
     key = base64.b64decode(secret.removeprefix("whsec_"))
     mac = base64.b64encode(hmac.new(key, f"msg-1.{at}.".encode() + body, hashlib.sha256).digest()).decode()
     return {
-        "webhook-id": "msg-1", "webhook-timestamp": at, "webhook-signature": f"v1,{mac}",
+        "webhook-id": "msg-1",
+        "webhook-timestamp": at,
+        "webhook-signature": f"v1,{mac}",
         "X-Gitlab-Event": "Push Hook",
-    }  # fmt: skip
+    }
 
 
 # --- GitHub ---
@@ -278,11 +289,19 @@ def test_one_machine_takes_no_pushes() -> None:
 
 HEADERS = st.dictionaries(
     st.sampled_from(
-        ["x-hub-signature-256", "x-gitlab-token", "webhook-id", "webhook-timestamp", "webhook-signature",
-         "x-mlflow-delivery-id", "x-mlflow-timestamp", "x-mlflow-signature"]
+        [
+            "x-hub-signature-256",
+            "x-gitlab-token",
+            "webhook-id",
+            "webhook-timestamp",
+            "webhook-signature",
+            "x-mlflow-delivery-id",
+            "x-mlflow-timestamp",
+            "x-mlflow-signature",
+        ]
     ),
     st.text(max_size=80),
-)  # fmt: skip
+)
 
 
 @given(HEADERS, st.binary(max_size=200), st.lists(st.sampled_from([SECRET, SIGNING, "whsec_x"]), max_size=3))
@@ -300,9 +319,11 @@ JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(["github", "gitlab"]), st.dictionaries(
-    st.sampled_from(["ref", "before", "after", "repository", "project", "object_kind"]), JSON), st.binary(max_size=50),
-)  # fmt: skip
+@given(
+    st.sampled_from(["github", "gitlab"]),
+    st.dictionaries(st.sampled_from(["ref", "before", "after", "repository", "project", "object_kind"]), JSON),
+    st.binary(max_size=50),
+)
 def test_any_payload_is_a_push_or_gets_an_answer(host: Any, changes: dict[str, Any], noise: bytes) -> None:
     whole = json.loads(github() if host == "github" else gitlab())
     for body in (json.dumps(whole | changes).encode(), noise):

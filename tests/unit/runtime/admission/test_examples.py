@@ -74,8 +74,10 @@ def test_a_signature_with_known_sizes_determines_an_example(tmp_path: Path) -> N
     specs = (tensor("x", -1, 3), tensor("ids", -1, 2, datatype="INT64"), tensor("image", 1, 2, datatype="UINT8"))
     example, note = missing_example(tmp_path, logged(*specs, flavor="onnx"))
     assert [(array.shape, str(array.dtype)) for array in example.values()] == [
-        ((4, 3), "float32"), ((4, 2), "int64"), ((1, 2), "uint8"),
-    ]  # fmt: skip
+        ((4, 3), "float32"),
+        ((4, 2), "int64"),
+        ((1, 2), "uint8"),
+    ]
     assert set(np.unique(example["ids"])) <= {0, 1}
     assert "made from its signature" in note
 

@@ -33,8 +33,10 @@ def test_the_code_of_a_python_model_is_told_as_warnings(tmp_path: Path) -> None:
     assert {finding.file for finding in scan.findings} == {"code/helper.py", "python_model.pkl"}
     assert {finding.severity for finding in scan.findings} == {"warning"}
     assert {finding.file for finding in objections(scanned(tmp_path, python=False))} == {
-        "MLmodel", "code/helper.py", "python_model.pkl",
-    }  # fmt: skip
+        "MLmodel",
+        "code/helper.py",
+        "python_model.pkl",
+    }
 
 
 @pytest.mark.parametrize("flavor", [{"loader_module": "evil"}, {"data": "../../etc/passwd"}])

@@ -144,9 +144,23 @@ def unheard_of(folder: Path, name: str, body: bytes = b"x = 1\n") -> dict[str, l
 
 @pytest.mark.parametrize(
     "name",
-    ["code/net.py", "evil.py", "a/b/evil.PYC", "lib.so", "lib.so.1", "x.dll", "x.dylib", "note.ipynb", "run.sh",
-     "code/data.json", "x.whl", "a.tar.gz", "b.zip", "evil.pyd"],
-)  # fmt: skip
+    [
+        "code/net.py",
+        "evil.py",
+        "a/b/evil.PYC",
+        "lib.so",
+        "lib.so.1",
+        "x.dll",
+        "x.dylib",
+        "note.ipynb",
+        "run.sh",
+        "code/data.json",
+        "x.whl",
+        "a.tar.gz",
+        "b.zip",
+        "evil.pyd",
+    ],
+)
 def test_a_file_that_is_code_by_its_name_is_refused(tmp_path: Path, name: str) -> None:
     assert name in unheard_of(tmp_path, name)
 
@@ -198,15 +212,21 @@ EVIL = b"\x80\x02cos\nsystem\nU\x02id\x85R."
         ("model.npz", zipped(a_dot_npy=EVIL), "not those of a .npy file"),
         ("model.npz", zipped(a_dot_pkl=EVIL), "os.system"),
         ("model.pt2", zipped(model__models__model_dot_json="{}", model__x_dot_pt=zipped(m__data_dot_pkl=EVIL)), "os.s"),
-        ("model.skops", zipped(schema_dot_json='{"__class__": "system", "__module__": "os", "__loader__": "TypeNode"}'),
-         "os.system"),
-        ("model.skops", zipped(schema_dot_json='{"__class__": "dict", "__module__": "builtins", '
-         '"__loader__": "MethodNode"}'), "MethodNode"),
+        (
+            "model.skops",
+            zipped(schema_dot_json='{"__class__": "system", "__module__": "os", "__loader__": "TypeNode"}'),
+            "os.system",
+        ),
+        (
+            "model.skops",
+            zipped(schema_dot_json='{"__class__": "dict", "__module__": "builtins", "__loader__": "MethodNode"}'),
+            "MethodNode",
+        ),
         ("model.skops", zipped(schema_dot_json="{}", evil_dot_pkl=EVIL), "it holds evil.pkl"),
         ("model.keras", zipped(config_dot_json='{"module": "os", "class_name": "system"}'), "os.system"),
         ("model.keras", zipped(config_dot_json='{"module": "keras.layers", "class_name": "Lambda"}'), "Lambda"),
     ],
-)  # fmt: skip
+)
 def test_an_archive_is_judged_member_by_member(tmp_path: Path, name: str, body: bytes, what: str) -> None:
     refused = unheard_of(tmp_path, name, body)
     assert any(what in text for texts in refused.values() for text in texts), refused
@@ -309,12 +329,18 @@ def with_operator(path: Path, operator: str, domain: str, *, inside: str = "") -
 @pytest.mark.parametrize(
     ("operator", "domain", "refused"),
     [
-        ("Tanh", "", False), ("FusedMatMul", "com.microsoft", False), ("Scaler", "ai.onnx.ml", False),
-        ("EPContext", "com.microsoft", True), ("Snpe", "com.microsoft", True), ("Evil", "my.domain", True),
-        ("Unheard", "", True), ("ImageDecoder", "", True), ("Tanh", "ai.onnx.ml", True),
+        ("Tanh", "", False),
+        ("FusedMatMul", "com.microsoft", False),
+        ("Scaler", "ai.onnx.ml", False),
+        ("EPContext", "com.microsoft", True),
+        ("Snpe", "com.microsoft", True),
+        ("Evil", "my.domain", True),
+        ("Unheard", "", True),
+        ("ImageDecoder", "", True),
+        ("Tanh", "ai.onnx.ml", True),
         ("SentencepieceTokenizer", "ai.onnx.contrib", True),
     ],
-)  # fmt: skip
+)
 def test_an_onnx_model_uses_only_listed_operators(
     tmp_path: Path, inside: str, operator: str, domain: str, refused: bool
 ) -> None:
@@ -397,9 +423,10 @@ def test_a_tensor_that_is_pickled_is_judged_as_a_pickle_whatever_else_is_said_of
     )
     for config in configs:
         body = zipped(
-            model__models__model_dot_json="{}", model__data__weights__weight_0=EVIL,
+            model__models__model_dot_json="{}",
+            model__data__weights__weight_0=EVIL,
             model__data__weights__model_weights_config_dot_json=json.dumps({"config": config}),
-        )  # fmt: skip
+        )
         refused = unheard_of(tmp_path, "model.pt2", body)
         assert any("os.system" in text or "posix.system" in text for texts in refused.values() for text in texts), (
             refused

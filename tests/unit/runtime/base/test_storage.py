@@ -116,11 +116,24 @@ def test_a_disk_that_is_really_full_is_told_as_such_and_loses_nothing(tmp_path: 
         (tmp_path / folder).mkdir()
     done = subprocess.run(
         [
-            "unshare", "-Urm", "sh", "-ec", 'mount -t tmpfs -o size=128k tmpfs "$1"; shift; exec "$@"', "-",
-            tmp_path / "disk", sys.executable, "-X", "int_max_str_digits=0", tmp_path / "script.py", tmp_path / "disk",
+            "unshare",
+            "-Urm",
+            "sh",
+            "-ec",
+            'mount -t tmpfs -o size=128k tmpfs "$1"; shift; exec "$@"',
+            "-",
+            tmp_path / "disk",
+            sys.executable,
+            "-X",
+            "int_max_str_digits=0",
+            tmp_path / "script.py",
+            tmp_path / "disk",
             tmp_path / "other",
         ],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.stderr == ""
     assert done.stdout.splitlines() == ["full"] * 8 + ["old first"]

@@ -87,9 +87,13 @@ OUTPUTS: dict[str, Callable[[str], object]] = {
 @each
 @pytest.mark.parametrize("output", OUTPUTS.values(), ids=OUTPUTS)
 def test_every_output_shows_it(
-    output: Callable[[str], object], text: str, shown: str, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:  # fmt: skip
+    output: Callable[[str], object],
+    text: str,
+    shown: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     monkeypatch.setattr(messages, "_MESSAGE", tmp_path / "message")
     for name in ("stderr", "stdout"):
         file = io.TextIOWrapper(io.BytesIO(), "utf-8")

@@ -28,9 +28,12 @@ def replaced(text: str, old: str, new: str) -> str:
 
 @pytest.mark.parametrize(
     ("text", "way", "order"),
-    [(STATIC, "ensemble", ("embed", "rank")), (CASCADE, "bls", ("guess", "think")),
-     (OCR, "bls", ("find", "crop", "read", "vote"))],
-)  # fmt: skip
+    [
+        (STATIC, "ensemble", ("embed", "rank")),
+        (CASCADE, "bls", ("guess", "think")),
+        (OCR, "bls", ("find", "crop", "read", "vote")),
+    ],
+)
 def test_the_examples_are_sound(text: str, way: str, order: tuple[str, ...]) -> None:
     result = checked(text)
     assert whats(result) == []
@@ -41,12 +44,14 @@ def test_the_examples_are_sound(text: str, way: str, order: tuple[str, ...]) -> 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("  rank:\n", "  again: {member: encode, inputs: {input: x}, outputs: {features: more}}\n  rank:\n"),
-         "embed and again can run at the same time, and Triton's ensembles lose requests when one fails"),
+        (
+            ("  rank:\n", "  again: {member: encode, inputs: {input: x}, outputs: {features: more}}\n  rank:\n"),
+            "embed and again can run at the same time, and Triton's ensembles lose requests when one fails",
+        ),
         (("name: ranked", "name: ranked\ntimeout_s: 3"), "the pipeline has a time limit"),
         (("member: encode", "timeout_s: 3\n    member: encode"), "embed has a time limit"),
     ],
-)  # fmt: skip
+)
 def test_what_triton_s_ensembles_can_t_do_runs_in_bls(change: tuple[str, str], reason: str) -> None:
     text = replaced(STATIC, *change)
     if "features: more" in text:
@@ -58,10 +63,13 @@ def test_what_triton_s_ensembles_can_t_do_runs_in_bls(change: tuple[str, str], r
 def test_edges_have_the_shape_that_both_ends_know() -> None:
     shapes = {(edge.tensor, edge.giver, edge.taker): edge.shape for edge in checked(OCR).edges}
     assert shapes == {
-        ("image", "", "find"): (1, -1, -1, 3), ("image", "", "crop"): (1, -1, -1, 3),
-        ("heat", "find", "crop"): (1, 1, -1, -1), ("lines", "crop", "read"): (-1, 3, 48, 320),
-        ("logits", "read", "vote"): (-1, -1, 97), ("text", "vote", ""): (1, 1),
-    }  # fmt: skip
+        ("image", "", "find"): (1, -1, -1, 3),
+        ("image", "", "crop"): (1, -1, -1, 3),
+        ("heat", "find", "crop"): (1, 1, -1, -1),
+        ("lines", "crop", "read"): (-1, 3, 48, 320),
+        ("logits", "read", "vote"): (-1, -1, 97),
+        ("text", "vote", ""): (1, 1),
+    }
 
 
 def test_a_number_per_sample_is_a_column() -> None:
@@ -72,39 +80,99 @@ def test_a_number_per_sample_is_a_column() -> None:
 @pytest.mark.parametrize(
     ("text", "old", "new", "message"),
     [
-        (STATIC, "inputs: {input: x}", "inputs: {input: label}",
-         "steps.embed: the steps wait for each other: embed -> rank -> embed"),
-        (STATIC, "{features: embedding}\n    outputs", "{features: embeding}\n    outputs",
-         "steps.rank.inputs.features: nothing gives the tensor 'embeding'; did you mean 'embedding'?"),
-        (STATIC, "outputs: {features: embedding}", "outputs: {features: label}",
-         "steps.rank.outputs.label: the tensor 'label' is also given by embed"),
-        (STATIC, "inputs: {x: {", "inputs: {y: {datatype: FP32, shape: [1]}, x: {",
-         "inputs.y: nothing takes the tensor 'y'"),
-        (STATIC, "outputs: {label: {", "outputs: {x: {datatype: FP32, shape: [-1, 4]}, label: {",
-         "outputs.x: 'x' is an input, which the client has"),
-        (STATIC, "x: {datatype: FP32, shape: [-1, 4]}", "x: {datatype: FP32, shape: [-1, 5]}",
-         "steps.embed.inputs.input: x is FP32[-1, 5], but embed takes FP32[-1, 4]"),
-        (STATIC, "x: {datatype: FP32, shape: [-1, 4]}", "x: {datatype: UINT8, shape: [-1, 4]}",
-         "steps.embed.inputs.input: x is UINT8[-1, 4], but embed takes FP32[-1, 4]"),
-        (STATIC, "label: {datatype: INT64, shape: [-1, 1]}", "label: {datatype: INT64, shape: [-1]}",
-         "outputs.label: label is INT64[-1, 1], but the output takes INT64[-1]"),
-        (STATIC, "x: {datatype: FP32, shape: [-1, 4]}", "x: {datatype: FP32, shape: [9, 4]}",
-         "steps.embed.inputs.input: x has 9 rows, and encode takes at most 8 in a request"),
-        (STATIC, "inputs: {input: x}", "inputs: {inputs: x}",
-         "steps.embed.inputs.inputs: there is no 'inputs': encode takes input FP32[-1, 4]"),
-        (STATIC, "inputs: {input: x}", "inputs: {inputs: x}",
-         "steps.embed.inputs: 'input' is missing: encode takes input FP32[-1, 4]"),
-        (STATIC, "outputs: {features: embedding}", "outputs: {feature: embedding}",
-         "steps.embed.outputs.feature: there is no 'feature': encode gives features FP32[-1, 8]"),
-        (STATIC, "member: encode", "member: encod",
-         "steps.embed.member: there is no member 'encod'; did you mean 'encode'?"),
+        (
+            STATIC,
+            "inputs: {input: x}",
+            "inputs: {input: label}",
+            "steps.embed: the steps wait for each other: embed -> rank -> embed",
+        ),
+        (
+            STATIC,
+            "{features: embedding}\n    outputs",
+            "{features: embeding}\n    outputs",
+            "steps.rank.inputs.features: nothing gives the tensor 'embeding'; did you mean 'embedding'?",
+        ),
+        (
+            STATIC,
+            "outputs: {features: embedding}",
+            "outputs: {features: label}",
+            "steps.rank.outputs.label: the tensor 'label' is also given by embed",
+        ),
+        (
+            STATIC,
+            "inputs: {x: {",
+            "inputs: {y: {datatype: FP32, shape: [1]}, x: {",
+            "inputs.y: nothing takes the tensor 'y'",
+        ),
+        (
+            STATIC,
+            "outputs: {label: {",
+            "outputs: {x: {datatype: FP32, shape: [-1, 4]}, label: {",
+            "outputs.x: 'x' is an input, which the client has",
+        ),
+        (
+            STATIC,
+            "x: {datatype: FP32, shape: [-1, 4]}",
+            "x: {datatype: FP32, shape: [-1, 5]}",
+            "steps.embed.inputs.input: x is FP32[-1, 5], but embed takes FP32[-1, 4]",
+        ),
+        (
+            STATIC,
+            "x: {datatype: FP32, shape: [-1, 4]}",
+            "x: {datatype: UINT8, shape: [-1, 4]}",
+            "steps.embed.inputs.input: x is UINT8[-1, 4], but embed takes FP32[-1, 4]",
+        ),
+        (
+            STATIC,
+            "label: {datatype: INT64, shape: [-1, 1]}",
+            "label: {datatype: INT64, shape: [-1]}",
+            "outputs.label: label is INT64[-1, 1], but the output takes INT64[-1]",
+        ),
+        (
+            STATIC,
+            "x: {datatype: FP32, shape: [-1, 4]}",
+            "x: {datatype: FP32, shape: [9, 4]}",
+            "steps.embed.inputs.input: x has 9 rows, and encode takes at most 8 in a request",
+        ),
+        (
+            STATIC,
+            "inputs: {input: x}",
+            "inputs: {inputs: x}",
+            "steps.embed.inputs.inputs: there is no 'inputs': encode takes input FP32[-1, 4]",
+        ),
+        (
+            STATIC,
+            "inputs: {input: x}",
+            "inputs: {inputs: x}",
+            "steps.embed.inputs: 'input' is missing: encode takes input FP32[-1, 4]",
+        ),
+        (
+            STATIC,
+            "outputs: {features: embedding}",
+            "outputs: {feature: embedding}",
+            "steps.embed.outputs.feature: there is no 'feature': encode gives features FP32[-1, 8]",
+        ),
+        (
+            STATIC,
+            "member: encode",
+            "member: encod",
+            "steps.embed.member: there is no member 'encod'; did you mean 'encode'?",
+        ),
         (STATIC, "member: encode", "member: encod", "members.encode: no step runs the member 'encode'"),
-        (CASCADE, "otherwise: {score: quick}", "otherwise: {score: confidence}",
-         "steps.think.otherwise.score: confidence is FP32[1, 1], but stands in for score, which is FP32[1, 3]"),
+        (
+            CASCADE,
+            "otherwise: {score: quick}",
+            "otherwise: {score: confidence}",
+            "steps.think.otherwise.score: confidence is FP32[1, 1], but stands in for score, which is FP32[1, 3]",
+        ),
         (CASCADE, "below: 0.8", "equals: high", "steps.think.when.equals: 'high' is no FP32"),
         (CASCADE, "otherwise: {score: quick}", "otherwise: {}", "steps.guess.outputs.score: nothing takes the tensor"),
-        (OCR, "admission: {python: sandbox}", "admission: {}",
-         "steps.crop.python: crop.py is code, which is refused by default"),
+        (
+            OCR,
+            "admission: {python: sandbox}",
+            "admission: {}",
+            "steps.crop.python: crop.py is code, which is refused by default",
+        ),
         (OCR, "    for_each: {over: lines, max: 64}\n", "", ""),
         (OCR, "{value: 0, shape: [1, 40, 97]}", "0", "steps.read.defaults.logits: the output is FP32[-1, -1, 97]"),
         (OCR, "{value: 0, shape: [1, 40, 97]}", "{value: 0, shape: [1, 97]}", "does not fit FP32[-1, -1, 97]"),
@@ -112,7 +180,7 @@ def test_a_number_per_sample_is_a_column() -> None:
         (OCR, "inputs: {logits: logits}\n", "inputs: {log its: logits}\n", "can't be the name of a parameter"),
         (OCR, "python: crop.py", "python: 7.py", "can't be the name of a function"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_found(text: str, old: str, new: str, message: str) -> None:
     result = checked(replaced(text, old, new))
     assert any(message in what for what in whats(result)) if message else not result.problems
@@ -126,8 +194,12 @@ def test_mistakes_come_at_once_in_the_order_of_the_file() -> None:
     )
     result = checked(text, recognise=Unusable(what="it was refused", do="Name another."))
     assert [problem.path for problem in result.problems] == [
-        "members.recognise", "steps.crop.python", "steps.crop.outputs.lines", "steps.read.inputs.x", "steps.vote.python"
-    ]  # fmt: skip
+        "members.recognise",
+        "steps.crop.python",
+        "steps.crop.outputs.lines",
+        "steps.read.inputs.x",
+        "steps.vote.python",
+    ]
 
 
 def test_a_problem_is_a_sentence_with_its_place() -> None:
@@ -184,9 +256,10 @@ def test_a_member_of_one_row_at_a_time_needs_a_loop() -> None:
 def test_a_source_that_can_t_be_read_is_a_problem() -> None:
     written, known = parse(OCR), members()
     result = check(
-        written, {name: known[name] for name in written.spec.members},
+        written,
+        {name: known[name] for name in written.spec.members},
         {**SOURCES, "crop.py": Unusable(what="crop.py can't be read", do="Put it there.")},
-    )  # fmt: skip
+    )
     assert whats(result) == ["steps.crop.python: crop.py can't be read"]
 
 

@@ -28,10 +28,12 @@ class Drawn:
         ends = [at for at in range(len(self.takes)) if at not in used]
         kind = {"datatype": "FP32", "shape": [-1, 4]}
         self.body = {
-            "name": "drawn", "inputs": {"x": kind}, "outputs": {f"t{at}": kind for at in ends},
+            "name": "drawn",
+            "inputs": {"x": kind},
+            "outputs": {f"t{at}": kind for at in ends},
             "members": {f"m{at}": {"model": f"model-{at}"} for at in range(len(self.takes))},
             "steps": {f"s{at}": self._step(at) for at in self.shuffled},
-        }  # fmt: skip
+        }
 
     def _step(self, at: int) -> dict[str, Any]:
         tensors = [f"t{other}" for other in self.takes[at]] or ["x"]
@@ -41,10 +43,11 @@ class Drawn:
     def check(self) -> CheckedPipeline:
         spec = PipelineSpec.model_validate(self.body)
         members = {
-            f"m{at}": member(f"model-{at}", [tensor(f"i{n}", -1, 4) for n in range(max(1, len(inputs)))],
-                             [tensor("o", -1, 4)])
+            f"m{at}": member(
+                f"model-{at}", [tensor(f"i{n}", -1, 4) for n in range(max(1, len(inputs)))], [tensor("o", -1, 4)]
+            )
             for at, inputs in enumerate(self.takes)
-        }  # fmt: skip
+        }
         return check(Written(spec=spec), members, {})
 
 

@@ -180,11 +180,15 @@ def run(folder: Path) -> dict[str, Any]:
             time.sleep(0.01)
         state = _state(production.pid)
         names = {
-            "PRODUCTION": production.pid, "OURS": os.getpid(), "SECRET": "600.0815",
+            "PRODUCTION": production.pid,
+            "OURS": os.getpid(),
+            "SECRET": "600.0815",
             "FILE": str(folder / "secrets.json"),
-            "MODEL": str(folder / "model"), "NAMED": str(folder / "named"), "ABSTRACT": abstract.getsockname().decode(),
+            "MODEL": str(folder / "model"),
+            "NAMED": str(folder / "named"),
+            "ABSTRACT": abstract.getsockname().decode(),
             "CODE": ALLOWED | ATTACKS | OPTIONAL,
-        }  # fmt: skip
+        }
         code = _PRELUDE + "".join(f"{name} = {value!r}\n" for name, value in names.items()) + _LOOP
         policy = replace(CONVERT, allow_without=tuple(os.environ.get("ATTACKED_WITHOUT", "").split()))
         box = Sandbox(Entry("timeit:timeit"), read=[folder / "model"], work=folder / "work", policy=policy)

@@ -86,6 +86,11 @@ def test_where_the_kernel_allows_no_other_proc_landlock_hides_the_processes(went
 def test_everything_held(went: dict[str, Any]) -> None:
     assert went["uid"] == (os.getuid() if went["who"] == "self" else int(NOBODY))
     assert went["isolation"] == {
-        "network": "namespace", "processes": "namespace", "mounts": "read-only", "files": "landlock",
-        "calls": "seccomp", "memory_limit_mb": 1024, "timeout_s": 60,
-    }  # fmt: skip
+        "network": "namespace",
+        "processes": "namespace",
+        "mounts": "read-only",
+        "files": "landlock",
+        "calls": "seccomp",
+        "memory_limit_mb": 1024,
+        "timeout_s": 60,
+    }

@@ -45,9 +45,9 @@ def answer_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (_, set_up), (answers, end) = os.pipe(), os.pipe()
         policy = replace(CONVERT, write=(str(tmp_path),)).to_json()
         try:
-            child.main({
-                "policy": policy, "entry": "entry_of_test:imported", "preload": True, "set_up": set_up, "answer": end
-            })  # fmt: skip
+            child.main(
+                {"policy": policy, "entry": "entry_of_test:imported", "preload": True, "set_up": set_up, "answer": end}
+            )
         finally:
             os.close(end)
             for name in ("needed_always", "needed_by_sklearn", "needed_in_rehearsal"):

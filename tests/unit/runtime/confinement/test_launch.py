@@ -109,8 +109,9 @@ def test_a_server_has_its_ports_and_shared_memory_of_its_own_and_no_more(tmp_pat
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     completed = launched(CONVERT, "/no/such/program", work=tmp_path)
     assert (completed.returncode, completed.stderr) == (
-        127, "/no/such/program can't be started: No such file or directory\n",
-    )  # fmt: skip
+        127,
+        "/no/such/program can't be started: No such file or directory\n",
+    )
 
 
 @pytest.mark.parametrize("arguments", [[], ["{}", "--", "true"], ["nonsense", "--", "true"], [CONVERT.to_json(), "--"]])

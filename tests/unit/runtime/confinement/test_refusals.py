@@ -81,9 +81,14 @@ def test_another_mechanism_s_waiver_does_not_count(tmp_path: Path, mechanism: st
 def test_a_waiver_is_in_the_record(tmp_path: Path, mechanism: str, lost: dict[str, str]) -> None:
     held = Isolation.model_validate(on_kernel_without(mechanism, waived=(mechanism,), work=tmp_path)).model_dump()
     everything = {
-        "network": "namespace", "processes": "namespace", "mounts": "read-only", "files": "landlock",
-        "calls": "seccomp", "memory_limit_mb": 512, "timeout_s": 30,
-    }  # fmt: skip
+        "network": "namespace",
+        "processes": "namespace",
+        "mounts": "read-only",
+        "files": "landlock",
+        "calls": "seccomp",
+        "memory_limit_mb": 512,
+        "timeout_s": 30,
+    }
     assert held == everything | lost
     assert (tmp_path / "ran").exists()
 

@@ -74,10 +74,19 @@ def test_the_code_sees_none_of_our_environment(cell: Cell, monkeypatch: pytest.M
     output = json.loads(cell.run("import json, os; open('output', 'w').write(json.dumps(dict(os.environ)))"))
     assert "secret" not in output.values()
     assert set(output) <= {
-        "PATH", "LANG", "PYTHONDONTWRITEBYTECODE", "MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK",
-        "PROMPTFOO_DISABLE_TELEMETRY", "GIT_PYTHON_REFRESH", "HOME", "TMPDIR", "MPLCONFIGDIR",
-        "TORCHINDUCTOR_CACHE_DIR", "LC_CTYPE",
-    }  # fmt: skip
+        "PATH",
+        "LANG",
+        "PYTHONDONTWRITEBYTECODE",
+        "MLFLOW_DISABLE_TELEMETRY",
+        "DO_NOT_TRACK",
+        "PROMPTFOO_DISABLE_TELEMETRY",
+        "GIT_PYTHON_REFRESH",
+        "HOME",
+        "TMPDIR",
+        "MPLCONFIGDIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "LC_CTYPE",
+    }
     assert output["HOME"] == output["TMPDIR"] == str(cell.work)
 
 

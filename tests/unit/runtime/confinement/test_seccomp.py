@@ -24,24 +24,131 @@ ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 AF_NETLINK, AF_PACKET, AF_VSOCK, AF_ALG = 16, 17, 40, 38
 # What would let code out of its confinement, harm neighbours, or reach little-used parts of the kernel
 FORBIDDEN = [
-    "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "move_mount", "open_tree", "fsopen", "fsconfig",
-    "fsmount", "fspick", "mount_setattr", "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd",
-    "process_madvise", "kcmp", "bpf", "perf_event_open", "userfaultfd", "keyctl", "add_key", "request_key",
-    "io_uring_enter", "io_uring_register", "name_to_handle_at", "open_by_handle_at", "kexec_load", "kexec_file_load",
-    "reboot", "swapon", "swapoff", "init_module", "finit_module", "delete_module", "acct", "quotactl", "settimeofday",
-    "clock_settime", "clock_adjtime", "adjtimex", "sethostname", "setdomainname", "syslog", "setpriority",
-    "sched_setscheduler", "sched_setparam", "sched_setattr", "ioprio_set", "shmget", "shmat", "shmctl", "semget",
-    "semop", "semctl", "msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink", "memfd_create", "connect",
-    "bind", "listen", "accept", "accept4", "chown", "fchown", "lchown", "fchownat", "setxattr", "lsetxattr",
-    "fsetxattr", "removexattr", "setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setgroups",
-    "setfsuid", "setfsgid", "capset", "seccomp", "landlock_create_ruleset", "mknod", "mknodat", "truncate",
-    "fanotify_init", "inotify_init1", "migrate_pages", "move_pages", "personality", "iopl", "ioperm", "modify_ldt",
-    "uselib", "ustat", "nfsservctl", "lookup_dcookie", "vhangup", "execveat", "sync", "syncfs",
-]  # fmt: skip
+    "unshare",
+    "setns",
+    "mount",
+    "umount2",
+    "pivot_root",
+    "chroot",
+    "move_mount",
+    "open_tree",
+    "fsopen",
+    "fsconfig",
+    "fsmount",
+    "fspick",
+    "mount_setattr",
+    "ptrace",
+    "process_vm_readv",
+    "process_vm_writev",
+    "pidfd_getfd",
+    "process_madvise",
+    "kcmp",
+    "bpf",
+    "perf_event_open",
+    "userfaultfd",
+    "keyctl",
+    "add_key",
+    "request_key",
+    "io_uring_enter",
+    "io_uring_register",
+    "name_to_handle_at",
+    "open_by_handle_at",
+    "kexec_load",
+    "kexec_file_load",
+    "reboot",
+    "swapon",
+    "swapoff",
+    "init_module",
+    "finit_module",
+    "delete_module",
+    "acct",
+    "quotactl",
+    "settimeofday",
+    "clock_settime",
+    "clock_adjtime",
+    "adjtimex",
+    "sethostname",
+    "setdomainname",
+    "syslog",
+    "setpriority",
+    "sched_setscheduler",
+    "sched_setparam",
+    "sched_setattr",
+    "ioprio_set",
+    "shmget",
+    "shmat",
+    "shmctl",
+    "semget",
+    "semop",
+    "semctl",
+    "msgget",
+    "msgsnd",
+    "msgrcv",
+    "msgctl",
+    "mq_open",
+    "mq_unlink",
+    "memfd_create",
+    "connect",
+    "bind",
+    "listen",
+    "accept",
+    "accept4",
+    "chown",
+    "fchown",
+    "lchown",
+    "fchownat",
+    "setxattr",
+    "lsetxattr",
+    "fsetxattr",
+    "removexattr",
+    "setuid",
+    "setgid",
+    "setreuid",
+    "setregid",
+    "setresuid",
+    "setresgid",
+    "setgroups",
+    "setfsuid",
+    "setfsgid",
+    "capset",
+    "seccomp",
+    "landlock_create_ruleset",
+    "mknod",
+    "mknodat",
+    "truncate",
+    "fanotify_init",
+    "inotify_init1",
+    "migrate_pages",
+    "move_pages",
+    "personality",
+    "iopl",
+    "ioperm",
+    "modify_ldt",
+    "uselib",
+    "ustat",
+    "nfsservctl",
+    "lookup_dcookie",
+    "vhangup",
+    "execveat",
+    "sync",
+    "syncfs",
+]
 NEEDED = [
-    "read", "write", "openat", "mmap", "futex", "clone", "execve", "exit_group", "wait4", "rt_sigaction",
-    "socketpair", "getrandom", "statx", "prctl",
-]  # fmt: skip
+    "read",
+    "write",
+    "openat",
+    "mmap",
+    "futex",
+    "clone",
+    "execve",
+    "exit_group",
+    "wait4",
+    "rt_sigaction",
+    "socketpair",
+    "getrandom",
+    "statx",
+    "prctl",
+]
 
 
 @functools.cache
@@ -120,21 +227,45 @@ def test_a_call_of_another_architecture_ends_the_process(machine: str) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "allowed"),
     [
-        ("clone", (17,), True), ("clone", (0x3D0F00,), True), ("clone", (0x10000000 | 17,), False),
-        ("clone", (0x20000 | 17,), False), ("clone", (0x40000000,), False), ("clone", (0x02000000,), False),
-        ("socketpair", (1, 1), True), ("socketpair", (1, 1 | 0o2000000), True), ("socketpair", (1, 2), False),
-        ("socketpair", (1, 5), False), ("socketpair", (2, 1), False),
-        ("socket", (1, 1), False), ("socket", (2, 1), False), ("socket", (AF_NETLINK, 3), False),
-        ("socket", (AF_PACKET, 3), False), ("socket", (AF_VSOCK, 1), False), ("socket", (AF_ALG, 5), False),
-        ("prlimit64", (0, 7, 0), True), ("prlimit64", (1, 7, 0), False),
-        ("prctl", (15,), True), ("prctl", (22,), False), ("prctl", (28,), False), ("prctl", (0x59616D61,), False),
-        ("prctl", (47,), False), ("prctl", (36,), False), ("ioctl", (0, 0x5401), True), ("fcntl", (0, 8), False),
-        ("fcntl", (0, 1026), False), ("fcntl", (0, 1024), False), ("fcntl", (0, 2), True),
-        ("openat", (0, 0, 0o1000), False), ("openat", (0, 0, 0o1001), True), ("openat", (0, 0, 0o102), True),
-        ("personality", (0xFFFFFFFF,), True), ("personality", (0x40000,), False),
-        ("kill", (5, 9), True), ("sched_setaffinity", (5,), True),
+        ("clone", (17,), True),
+        ("clone", (0x3D0F00,), True),
+        ("clone", (0x10000000 | 17,), False),
+        ("clone", (0x20000 | 17,), False),
+        ("clone", (0x40000000,), False),
+        ("clone", (0x02000000,), False),
+        ("socketpair", (1, 1), True),
+        ("socketpair", (1, 1 | 0o2000000), True),
+        ("socketpair", (1, 2), False),
+        ("socketpair", (1, 5), False),
+        ("socketpair", (2, 1), False),
+        ("socket", (1, 1), False),
+        ("socket", (2, 1), False),
+        ("socket", (AF_NETLINK, 3), False),
+        ("socket", (AF_PACKET, 3), False),
+        ("socket", (AF_VSOCK, 1), False),
+        ("socket", (AF_ALG, 5), False),
+        ("prlimit64", (0, 7, 0), True),
+        ("prlimit64", (1, 7, 0), False),
+        ("prctl", (15,), True),
+        ("prctl", (22,), False),
+        ("prctl", (28,), False),
+        ("prctl", (0x59616D61,), False),
+        ("prctl", (47,), False),
+        ("prctl", (36,), False),
+        ("ioctl", (0, 0x5401), True),
+        ("fcntl", (0, 8), False),
+        ("fcntl", (0, 1026), False),
+        ("fcntl", (0, 1024), False),
+        ("fcntl", (0, 2), True),
+        ("openat", (0, 0, 0o1000), False),
+        ("openat", (0, 0, 0o1001), True),
+        ("openat", (0, 0, 0o102), True),
+        ("personality", (0xFFFFFFFF,), True),
+        ("personality", (0x40000,), False),
+        ("kill", (5, 9), True),
+        ("sched_setaffinity", (5,), True),
     ],
-)  # fmt: skip
+)
 def test_arguments_decide(machine: str, name: str, arguments: tuple[int, ...], allowed: bool) -> None:
     decision = decide(CONVERT, machine, TABLES[machine][name], *arguments)
     assert (decision == ALLOW) == allowed
@@ -144,9 +275,15 @@ def test_arguments_decide(machine: str, name: str, arguments: tuple[int, ...], a
 
 @pytest.mark.parametrize("name", ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "seccomp"])
 def test_only_what_hosts_python_models_lets_others_confine_themselves_further(machine: str, name: str) -> None:
-    decisions = {policy.name: decide(policy, machine, TABLES[machine][name], 1) == ALLOW for policy in (
-        CONVERT, PYTHON_MODEL, PYTHON_HOST, TRITON,
-    )}  # fmt: skip
+    decisions = {
+        policy.name: decide(policy, machine, TABLES[machine][name], 1) == ALLOW
+        for policy in (
+            CONVERT,
+            PYTHON_MODEL,
+            PYTHON_HOST,
+            TRITON,
+        )
+    }
     assert decisions == {"convert": False, "python model": False, "python host": True, "triton": True}
     if name == "seccomp":
         assert decide(TRITON, machine, TABLES[machine][name], 0) == ERRNO | errno.EPERM
@@ -163,12 +300,17 @@ def test_a_python_model_starts_threads_alone_and_has_no_socket(machine: str) -> 
 
 def test_without_a_pid_namespace_only_what_hosts_a_process_may_end_another(machine: str) -> None:
     kill = TABLES[machine]["kill"]
-    decisions = {policy.name: decide(policy, machine, kill, 1, 9, own_pids=False) == ALLOW for policy in (
-        PARSE, CONVERT, PYTHON_MODEL, PYTHON_HOST, TRITON,
-    )}  # fmt: skip
-    assert decisions == {
-        "parse": False, "convert": False, "python model": False, "python host": True, "triton": True
-    }  # fmt: skip
+    decisions = {
+        policy.name: decide(policy, machine, kill, 1, 9, own_pids=False) == ALLOW
+        for policy in (
+            PARSE,
+            CONVERT,
+            PYTHON_MODEL,
+            PYTHON_HOST,
+            TRITON,
+        )
+    }
+    assert decisions == {"parse": False, "convert": False, "python model": False, "python host": True, "triton": True}
     assert decide(PYTHON_HOST, machine, TABLES[machine]["tgkill"], 1, 1, 9, own_pids=False) == ERRNO | errno.EPERM
 
 

@@ -39,11 +39,20 @@ EXAMPLE = np.arange(12, dtype=np.float32).reshape(3, 4)
 STEPS = Pipeline(
     "toys",
     inputs=(
-        Site, Target, ModelVersion, Contract, Conversion, Datasets, Data, Quantization, Acceptance, ServingSpace,
+        Site,
+        Target,
+        ModelVersion,
+        Contract,
+        Conversion,
+        Datasets,
+        Data,
+        Quantization,
+        Acceptance,
+        ServingSpace,
         Incumbents,
     ),
     stages=(Stage(export), Stage(quantize), Stage(package)),
-)  # fmt: skip
+)
 
 
 class Cache:
@@ -96,14 +105,24 @@ def test_a_toy_goes_through_every_step_and_again_from_the_ledger(family: ToyFami
     contract = family.contract(inspected(signature=SIGNATURE, example=store.put_bytes(dump_npz({"toy": EXAMPLE}))))
     spec = parse("")
     given = (
-        here, Target(), version, contract, spec.export, Datasets(), spec.data, spec.quantization,
+        here,
+        Target(),
+        version,
+        contract,
+        spec.export,
+        Datasets(),
+        spec.data,
+        spec.quantization,
         Acceptance(
-            datasets=Datasets(), data=spec.data, quality=spec.quality, score_target=ScoreTarget(),
+            datasets=Datasets(),
+            data=spec.data,
+            quality=spec.quality,
+            score_target=ScoreTarget(),
             quantization=spec.quantization,
         ),
         ServingSpace(serving=spec.serving, search_space=spec.search),
         Incumbents(champion=Champion(), members=Members()),
-    )  # fmt: skip
+    )
     cache = Cache()
     ending, known = runner.run(STEPS, *given, release="toy-1", cache=cache)
     assert ending.failure is None

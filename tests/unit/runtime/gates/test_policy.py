@@ -142,10 +142,15 @@ def spread_around(value: float, error: float) -> tuple[float, ...]:
 @pytest.mark.parametrize(
     ("value", "judge_by", "verdict"),
     [
-        (0.91, "score", PASS), (0.91, "interval", INCONCLUSIVE), (0.89, "score", INCONCLUSIVE),
-        (0.89, "interval", INCONCLUSIVE), (0.95, "interval", PASS), (0.85, "score", FAIL), (0.85, "interval", FAIL),
+        (0.91, "score", PASS),
+        (0.91, "interval", INCONCLUSIVE),
+        (0.89, "score", INCONCLUSIVE),
+        (0.89, "interval", INCONCLUSIVE),
+        (0.95, "interval", PASS),
+        (0.85, "score", FAIL),
+        (0.85, "interval", FAIL),
     ],
-)  # fmt: skip
+)
 def test_a_score_fails_if_its_whole_interval_does_and_passes_as_the_spec_says(
     value: float, judge_by: Any, verdict: Outcome
 ) -> None:
@@ -182,10 +187,11 @@ def test_rules_on_scores_have_intervals_too() -> None:
     mine = quality.scored(package(score=0.89, resamples=spread_around(0.89, 0.01), slices=(part,)))
     evidence = Evidence(parity=(case(),), challenger=mine)
     rules = (
-        Rule(metric="score", comparison=">=", limit=0.9), Rule(metric="score", comparison=">=", limit=0.95),
+        Rule(metric="score", comparison=">=", limit=0.9),
+        Rule(metric="score", comparison=">=", limit=0.95),
         Rule(metric="score", comparison=">=", limit=0.9, slice="label=3"),
         Rule(metric="score", comparison=">=", limit=0.85, slice="label=3"),
-    )  # fmt: skip
+    )
     checks = list(policy.rule_checks(evidence, LIMITS.model_copy(update={"policy": Policy(rules=rules)})))
     assert [check.verdict for check in checks] == [INCONCLUSIVE, FAIL, INCONCLUSIVE, PASS]
     assert all(check.low is not None for check in checks)
@@ -235,15 +241,16 @@ def test_a_service_runs_where_throughput_is_highest_within_the_limit() -> None:
 def test_each_limit_fails_its_own_check(slo: Slo, failing: set[str]) -> None:
     checks = named(policy.load_checks(load_report(), slo))
     assert {name: check.unit for name, check in checks.items()} == {
-        "p99": "ms", "throughput": "inferences/s", "failures": "requests", "memory": "MiB",
-    }  # fmt: skip
+        "p99": "ms",
+        "throughput": "inferences/s",
+        "failures": "requests",
+        "memory": "MiB",
+    }
     assert {name for name, check in checks.items() if check.verdict is FAIL} == failing
     assert all(explained(check) for check in checks.values())
 
 
-STREAMING = Streaming(
-    ttft_p50_ms=20, ttft_p99_ms=50, inter_token_p50_ms=4, inter_token_p99_ms=9, tokens_per_s=300
-)  # fmt: skip
+STREAMING = Streaming(ttft_p50_ms=20, ttft_p99_ms=50, inter_token_p50_ms=4, inter_token_p99_ms=9, tokens_per_s=300)
 
 
 @pytest.mark.parametrize(
@@ -467,9 +474,12 @@ def ruled(metric: str, how: Any, limit: Any, **more: Any) -> Check:
     """The one check that a rule gives on a release with everything measured."""
     rule = Rule(metric=metric, comparison=how, limit=limit, **more)
     measured = load_report(
-        point(4), point(16, 3000, 40, streaming=STREAMING), comparison=comparison(p99_ratio=1.2), max_rate_per_s=900.0,
+        point(4),
+        point(16, 3000, 40, streaming=STREAMING),
+        comparison=comparison(p99_ratio=1.2),
+        max_rate_per_s=900.0,
         open_points=(point(0, 500, 30, rate_per_s=500.0),),
-    )  # fmt: skip
+    )
     given_ = policy.evidence_of(exported(), deployment(slices=PARTS), measured, champion())
     (check,) = policy.rule_checks(given_, LIMITS.model_copy(update={"policy": Policy(rules=(rule,))}))
     return check

@@ -53,13 +53,21 @@ ESCAPED = "&lt;script&gt;alert("
 
 def report(**changes: Any) -> ReleaseReport:
     fields: dict[str, Any] = {
-        "model": "digits", "version": 3, "verdict": Outcome.PASS, "alias": "champion",
+        "model": "digits",
+        "version": 3,
+        "verdict": Outcome.PASS,
+        "alias": "champion",
         "endpoint": Endpoint(http="http://127.0.0.1:8000/v2/models/digits", grpc="127.0.0.1:8001"),
         "stages": (StageRun(name="admit", seconds=1.5), StageRun(name="tune", target="local-cpu", cached=True)),
-        "checks": (check(), check(Outcome.FAIL, "memory", "too much")), "release": "digits-3-0123456789",
-        "reason": "every check passed", "exit_code": 0, "seconds": 12.3, "since_request_seconds": 14.0,
-        "overhead_seconds": 2.0, "trigger": "webhook",
-    }  # fmt: skip
+        "checks": (check(), check(Outcome.FAIL, "memory", "too much")),
+        "release": "digits-3-0123456789",
+        "reason": "every check passed",
+        "exit_code": 0,
+        "seconds": 12.3,
+        "since_request_seconds": 14.0,
+        "overhead_seconds": 2.0,
+        "trigger": "webhook",
+    }
     return ReleaseReport(**fields | changes)
 
 
@@ -71,10 +79,18 @@ def admitted(name: str = "digits", **slo: Any) -> Admitted:
         contract=DeclaredGraph(signature=signature(), example=artifact()),
         datasets=Datasets(validation=artifact("7"), validation_name="shiplift/validation.npz"),
         scan=Scan(scanner="modelaudit 0", files=7),
-        wanted=Wanted(), conversion=Conversion(), data=Data(), quantization=Quantization(), quality=Quality(),
-        search_space=SearchSpace(), load=Load(), slo=Slo(**slo), latency_target=LatencyTarget(), serving=Serving(),
+        wanted=Wanted(),
+        conversion=Conversion(),
+        data=Data(),
+        quantization=Quantization(),
+        quality=Quality(),
+        search_space=SearchSpace(),
+        load=Load(),
+        slo=Slo(**slo),
+        latency_target=LatencyTarget(),
+        serving=Serving(),
         rollout=Rollout(),
-    )  # fmt: skip
+    )
 
 
 def whole_story(**changes: Any) -> Story:
@@ -89,11 +105,14 @@ def whole_story(**changes: Any) -> Story:
         "tuned": Tuned(target="t", package=package(), best=trial(), trials=(trial(), trial(error="died"))),
         "package": package(),
         "load_report": load_report(
-            point(1), point(4), point(16, stable=False, spread_percent=33),
-            comparison=comparison(rounds=1), notes=("a note on load",),
+            point(1),
+            point(4),
+            point(16, stable=False, spread_percent=33),
+            comparison=comparison(rounds=1),
+            notes=("a note on load",),
         ),
         "config": 'name: "digits"',
-    }  # fmt: skip
+    }
     return Story(**fields | changes)
 
 
@@ -117,10 +136,23 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_report_tells_the_whole_story() -> None:
     page = whole_page()
     for words in (
-        "digits", "version 3", "every check passed", "too much", "accuracy", "it is slower", "a note on data",
-        "a note on load", "random-7", "champion version 1", "name: &#34;digits&#34;", "shiplift/validation.npz",
-        "shiplift rerun digits/3", "webhook", "http://127.0.0.1:8000/v2/models/digits", "no (± 33 %)",
-    ):  # fmt: skip
+        "digits",
+        "version 3",
+        "every check passed",
+        "too much",
+        "accuracy",
+        "it is slower",
+        "a note on data",
+        "a note on load",
+        "random-7",
+        "champion version 1",
+        "name: &#34;digits&#34;",
+        "shiplift/validation.npz",
+        "shiplift rerun digits/3",
+        "webhook",
+        "http://127.0.0.1:8000/v2/models/digits",
+        "no (± 33 %)",
+    ):
         assert words in page, words
 
 
@@ -139,10 +171,15 @@ def test_the_verdict_is_on_top_and_in_the_title(verdict: Outcome) -> None:
 
 def test_a_release_that_ended_early_has_a_report_too() -> None:
     ended = report(
-        verdict=Outcome.FAIL, alias="", endpoint=None, stages=(), checks=(), exit_code=30,
+        verdict=Outcome.FAIL,
+        alias="",
+        endpoint=None,
+        stages=(),
+        checks=(),
+        exit_code=30,
         failure=Failure(kind="NotAdmitted", exit_code=30, what="no signature", do="Log one."),
         reason="no signature. Log one.",
-    )  # fmt: skip
+    )
     page = render(ended, Story())
     assert "no signature. Log one." in page
     assert "<svg" not in page
@@ -198,10 +235,17 @@ def test_what_an_author_wrote_is_text_and_never_markup(changes: dict[str, Any], 
 def everything() -> Story:
     """A story with whatever a page can show."""
     load = load_report(
-        point(1), point(4, client_saturated=True), point(16, 3000, 40), comparison=comparison(p99_ratio=1.2),
-        champion_points=(point(1), point(4, 900, 12)), open_points=(point(0, 500, 30, rate_per_s=500.0),), knee=4,
-        max_rate_per_s=500.0, notes=("a note on load",), raw=artifact("9"),
-    )  # fmt: skip
+        point(1),
+        point(4, client_saturated=True),
+        point(16, 3000, 40),
+        comparison=comparison(p99_ratio=1.2),
+        champion_points=(point(1), point(4, 900, 12)),
+        open_points=(point(0, 500, 30, rate_per_s=500.0),),
+        knee=4,
+        max_rate_per_s=500.0,
+        notes=("a note on load",),
+        raw=artifact("9"),
+    )
     parts = (Slice(name="north <b>", score=0.9, error=0.01, samples=200),)
     candidate = Candidate(precision="fp32", model=artifact(), score=0.95, samples=500, slices=parts)
     trials = tuple(
@@ -209,10 +253,12 @@ def everything() -> Story:
         for batch in (1, 8, 32)
     )
     return whole_story(
-        load_report=load, candidates=Candidates(target="t", metric="accuracy", candidates=(candidate,)),
+        load_report=load,
+        candidates=Candidates(target="t", metric="accuracy", candidates=(candidate,)),
         tuned=Tuned(target="t", package=package(), best=trials[2], trials=trials),
-        config="a: 1\nb: 2\nc: 3", champion_config="a: 1\nb: 7\nc: 3",
-    )  # fmt: skip
+        config="a: 1\nb: 2\nc: 3",
+        champion_config="a: 1\nb: 7\nc: 3",
+    )
 
 
 @cache
@@ -225,11 +271,19 @@ def full_page() -> str:
 def test_a_page_shows_whatever_was_measured() -> None:
     page = full_page()
     for words in (
-        "Latency by arrival rate", "Pareto front", "Highest arrival rate within the p99 limit: 500", "warning",
-        "the client was the bottleneck", "north &lt;b&gt;", '<span class="removed">-b: 7</span>',
-        '<span class="added">+b: 2</span>', "cost per million", "95 % interval",
-        "9" * 64, "shiplift gate digits/3 --policy",
-    ):  # fmt: skip
+        "Latency by arrival rate",
+        "Pareto front",
+        "Highest arrival rate within the p99 limit: 500",
+        "warning",
+        "the client was the bottleneck",
+        "north &lt;b&gt;",
+        '<span class="removed">-b: 7</span>',
+        '<span class="added">+b: 2</span>',
+        "cost per million",
+        "95 % interval",
+        "9" * 64,
+        "shiplift gate digits/3 --policy",
+    ):
         assert words in page, words
     assert page.count("<svg") == 4
 
@@ -265,8 +319,11 @@ def test_the_pareto_front_is_what_nothing_beats_in_both() -> None:
     points = [(100, 5), (200, 9), (150, 9), (300, 20), (50, 4), (60, 6)]
     trials = [trial(throughput_per_s=float(rate), p99_ms=float(p99)) for rate, p99 in points]
     assert [(t.throughput_per_s, t.p99_ms) for t in pareto([*trials, trial(error="died", throughput_per_s=1e9)])] == [
-        (50, 4), (100, 5), (200, 9), (300, 20),
-    ]  # fmt: skip
+        (50, 4),
+        (100, 5),
+        (200, 9),
+        (300, 20),
+    ]
 
 
 def test_the_same_configuration_has_no_changes() -> None:
@@ -361,9 +418,14 @@ CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrom
 def chromium(folder: Path) -> list[str]:
     """Headless Chromium with a profile of its own, and its first options."""
     return [
-        str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
-        f"--user-data-dir={folder / 'profile'}", "--hide-scrollbars",
-    ]  # fmt: skip
+        str(CHROMIUM),
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--allow-file-access-from-files",
+        f"--user-data-dir={folder / 'profile'}",
+        "--hide-scrollbars",
+    ]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to look at the page with")

@@ -17,8 +17,10 @@ def test_every_run_is_a_row_with_the_load_generator_s_own_columns() -> None:
     }
     rows = list(csv.DictReader(io.StringIO(table_of([closed, paced]).decode())))
     assert [(row["phase"], row["side"], row["concurrency"], row["rate_per_s"]) for row in rows] == [
-        ("sweep", "challenger", "4", "0.0"), ("open loop", "challenger", "0", "9.5"),
-    ]  # fmt: skip
+        ("sweep", "challenger", "4", "0.0"),
+        ("open loop", "challenger", "0", "9.5"),
+    ]
     assert [(row["Concurrency"], row["p50 latency"], row["Request Rate"]) for row in rows] == [
-        ("4", "700", ""), ("", "", "9.5"),
-    ]  # fmt: skip
+        ("4", "700", ""),
+        ("", "", "9.5"),
+    ]

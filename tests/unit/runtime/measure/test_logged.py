@@ -21,7 +21,7 @@ POLICY = SitePolicy()
 
 def written(
     home: Path, body: bytes, name: str, *, policy: SitePolicy = POLICY, served: Package | None = None
-) -> tuple[Path, tuple[int, ...]]:  # fmt: skip
+) -> tuple[Path, tuple[int, ...]]:
     here = site(home).model_copy(update={"policy": policy})
     store = ArtifactStore(here.artifacts_uri)
     path = home / "load" / "challenger.json"

@@ -20,11 +20,21 @@ from shiplift.runtime.spec.measurement import Load
 from tests.unit.examples import signature, site, tensor
 
 ROW = {
-    "Concurrency": "4", "Inferences/Second": "1282.5", "Client Send": "10", "Network+Server Send/Recv": "20",
-    "Server Queue": "250", "Server Compute Input": "10", "Server Compute Infer": "600", "Server Compute Output": "15",
-    "Client Recv": "3", "p50 latency": "700", "p90 latency": "900", "p95 latency": "1100", "p99 latency": "2300",
+    "Concurrency": "4",
+    "Inferences/Second": "1282.5",
+    "Client Send": "10",
+    "Network+Server Send/Recv": "20",
+    "Server Queue": "250",
+    "Server Compute Input": "10",
+    "Server Compute Infer": "600",
+    "Server Compute Output": "15",
+    "Client Recv": "3",
+    "p50 latency": "700",
+    "p90 latency": "900",
+    "p95 latency": "1100",
+    "p99 latency": "2300",
     "Avg latency": "800",
-}  # fmt: skip
+}
 FOUR = Demand(concurrency=4)
 
 
@@ -77,9 +87,14 @@ def test_every_type_is_written_in_its_own_width(tmp_path: Path, dtype: Any) -> N
 
 def run(row: Any = None, **changes: Any) -> LoadRun:
     fields: dict[str, Any] = {
-        "row": ROW if row is None else row, "windows": ((1000.0, 2.0), (1000.0, 2.0), (1000.0, 2.0)),
-        "sent_per_s": 0.0, "late_percent": 0.0, "overhead_percent": 1.0, "client_cores": 0.2, "seconds": 1.0,
-    }  # fmt: skip
+        "row": ROW if row is None else row,
+        "windows": ((1000.0, 2.0), (1000.0, 2.0), (1000.0, 2.0)),
+        "sent_per_s": 0.0,
+        "late_percent": 0.0,
+        "overhead_percent": 1.0,
+        "client_cores": 0.2,
+        "seconds": 1.0,
+    }
     return LoadRun(**fields | changes)
 
 

@@ -79,9 +79,18 @@ def test_a_file_s_bytes_may_be_a_tensor_of_bytes() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[]", b"[1]", b'{"inputs": []}', b"\xff", json.dumps(kserve([1, 2], [1, 2])).encode(),
-     json.dumps(kserve([1, 2, 3], [1, 4])).encode(), json.dumps(kserve([1], [1, 1], "other")).encode()],
-)  # fmt: skip
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"[1]",
+        b'{"inputs": []}',
+        b"\xff",
+        json.dumps(kserve([1, 2], [1, 2])).encode(),
+        json.dumps(kserve([1, 2, 3], [1, 4])).encode(),
+        json.dumps(kserve([1], [1, 1], "other")).encode(),
+    ],
+)
 def test_requests_that_do_not_fit_say_so(body: bytes) -> None:
     with pytest.raises(DataInvalid, match=r"requests"):
         recorded(body, "requests.json", signature())
@@ -98,9 +107,10 @@ def test_generated_requests_look_like_the_example() -> None:
 
 def test_prompts_are_the_example_s_and_ask_for_as_many_tokens_as_the_spec_says() -> None:
     example = {
-        "prompt": np.array([["a"], ["b"]], object), "max_tokens": np.array([[8], [8]], np.int32),
+        "prompt": np.array([["a"], ["b"]], object),
+        "max_tokens": np.array([[8], [8]], np.int32),
         "temperature": np.zeros((2, 1), np.float32),
-    }  # fmt: skip
+    }
     samples = prompts(example, Load(tokens=17), None)
     assert [{name: array.tolist() for name, array in sample.items()} for sample in samples] == [
         {"prompt": [prompt], "max_tokens": [17], "temperature": [0.0]} for prompt in "ab"
@@ -121,8 +131,9 @@ def test_logged_prompts_may_leave_options_out() -> None:
     texts = np.array([["a"], ["b"]], object)
     samples = recorded(dump_npz({"prompt": texts, "seed": np.array([[1], [2]])}), "r.npz", SIGNATURE)
     assert [{name: array.tolist() for name, array in sample.items()} for sample in samples] == [
-        {"prompt": ["a"], "seed": [1]}, {"prompt": ["b"], "seed": [2]},
-    ]  # fmt: skip
+        {"prompt": ["a"], "seed": [1]},
+        {"prompt": ["b"], "seed": [2]},
+    ]
     with pytest.raises(DataInvalid, match="input 'prompt' is missing"):
         recorded(dump_npz({"seed": np.array([[1]])}), "r.npz", SIGNATURE)
 

@@ -44,8 +44,9 @@ def test_the_first_token_the_pauses_and_the_rate_are_told_apart() -> None:
 def test_requests_are_read_as_they_were_written(tmp_path: Path) -> None:
     (request_arrays,) = _requests(StreamingClient().write_requests(tmp_path / "r.json", SIGNATURE, [REQUEST]))
     assert {name: (array.tolist(), array.shape) for name, array in request_arrays.items()} == {
-        "prompt": ([["ä"]], (1, 1)), "max_tokens": ([[4]], (1, 1)),
-    }  # fmt: skip
+        "prompt": ([["ä"]], (1, 1)),
+        "max_tokens": ([[4]], (1, 1)),
+    }
     request = streaming.request_of("m", SIGNATURE, request_arrays)
     assert [(entry.name, list(entry.shape)) for entry in request.inputs] == [("prompt", [1, 1]), ("max_tokens", [1, 1])]
     assert list(request.raw_input_contents) == [b"\x02\x00\x00\x00" + "ä".encode(), b"\x04\x00\x00\x00"]
@@ -59,8 +60,10 @@ def test_pieces_are_put_together() -> None:
 
     answer = streaming.whole(SIGNATURE, [piece(b"a", b"", 1), piece(b"b", b"", 2), piece(b"", b"length", 1)])
     assert {name: array.item() for name, array in answer.items()} == {
-        "text": b"ab", "finish_reason": b"length", "tokens": 4,
-    }  # fmt: skip
+        "text": b"ab",
+        "finish_reason": b"length",
+        "tokens": 4,
+    }
     with pytest.raises(InferenceServerException, match="it ended without a piece"):
         streaming.whole(SIGNATURE, [])
 

@@ -55,6 +55,7 @@ def test_the_knee_is_where_latency_starts_to_grow_faster_than_throughput() -> No
 def test_raw_measurements_are_stored_whole_and_deterministically() -> None:
     raw: list[dict[str, Any]] = [{"phase": "sweep", "windows": ((100.0, 3.5),)}, {"phase": "comparison", "windows": ()}]
     assert [json.loads(line) for line in gzip.decompress(json_lines(raw)).decode().splitlines()] == [
-        {"phase": "sweep", "windows": [[100.0, 3.5]]}, {"phase": "comparison", "windows": []},
-    ]  # fmt: skip
+        {"phase": "sweep", "windows": [[100.0, 3.5]]},
+        {"phase": "comparison", "windows": []},
+    ]
     assert json_lines(raw) == json_lines(raw)

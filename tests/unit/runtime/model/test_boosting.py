@@ -27,13 +27,15 @@ CITIES, ZIPS = ["Ulm", "Berlin", "Rom", "Bonn"], [89073, 10115, 53111]
 def houses(count: int = 400) -> tuple[pd.DataFrame, Any]:
     """A frame with categories in an order that is not the alphabet's, and prices that depend on all columns."""
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({
-        "age": rng.uniform(0, 100, count),
-        "city": pd.Categorical(rng.choice(CITIES, count), categories=CITIES),
-        "rooms": rng.integers(1, 9, count),
-        "zip code": pd.Categorical(rng.choice(ZIPS, count), categories=ZIPS),
-        "garden": rng.random(count) > 0.5,
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "age": rng.uniform(0, 100, count),
+            "city": pd.Categorical(rng.choice(CITIES, count), categories=CITIES),
+            "rooms": rng.integers(1, 9, count),
+            "zip code": pd.Categorical(rng.choice(ZIPS, count), categories=ZIPS),
+            "garden": rng.random(count) > 0.5,
+        }
+    )
     price = 100 - frame["age"] + 40 * (frame["city"] == "Rom") + 9 * frame["rooms"] + 30 * (frame["zip code"] == 53111)
     return frame, price + 20 * frame["garden"]
 
@@ -116,10 +118,13 @@ def test_a_column_named_as_an_output_is_refused(tmp_path: Path) -> None:
     ("specs", "tabular", "message"),
     [
         (SPECS[:2], False, "2 tensors were logged"),
-        ((*SPECS[:3], tensor("zip code", -1, 1, datatype="BYTES"), tensor("garden", -1, 1, datatype="BYTES")), True,
-         "2 categorical columns, its signature has 3: city, zip code, garden"),
+        (
+            (*SPECS[:3], tensor("zip code", -1, 1, datatype="BYTES"), tensor("garden", -1, 1, datatype="BYTES")),
+            True,
+            "2 categorical columns, its signature has 3: city, zip code, garden",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_signature_of_other_data_is_refused(
     tmp_path: Path, specs: tuple[TensorSpec, ...], tabular: bool, message: str
 ) -> None:

@@ -216,11 +216,20 @@ def test_a_signature_names_inputs_and_outputs(logged: Logged, missing: str, empt
 
 @pytest.mark.parametrize(
     "inputs",
-    ["{", "5", '"text"', "[5]", "{}", '[{"type": "tensor"}]', '[{"type": "tensor", "tensor-spec": {}}]',
-     '[{"type": "tensor", "tensor-spec": {"dtype": "float33", "shape": [-1]}}]',
-     '[{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": "all"}}]',
-     '[{"type": "tensor", "name": 5, "tensor-spec": {"dtype": "float32", "shape": [-1, 2]}}]', "[" * 100_000],
-)  # fmt: skip
+    [
+        "{",
+        "5",
+        '"text"',
+        "[5]",
+        "{}",
+        '[{"type": "tensor"}]',
+        '[{"type": "tensor", "tensor-spec": {}}]',
+        '[{"type": "tensor", "tensor-spec": {"dtype": "float33", "shape": [-1]}}]',
+        '[{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": "all"}}]',
+        '[{"type": "tensor", "name": 5, "tensor-spec": {"dtype": "float32", "shape": [-1, 2]}}]',
+        "[" * 100_000,
+    ],
+)
 def test_a_signature_that_cannot_be_read_is_refused(logged: Logged, inputs: str) -> None:
     logged.meta["signature"]["inputs"] = inputs
     assert "signature" in logged.refused()
@@ -228,9 +237,15 @@ def test_a_signature_that_cannot_be_read_is_refused(logged: Logged, inputs: str)
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("signature", "text"), ("signature", [1]), ("flavors", 5), ("flavors", {1: {}}), ("saved_input_example_info", "x"),
-     ("saved_input_example_info", {"artifact_path": 5, "type": "ndarray"})],
-)  # fmt: skip
+    [
+        ("signature", "text"),
+        ("signature", [1]),
+        ("flavors", 5),
+        ("flavors", {1: {}}),
+        ("saved_input_example_info", "x"),
+        ("saved_input_example_info", {"artifact_path": 5, "type": "ndarray"}),
+    ],
+)
 def test_an_mlmodel_file_of_another_shape_is_refused_and_no_crash(logged: Logged, key: str, value: Any) -> None:
     logged.meta[key] = value
     assert logged.refused()
@@ -360,10 +375,12 @@ def in_python(logged: Logged) -> Logged:
     """A Python model, pickled, with what it needs."""
     logged.meta["flavors"] = {
         "python_function": {
-            "loader_module": "mlflow.pyfunc.model", "python_model": "python_model.pkl", "cloudpickle_version": "3.1.2",
+            "loader_module": "mlflow.pyfunc.model",
+            "python_model": "python_model.pkl",
+            "cloudpickle_version": "3.1.2",
             "python_version": platform.python_version(),
         }
-    }  # fmt: skip
+    }
     logged.meta["mlflow_version"] = "3.17.2"
     (logged.folder / "requirements.txt").write_text("numpy==2.1.0\n")
     return logged

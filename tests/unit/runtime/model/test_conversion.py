@@ -38,10 +38,15 @@ class Logged:
         example = self.folder.parent / "example.npz"
         example.write_bytes(dump_npz(self.example))
         return convert(
-            folder=str(self.folder), flavor="onnx", signature=self.promised.model_dump(mode="json"),
-            example=str(example), out=str(self.work), settings=Conversion(**settings).model_dump(mode="json"),
-            tabular=False, seed=1,
-        )  # fmt: skip
+            folder=str(self.folder),
+            flavor="onnx",
+            signature=self.promised.model_dump(mode="json"),
+            example=str(example),
+            out=str(self.work),
+            settings=Conversion(**settings).model_dump(mode="json"),
+            tabular=False,
+            seed=1,
+        )
 
     @property
     def answers(self) -> Arrays:
@@ -234,9 +239,12 @@ def test_a_classifier_without_probabilities_answers_labels_alone(tmp_path: Path,
     from sklearn.svm import SVC, LinearSVC
 
     kinds = {
-        "SVC": SVC(), "LinearSVC": LinearSVC(), "RidgeClassifier": RidgeClassifier(), "SGDClassifier": SGDClassifier(),
+        "SVC": SVC(),
+        "LinearSVC": LinearSVC(),
+        "RidgeClassifier": RidgeClassifier(),
+        "SGDClassifier": SGDClassifier(),
         "a pipeline": make_pipeline(StandardScaler(), LinearSVC()),
-    }  # fmt: skip
+    }
     data = load_digits()
     rows = (data.data / 16).astype(np.float32)[:300]
     model = kinds[kind].fit(rows, data.target[:300])

@@ -71,9 +71,17 @@ def test_a_state_is_found_although_its_batch_is_not_in_front(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("name", "output"),
-    [("hidden", "next_hidden"), ("h", "hn"), ("h0", "hn"), ("state_in", "state_out"), ("c_0", "c_n"),
-     ("past_key", "present_key"), ("cell", "new_cell"), ("input_state", "output_state")],
-)  # fmt: skip
+    [
+        ("hidden", "next_hidden"),
+        ("h", "hn"),
+        ("h0", "hn"),
+        ("state_in", "state_out"),
+        ("c_0", "c_n"),
+        ("past_key", "present_key"),
+        ("cell", "new_cell"),
+        ("input_state", "output_state"),
+    ],
+)
 def test_states_are_found_by_the_names_that_people_give(tmp_path: Path, name: str, output: str) -> None:
     known = contract(graph(tmp_path, {"x": ["b", 4], name: ["b", 8]}, {"y": ["b", 2], output: ["b", 8]}))
     assert known.states == {name: output}

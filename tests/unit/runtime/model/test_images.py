@@ -24,10 +24,18 @@ from tests.huggingface import image_file, png_header
 pytest.importorskip("PIL")
 pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="the `transformers` extra is not installed")
 SETTINGS = {
-    "task": "image-classification", "inputs": ["input"], "labels": ["ship", "crane", "quay"], "top": 2,
-    "max_pixels": 1_000_000, "resize": [32, 24], "filter": 2, "crop": None, "scale": 1 / 255, "mean": [0.5, 0.4, 0.3],
+    "task": "image-classification",
+    "inputs": ["input"],
+    "labels": ["ship", "crane", "quay"],
+    "top": 2,
+    "max_pixels": 1_000_000,
+    "resize": [32, 24],
+    "filter": 2,
+    "crop": None,
+    "scale": 1 / 255,
+    "mean": [0.5, 0.4, 0.3],
     "std": [0.5, 0.6, 0.7],
-}  # fmt: skip
+}
 
 
 def front(folder: Path, **changes: Any) -> Any:
@@ -51,8 +59,12 @@ def processor(**changes: Any) -> Any:
         {"size": {"height": 16, "width": 16}, "do_rescale": False},
     ],
 )
-@given(width=st.integers(1, 90), height=st.integers(1, 90), kind=st.sampled_from(["JPEG", "PNG"]),
-       mode=st.sampled_from(["RGB", "L"]))  # fmt: skip
+@given(
+    width=st.integers(1, 90),
+    height=st.integers(1, 90),
+    kind=st.sampled_from(["JPEG", "PNG"]),
+    mode=st.sampled_from(["RGB", "L"]),
+)
 def test_the_pixels_are_those_of_the_image_processor(
     tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any], width: int, height: int, kind: str, mode: str
 ) -> None:
@@ -161,8 +173,12 @@ def test_logged_images_become_pixels_and_logged_names_numbers(tmp_path: Path) ->
 
 
 DETECTION = {
-    "task": "object-detection", "labels": ["ship", "crane"], "threshold": 0.5, "resize": [16, 16], "top": 9,
-}  # fmt: skip
+    "task": "object-detection",
+    "labels": ["ship", "crane"],
+    "threshold": 0.5,
+    "resize": [16, 16],
+    "top": 9,
+}
 PROBABILITIES = np.array([[0.1, 0.6], [0.9, 0.8], [0.2, 0.5]], np.float32)  # of three boxes
 BOXES = np.array([[0, 0, 0.5, 0.5], [0.25, 0.1, 0.999, 1.05], [-0.2, 0, 0.1, 0.1]], np.float32)
 
@@ -200,38 +216,68 @@ def detector(kind: str, **changes: Any) -> Any:
     torch.manual_seed(0)
     labels = {"id2label": {0: "ship", 1: "crane"}, "label2id": {"ship": 0, "crane": 1}}
     sizes: dict[str, Any] = {
-        "embedding_size": 8, "hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1], "layer_type": "basic",
-    }  # fmt: skip
+        "embedding_size": 8,
+        "hidden_sizes": [8, 16, 16, 16],
+        "depths": [1, 1, 1, 1],
+        "layer_type": "basic",
+    }
     tiny: dict[str, Any] = {
-        "d_model": 32, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "decoder_layers": 1, "encoder_layers": 1,
-        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "num_queries": 9, **labels,
-    }  # fmt: skip
+        "d_model": 32,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+        "decoder_layers": 1,
+        "encoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "num_queries": 9,
+        **labels,
+    }
     size = {"height": 64, "width": 64}
     if kind == "yolos":
         from transformers.models.yolos.image_processing_pil_yolos import YolosImageProcessorPil as Processor
 
-        model = hf.YolosForObjectDetection(hf.YolosConfig(
-            hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=[64, 64],
-            patch_size=16, num_detection_tokens=5, initializer_range=0.5, **labels,
-        ))  # fmt: skip
+        model = hf.YolosForObjectDetection(
+            hf.YolosConfig(
+                hidden_size=32,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                intermediate_size=64,
+                image_size=[64, 64],
+                patch_size=16,
+                num_detection_tokens=5,
+                initializer_range=0.5,
+                **labels,
+            )
+        )
     elif kind == "detr":
         from transformers.models.detr.image_processing_pil_detr import DetrImageProcessorPil as Processor
 
-        model = hf.DetrForObjectDetection(hf.DetrConfig(
-            use_timm_backbone=False, use_pretrained_backbone=False, backbone=None, init_std=0.5,
-            backbone_config=hf.ResNetConfig(**sizes, out_features=["stage4"]), **tiny,
-        ))  # fmt: skip
+        model = hf.DetrForObjectDetection(
+            hf.DetrConfig(
+                use_timm_backbone=False,
+                use_pretrained_backbone=False,
+                backbone=None,
+                init_std=0.5,
+                backbone_config=hf.ResNetConfig(**sizes, out_features=["stage4"]),
+                **tiny,
+            )
+        )
     else:
         from transformers.models.rt_detr.image_processing_pil_rt_detr import RTDetrImageProcessorPil as Processor
 
         resnet = hf.RTDetrResNetConfig(**sizes, out_features=["stage2", "stage3", "stage4"])
-        model = hf.RTDetrForObjectDetection(hf.RTDetrConfig(
-            backbone_config=resnet, encoder_in_channels=[16, 16, 16], encoder_hidden_dim=32, num_denoising=0,
-            decoder_in_channels=[32, 32, 32], initializer_range=0.5, **tiny,
-        ))  # fmt: skip
-    return hf.pipeline(
-        "object-detection", model=model.eval(), image_processor=Processor(size=size, **changes)
-    )  # fmt: skip
+        model = hf.RTDetrForObjectDetection(
+            hf.RTDetrConfig(
+                backbone_config=resnet,
+                encoder_in_channels=[16, 16, 16],
+                encoder_hidden_dim=32,
+                num_denoising=0,
+                decoder_in_channels=[32, 32, 32],
+                initializer_range=0.5,
+                **tiny,
+            )
+        )
+    return hf.pipeline("object-detection", model=model.eval(), image_processor=Processor(size=size, **changes))
 
 
 @pytest.mark.parametrize(

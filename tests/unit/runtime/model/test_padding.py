@@ -23,11 +23,12 @@ def session(nodes: list[Any], outputs: list[tuple[str, list[Any]]], **constants:
     """A graph of `ids` and `mask`, also as the floats `x` and `m`."""
     cast = [helper.make_node("Cast", [a], [b], to=TensorProto.FLOAT) for a, b in (("ids", "x"), ("mask", "m"))]
     graph = helper.make_graph(
-        [*cast, *nodes], "g",
+        [*cast, *nodes],
+        "g",
         [helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "length"]) for name in ("ids", "mask")],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs],
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )  # fmt: skip
+    )
     model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
     return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
@@ -66,9 +67,10 @@ def test_a_value_that_changes_nothing_is_the_spec_s_to_name() -> None:
 def test_a_scale_taken_from_the_whole_batch_is_refused() -> None:
     """As dynamic quantization takes it: what stands beside a text would change its answer."""
     nodes = [
-        *MASKED_SUM, helper.make_node("ReduceMean", ["x"], ["scale"], keepdims=0),
+        *MASKED_SUM,
+        helper.make_node("ReduceMean", ["x"], ["scale"], keepdims=0),
         helper.make_node("Div", ["sum", "scale"], ["y"]),
-    ]  # fmt: skip
+    ]
     assert "padding changes the answer: output 'y'" in proof(session(nodes, [("y", ["n"])], one=ONE)).refused
 
 
@@ -76,12 +78,13 @@ def test_a_scale_taken_from_the_whole_batch_is_refused() -> None:
 def test_buckets_beyond_a_graph_s_positions_are_left_out_or_refuse_all(every: bool, kept: tuple[int, ...]) -> None:
     """A table of 20 positions: at 32, even a short request would fail."""
     nodes = [
-        helper.make_node("Shape", ["ids"], ["length"], start=1), helper.make_node("Squeeze", ["length"], ["count"]),
+        helper.make_node("Shape", ["ids"], ["length"], start=1),
+        helper.make_node("Squeeze", ["length"], ["count"]),
         helper.make_node("Range", ["zero", "count", "step"], ["at"]),
         helper.make_node("Gather", ["table", "at"], ["p"]),
         helper.make_node("Mul", ["m", "p"], ["seen"]),
         helper.make_node("ReduceSum", ["seen", "one"], ["sum"], keepdims=0),
-    ]  # fmt: skip
+    ]
     running = session(
         nodes, [("sum", ["n"])], zero=np.int64(0), step=np.int64(1), one=ONE, table=np.ones(20, np.float32)
     )
@@ -95,9 +98,10 @@ def test_buckets_beyond_a_graph_s_positions_are_left_out_or_refuse_all(every: bo
 def test_an_output_of_another_length_is_refused() -> None:
     """Attention scores have the length twice; only the first can be cut."""
     nodes = [
-        helper.make_node("Unsqueeze", ["m", "one"], ["row"]), helper.make_node("Unsqueeze", ["m", "two"], ["column"]),
+        helper.make_node("Unsqueeze", ["m", "one"], ["row"]),
+        helper.make_node("Unsqueeze", ["m", "two"], ["column"]),
         helper.make_node("MatMul", ["column", "row"], ["scores"]),
-    ]  # fmt: skip
+    ]
     running = session(nodes, [("scores", ["n", "length", "length"])], one=ONE, two=np.array([2], np.int64))
     assert proof(running).refused.startswith("output 'scores' has shape (1, 1, 1) for a request of length 1, and")
 

@@ -11,9 +11,7 @@ from shiplift.runtime.model.samples import BATCHES, input_sets, random_like
 from shiplift.runtime.model.tensors import datatype
 from tests.unit.examples import tensor
 
-_dtypes = st.sampled_from(
-    ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
-).map(np.dtype)  # fmt: skip
+_dtypes = st.sampled_from(["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]).map(np.dtype)
 _examples = _dtypes.flatmap(
     lambda dtype: npst.arrays(
         dtype,

@@ -147,9 +147,7 @@ def test_made_up_sequences_have_the_length_asked_for(tmp_path: Path) -> None:
     assert {len(sequence) for sequence in sequences} == {7}
     assert len({json.dumps(sequence) for sequence in sequences}) == len(sequences) > 1
     assert set(sequences[0][0]) == {"x"}
-    long = requests.synthetic_sequences(
-        {"x": golden["input/x"]}, served.signature, Load(sequence_length=5000)
-    )  # fmt: skip
+    long = requests.synthetic_sequences({"x": golden["input/x"]}, served.signature, Load(sequence_length=5000))
     assert [len(sequence) for sequence in long] == [5000]
 
 

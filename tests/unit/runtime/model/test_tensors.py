@@ -151,9 +151,18 @@ def test_a_datatype_of_numbers_is_a_numpy_type_and_back(name: Any) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "name"),
-    [("f2", "FP16"), ("f4", "FP32"), ("f8", "FP64"), ("O", "BYTES"), ("U5", "BYTES"), ("S5", "BYTES"), ("c8", None),
-     ("M8[s]", None), ("f4,i4", None)],
-)  # fmt: skip
+    [
+        ("f2", "FP16"),
+        ("f4", "FP32"),
+        ("f8", "FP64"),
+        ("O", "BYTES"),
+        ("U5", "BYTES"),
+        ("S5", "BYTES"),
+        ("c8", None),
+        ("M8[s]", None),
+        ("f4,i4", None),
+    ],
+)
 def test_a_numpy_type_is_a_datatype_where_triton_has_one(dtype: str, name: str | None) -> None:
     assert datatype(np.dtype(dtype)) == name
 

@@ -46,11 +46,16 @@ def test_logged_texts_become_tokens_and_logged_names_numbers(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("left", "right", "expected"),
     [
-        ("a", "a", 0), ("a", "b", float("inf")), ('[{"a": 0.5}]', '[{"a": 0.25}]', 0.25),
-        ('[{"a": 1}]', '[{"a": 2}]', float("inf")), ("[1.0]", "[1.0, 2.0]", float("inf")),
-        ('{"a": 1.0}', "[1.0]", float("inf")), ("[", "[1", float("inf")), ("[NaN]", "[0.5]", float("inf")),
+        ("a", "a", 0),
+        ("a", "b", float("inf")),
+        ('[{"a": 0.5}]', '[{"a": 0.25}]', 0.25),
+        ('[{"a": 1}]', '[{"a": 2}]', float("inf")),
+        ("[1.0]", "[1.0, 2.0]", float("inf")),
+        ('{"a": 1.0}', "[1.0]", float("inf")),
+        ("[", "[1", float("inf")),
+        ("[NaN]", "[0.5]", float("inf")),
     ],
-)  # fmt: skip
+)
 def test_texts_are_equal_or_json_with_numbers_that_are_close(left: str, right: str, expected: float) -> None:
     assert text_difference(np.array([left], object), np.array([right.encode()], object)) == expected
 
@@ -93,10 +98,11 @@ def logged_pairs(folder: Path, example: str, kind: str = "json_object") -> Path:
 @pytest.mark.parametrize(
     ("example", "kind"),
     [
-        ('[{"text": "a", "text_pair": "b"}]', "json_object"), ('{"text": "a", "text_pair": "b"}', "json_object"),
+        ('[{"text": "a", "text_pair": "b"}]', "json_object"),
+        ('{"text": "a", "text_pair": "b"}', "json_object"),
         ('{"columns": ["text_pair", "text"], "data": [["b", "a"]]}', "dataframe"),
     ],
-)  # fmt: skip
+)
 def test_a_pipeline_logged_with_pairs_takes_two_texts(tmp_path: Path, example: str, kind: str) -> None:
     model = read_model(logged_pairs(tmp_path, example, kind))
     assert [(spec.name, spec.shape) for spec in model.signature.inputs] == [("text", (-1, 1)), ("text_pair", (-1, 1))]
@@ -143,16 +149,22 @@ def test_other_tasks_are_refused_with_what_to_do(tmp_path: Path, kind: str, more
 
 
 def test_a_model_config_changes_the_answers_and_is_refused() -> None:
-    flavors = {"transformers": {"instance_type": "TokenClassificationPipeline"},
-               "python_function": {"config": {"aggregation_strategy": "simple"}}}  # fmt: skip
+    flavors = {
+        "transformers": {"instance_type": "TokenClassificationPipeline"},
+        "python_function": {"config": {"aggregation_strategy": "simple"}},
+    }
     with pytest.raises(NotAdmitted, match="model_config"):
         task_of({"flavors": flavors}, "transformers")
 
 
 def test_a_model_config_that_only_cuts_long_texts_is_taken_for_classification() -> None:
     config = {"truncation": True, "max_length": 16}
-    meta: dict[str, Any] = {"flavors": {"transformers": {"instance_type": "TextClassificationPipeline"},
-                                        "python_function": {"config": config}}}  # fmt: skip
+    meta: dict[str, Any] = {
+        "flavors": {
+            "transformers": {"instance_type": "TextClassificationPipeline"},
+            "python_function": {"config": config},
+        }
+    }
     assert task_of(meta, "transformers") == "text-classification"
     assert truncation_of(meta) == config
     meta["flavors"]["transformers"]["instance_type"] = "FillMaskPipeline"
@@ -209,8 +221,10 @@ def test_a_size_that_the_exporter_knew_is_written_where_it_was_to_be_inferred() 
     concat = helper.make_node("Concat", ["batch", "rest"], ["shape"], axis=0)
     reshapes = [helper.make_node("Reshape", ["x", "shape"], [name]) for name in ("known", "unknown")]
     rest = helper.make_tensor("rest", TensorProto.INT64, [1], [-1])
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-              for name, shape in (("x", ["n", 2, 3]), ("known", ["n", 6]), ("unknown", ["n", None]))]  # fmt: skip
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", ["n", 2, 3]), ("known", ["n", 6]), ("unknown", ["n", None]))
+    ]
     graph = helper.make_graph([shape, concat, *reshapes], "g", values[:1], values[1:], [rest], value_info=values[1:2])
     model = with_known_sizes(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)]))
     onnx.checker.check_model(model, full_check=True)

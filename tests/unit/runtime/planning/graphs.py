@@ -88,8 +88,9 @@ def profiles(name: str, *configurations: Configuration, **changes: Any) -> Profi
     written = spec(name)
     return Profiles(
         members={member: configurations or (configuration(),) for member in written.members},
-        steps={step: profile for step, profile in STEPS.items() if step in written.steps}, **changes,
-    )  # fmt: skip
+        steps={step: profile for step, profile in STEPS.items() if step in written.steps},
+        **changes,
+    )
 
 
 def problem(
@@ -97,9 +98,13 @@ def problem(
 ) -> Problem:
     written = spec(name)
     return Problem(
-        spec=written, graph=graph_of(written, bls=name in ("loop", "cascade")),
-        profiles=profiles(name, *configurations), arrivals=Arrivals(rate_per_s=rate), p99_ms=p99_ms, **changes,
-    )  # fmt: skip
+        spec=written,
+        graph=graph_of(written, bls=name in ("loop", "cascade")),
+        profiles=profiles(name, *configurations),
+        arrivals=Arrivals(rate_per_s=rate),
+        p99_ms=p99_ms,
+        **changes,
+    )
 
 
 def drawn(

@@ -137,9 +137,13 @@ class Pipeline:
 
 
 def latencies(
-    graph: Graph, scenario: Scenario, profiles: Profiles, settings: Mapping[str, MemberSettings], instances: int = 0,
+    graph: Graph,
+    scenario: Scenario,
+    profiles: Profiles,
+    settings: Mapping[str, MemberSettings],
+    instances: int = 0,
     workers: int = 0,
-) -> Any:  # fmt: skip
+) -> Any:
     """The latency of each request in s."""
     pipeline = Pipeline(graph, scenario, profiles, settings, instances, workers)
     for request in range(scenario.count):

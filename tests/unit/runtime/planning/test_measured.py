@@ -17,9 +17,11 @@ def tuned(*trials: Trial, **changes: int) -> Tuned:
 def saturated(batch: int, ms: float, instances: int = 1, **changes: object) -> Trial:
     """A trial whose instances execute one full batch after another."""
     return trial(
-        config=config(max_batch=batch, instances=instances), compute_ms=ms,
-        throughput_per_s=1000 * instances * batch / ms, **changes,
-    )  # fmt: skip
+        config=config(max_batch=batch, instances=instances),
+        compute_ms=ms,
+        throughput_per_s=1000 * instances * batch / ms,
+        **changes,
+    )
 
 
 @given(times=st.lists(st.floats(0.5, 50), min_size=3, max_size=3, unique=True).map(sorted), instances=st.integers(1, 4))
@@ -32,13 +34,18 @@ def test_trials_show_the_times_that_they_were_made_with(times: list[float], inst
 
 def test_ways_to_compute_are_kept_apart_and_failed_trials_left_out() -> None:
     trials = [
-        saturated(1, 5), saturated(1, 3, precision="int8", engine="openvino"), saturated(4, 9, instances=2),
-        trial(error="it died", throughput_per_s=0), trial(compute_ms=0),
-    ]  # fmt: skip
+        saturated(1, 5),
+        saturated(1, 3, precision="int8", engine="openvino"),
+        saturated(4, 9, instances=2),
+        trial(error="it died", throughput_per_s=0),
+        trial(compute_ms=0),
+    ]
     found = configurations_of(tuned(*trials), None)
     assert {(each.engine, each.precision, each.instances): each.batch_ms for each in found} == {
-        ("onnxruntime", "fp32", 1): {1: 5}, ("onnxruntime", "fp32", 2): {4: 9}, ("openvino", "int8", 1): {1: 3},
-    }  # fmt: skip
+        ("onnxruntime", "fp32", 1): {1: 5},
+        ("onnxruntime", "fp32", 2): {4: 9},
+        ("openvino", "int8", 1): {1: 3},
+    }
 
 
 def test_the_load_test_adds_one_row_and_the_spread() -> None:

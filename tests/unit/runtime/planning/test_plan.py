@@ -66,8 +66,9 @@ def test_the_pipeline_has_no_more_instances_than_it_needs() -> None:
     }
     p99 = {
         instances: simulate(graph, scenario, known, served, instances=instances).percentile_ms(99)
-        for instances in (made.instances - 1, made.instances) if instances
-    }  # fmt: skip
+        for instances in (made.instances - 1, made.instances)
+        if instances
+    }
     assert p99[made.instances] <= 100 < p99.get(made.instances - 1, math.inf)
 
 

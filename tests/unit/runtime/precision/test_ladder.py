@@ -33,11 +33,17 @@ def builder(bench: Bench, work: str = "work", **changes: Any) -> Builder:
     assert datasets.validation is not None
     validation = bench.store.fetch(datasets.validation, folder / "validation.npz")
     defaults: dict[str, Any] = {
-        "model": model, "reference": reference, "work": folder, "signature": bench.exported.signature,
-        "target": ON_ONNX_RUNTIME, "data": Data(), "memory_mb": 8192, "limits": DataLimits(),
+        "model": model,
+        "reference": reference,
+        "work": folder,
+        "signature": bench.exported.signature,
+        "target": ON_ONNX_RUNTIME,
+        "data": Data(),
+        "memory_mb": 8192,
+        "limits": DataLimits(),
         "settings": Quantization(max_score_drop=1, methods=("minmax",)),
         "validation": Dataset(file=validation, name="validation.npz"),
-    }  # fmt: skip
+    }
     return Builder(**defaults | changes)
 
 
@@ -75,9 +81,11 @@ def test_of_calibrated_graphs_and_nncf_s_the_faster_one_is_kept_on_each_engine(
     ladder = builder(bench, target=Target(precisions=("fp32", "int8"))).build()
     int8 = [each for each in ladder.candidates if each.precision == "int8"]
     assert sorted((each.engine, each.method) for each in int8) == [
-        ("onnxruntime", "NNCF"), ("onnxruntime", "static minmax, per channel"),
-        ("openvino", "NNCF"), ("openvino", "static minmax, per channel"),
-    ]  # fmt: skip
+        ("onnxruntime", "NNCF"),
+        ("onnxruntime", "static minmax, per channel"),
+        ("openvino", "NNCF"),
+        ("openvino", "static minmax, per channel"),
+    ]
     for each in int8:
         assert each.folder == {"N": "int8-nncf/built", "s": "int8-static/minmax"}[each.method[0]]
         assert each.score == pytest.approx(1, abs=0.1)

@@ -42,24 +42,52 @@ def job(tmp_path: Path, kind: Any, python: Path, target: Target = GPU, **setting
     validation = Validation(metric=None, asked=samples, reference={})
     (tmp_path / "work").mkdir(exist_ok=True)
     return rungs.Job(
-        kind=kind, model=str(model), folder=str(tmp_path / "work"), sensitivities=str(tmp_path / "kept"), target=target,
-        arrays=str(rungs.write_arrays(tmp_path / "arrays.npz", samples, validation)), signature=signature(),
-        metric=None, base=Evaluation(), settings=Quantization(**settings), modelopt=str(python),
-    )  # fmt: skip
+        kind=kind,
+        model=str(model),
+        folder=str(tmp_path / "work"),
+        sensitivities=str(tmp_path / "kept"),
+        target=target,
+        arrays=str(rungs.write_arrays(tmp_path / "arrays.npz", samples, validation)),
+        signature=signature(),
+        metric=None,
+        base=Evaluation(),
+        settings=Quantization(**settings),
+        modelopt=str(python),
+    )
 
 
 def test_the_commands_are_those_of_its_own_documentation(tmp_path: Path) -> None:
     quantize_ = modelopt.quantize_command("py", Path("a.onnx"), Path("b.onnx"), "fp8", "minmax", Path("c.npz"))
     assert quantize_ == [
-        "py", "-m", "modelopt.onnx.quantization", "--onnx_path=a.onnx", "--output_path=b.onnx", "--quantize_mode=fp8",
-        "--calibration_method=max", "--calibration_data_path=c.npz", "--calibration_eps", "cuda:0", "cpu",
-        "--high_precision_dtype=fp16", "--log_level=WARNING",
-    ]  # fmt: skip
+        "py",
+        "-m",
+        "modelopt.onnx.quantization",
+        "--onnx_path=a.onnx",
+        "--output_path=b.onnx",
+        "--quantize_mode=fp8",
+        "--calibration_method=max",
+        "--calibration_data_path=c.npz",
+        "--calibration_eps",
+        "cuda:0",
+        "cpu",
+        "--high_precision_dtype=fp16",
+        "--log_level=WARNING",
+    ]
     autocast = modelopt.autocast_command("py", Path("a.onnx"), Path("b.onnx"), "bf16", Path("c.npz"))
     assert autocast == [
-        "py", "-m", "modelopt.onnx.autocast", "--onnx_path=a.onnx", "--output_path=b.onnx", "--low_precision_type=bf16",
-        "--calibration_data=c.npz", "--keep_io_types", "--providers", "cuda:0", "cpu", "--log_level=WARNING",
-    ]  # fmt: skip
+        "py",
+        "-m",
+        "modelopt.onnx.autocast",
+        "--onnx_path=a.onnx",
+        "--output_path=b.onnx",
+        "--low_precision_type=bf16",
+        "--calibration_data=c.npz",
+        "--keep_io_types",
+        "--providers",
+        "cuda:0",
+        "cpu",
+        "--log_level=WARNING",
+    ]
 
 
 @pytest.mark.parametrize(

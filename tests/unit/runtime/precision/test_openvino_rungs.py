@@ -30,10 +30,12 @@ HAS_BF16 = bool(cpu_flags() & {"avx512_bf16", "amx_bf16"})
 def model(nodes: list[Any], constants: dict[str, Any], file: Path, *, columns: int | str = 4) -> Path:
     """An ONNX file from `x`, rows of `columns` numbers, to `y`."""
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", columns])],
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", columns])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "k"])],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )  # fmt: skip
+    )
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.example", 1)]
     onnx.save(helper.make_model(graph, ir_version=10, opset_imports=opsets), file)
     return file
@@ -44,8 +46,12 @@ def test_each_precision_is_scored_on_the_engine_that_will_run_it(tmp_path: Path)
     ladder = builder(Bench(tmp_path), target=target).build()
     by = {candidate.variant: candidate for candidate in ladder.candidates}
     assert set(by) == {
-        "onnxruntime-fp32", "onnxruntime-int8", "openvino-fp32", "openvino-bf16", "openvino-int8",
-    }  # fmt: skip
+        "onnxruntime-fp32",
+        "onnxruntime-int8",
+        "openvino-fp32",
+        "openvino-bf16",
+        "openvino-int8",
+    }
     assert by["openvino-fp32"].folder == by["onnxruntime-fp32"].folder
     assert by["openvino-int8"].folder == by["onnxruntime-int8"].folder
     fp32 = by["openvino-fp32"]
@@ -199,8 +205,10 @@ def test_engines_are_not_compared_with_each_other() -> None:
         return Built(engine=engine, precision=precision, score=1.0, samples=100, latency_ms=latency_ms)
 
     candidates = (
-        candidate("onnxruntime", "fp32", 1.0), candidate("openvino", "fp32", 3.0), candidate("openvino", "bf16", 2.0),
+        candidate("onnxruntime", "fp32", 1.0),
+        candidate("openvino", "fp32", 3.0),
+        candidate("openvino", "bf16", 2.0),
         candidate("openvino", "int8", 2.5),
-    )  # fmt: skip
+    )
     kept = [c.variant for c in selection.judged(candidates, Target(), "accuracy", Quantization()) if not c.dropped]
     assert kept == ["onnxruntime-fp32", "openvino-bf16", "openvino-fp32"]

@@ -21,9 +21,15 @@ from shiplift.runtime.spec.target import Profile, Target, TensorRT, Versions
 from tests.unit.examples import perceptron, signature, tensor
 
 H200 = Target(
-    name="h200", accelerator="nvidia", server="nvidia", engine="tensorrt", compute_capability="9.0", memory_mb=141312,
-    precisions=("fp32", "fp16"), versions=Versions(tensorrt="10.9"),
-)  # fmt: skip
+    name="h200",
+    accelerator="nvidia",
+    server="nvidia",
+    engine="tensorrt",
+    compute_capability="9.0",
+    memory_mb=141312,
+    precisions=("fp32", "fp16"),
+    versions=Versions(tensorrt="10.9"),
+)
 
 
 class Library:

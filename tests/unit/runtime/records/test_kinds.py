@@ -86,9 +86,13 @@ def test_a_member_is_no_other_member() -> None:
 
 def test_a_field_exists_only_where_it_has_meaning() -> None:
     assert own_fields(Exported) == {
-        "graph": {"opset", "torchscript"}, "text": {"opset", "front"}, "image": {"opset", "front"},
-        "python": {"python"}, "generation": set(), "pipeline": set(),
-    }  # fmt: skip
+        "graph": {"opset", "torchscript"},
+        "text": {"opset", "front"},
+        "image": {"opset", "front"},
+        "python": {"python"},
+        "generation": set(),
+        "pipeline": set(),
+    }
     with pytest.raises(ValidationError, match="parity"):
         exported(kind="pipeline", isolation=None)
 
@@ -120,11 +124,14 @@ def test_an_export_of_0_1_that_is_of_two_kinds_is_refused() -> None:
 @pytest.mark.parametrize(
     ("flavor", "kind"),
     [
-        ("onnx", "graph"), ("sklearn", "graph"), ("transformers", "text"),
-        ("transformers that generates", "generation"), ("python_function", "python"),
+        ("onnx", "graph"),
+        ("sklearn", "graph"),
+        ("transformers", "text"),
+        ("transformers that generates", "generation"),
+        ("python_function", "python"),
         ("shiplift_pipeline", "pipeline"),
     ],
-)  # fmt: skip
+)
 def test_a_contract_of_0_1_is_read_by_its_version_s_flavor(flavor: str, kind: str) -> None:
     old = json.loads(_admitted(DeclaredGraph(signature=signature(), example=artifact())).model_dump_json())
     old["contract"] = OLD["contracts"][flavor]
@@ -205,18 +212,32 @@ def test_a_package_of_0_1_that_is_of_two_kinds_is_refused() -> None:
 
 def test_a_package_has_no_field_of_another_kind() -> None:
     assert own_fields(Package) == {
-        "graph": {"sequences"}, "text": {"tensors"}, "image": {"tensors", "jpegs"}, "python": {"environment"},
-        "generation": set(), "pipeline": {"environment", "companions", "members"}, "decoder": set(),
-    }  # fmt: skip
+        "graph": {"sequences"},
+        "text": {"tensors"},
+        "image": {"tensors", "jpegs"},
+        "python": {"environment"},
+        "generation": set(),
+        "pipeline": {"environment", "companions", "members"},
+        "decoder": set(),
+    }
 
 
 def _admitted(contract: Contract) -> Admitted:
     spec = parse("")
     version = {"name": "digits", "version": 1, "digest": "d", "flavor": "onnx", "files": artifact(kind="tree")}
     fields = {
-        "conversion": spec.export, "data": spec.data, "quantization": spec.quantization, "quality": spec.quality,
-        "search_space": spec.search, "load": spec.load, "slo": spec.slo, "serving": spec.serving,
-        "rollout": spec.rollout, "latency_target": {}, "datasets": {}, "wanted": {"targets": spec.targets},
+        "conversion": spec.export,
+        "data": spec.data,
+        "quantization": spec.quantization,
+        "quality": spec.quality,
+        "search_space": spec.search,
+        "load": spec.load,
+        "slo": spec.slo,
+        "serving": spec.serving,
+        "rollout": spec.rollout,
+        "latency_target": {},
+        "datasets": {},
+        "wanted": {"targets": spec.targets},
         "scan": {"scanner": "s", "files": 1},
-    }  # fmt: skip
+    }
     return Admitted.model_validate(fields | {"model_version": version, "contract": contract})

@@ -18,11 +18,13 @@ from tests.unit.examples import config, package, tensor, trial
 
 TOKENS = Signature(
     inputs=(
-        tensor("ids", -1, -1, datatype="INT64"), tensor("bias", -1, 4), tensor("mask", -1, -1, datatype="BOOL"),
+        tensor("ids", -1, -1, datatype="INT64"),
+        tensor("bias", -1, 4),
+        tensor("mask", -1, -1, datatype="BOOL"),
         tensor("half", -1, -1, datatype="FP16"),
     ),
     outputs=(tensor("scores", -1, -1, 9),),
-)  # fmt: skip
+)
 PAD = Lengths(pad={"ids": 0, "mask": 0})
 SMALL = SearchSpace(max_batch=(1, 8), queue_delay_us=(0,), instances=(1,), threads=(1,))
 

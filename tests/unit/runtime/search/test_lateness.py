@@ -20,11 +20,19 @@ def test_a_request_is_late_once_an_execution_no_longer_fits_into_the_limit() -> 
     assert late() == pytest.approx(100 - 1.25 * 20)
 
 
-@pytest.mark.parametrize("changes", [
-    {"limit_ms": None}, {"late_last": False}, {"queue": Queue(max_size=10)},
-    {"priorities": Priorities(levels=2, default=1)}, {"compute_ms": 50}, {"compute_ms": 0}, {"instances": 1},
-    {"sequences": True},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"limit_ms": None},
+        {"late_last": False},
+        {"queue": Queue(max_size=10)},
+        {"priorities": Priorities(levels=2, default=1)},
+        {"compute_ms": 50},
+        {"compute_ms": 0},
+        {"instances": 1},
+        {"sequences": True},
+    ],
+)
 def test_requests_go_in_turn_where_the_policy_is_not_wanted_or_would_not_help(changes: dict[str, Any]) -> None:
     assert late(**changes) == 0
 

@@ -23,9 +23,14 @@ def judged(folder: Path, *, labelled: bool = True, **answers: Any) -> dict[str, 
     (folder / "validation.npz").write_bytes(dump_npz({"x": np.zeros((COUNT, 2), np.float32), **labels}))
     (folder / "answers.npz").write_bytes(dump_npz(answers))
     return judge(
-        validation=[str(folder / "validation.npz"), "validation.npz"], signature=SIGNATURE.model_dump(mode="json"),
-        data={"min_samples": COUNT}, unpacked_mb=1, samples=100, answers=str(folder / "answers.npz"), metric="",
-    )  # fmt: skip
+        validation=[str(folder / "validation.npz"), "validation.npz"],
+        signature=SIGNATURE.model_dump(mode="json"),
+        data={"min_samples": COUNT},
+        unpacked_mb=1,
+        samples=100,
+        answers=str(folder / "answers.npz"),
+        metric="",
+    )
 
 
 def test_outputs_of_any_number_of_rows_are_no_part_of_the_score(tmp_path: Path) -> None:

@@ -28,8 +28,10 @@ def test_a_limit_is_in_its_metric_s_unit_whatever_it_was_written_in(metric: str,
 
 
 def test_a_rate_may_be_by_the_minute() -> None:
-    for limit in ("metric: throughput_per_s, comparison: '>=', limit: 6000 requests/min",
-                  "metric: tokens_per_s, comparison: '>=', limit: 6000 tokens/min"):  # fmt: skip
+    for limit in (
+        "metric: throughput_per_s, comparison: '>=', limit: 6000 requests/min",
+        "metric: tokens_per_s, comparison: '>=', limit: 6000 tokens/min",
+    ):
         assert parse(rule(limit)).policy.rules[0].limit == pytest.approx(100)
 
 

@@ -415,10 +415,15 @@ def test_the_spec_has_numbers_to_try() -> None:
 
 
 NO_NUMBERS: list[tuple[Any, str]] = [
-    (True, "must not be true"), (False, "must not be false"), (float("inf"), "must be a finite number"),
-    (float("nan"), "must be a finite number"), (10**30, "too large a number"), (-(10**30), "too large a number"),
-    ([True], "must not be true"), ({"a": True}, "must not be true"),
-]  # fmt: skip
+    (True, "must not be true"),
+    (False, "must not be false"),
+    (float("inf"), "must be a finite number"),
+    (float("nan"), "must be a finite number"),
+    (10**30, "too large a number"),
+    (-(10**30), "too large a number"),
+    ([True], "must not be true"),
+    ({"a": True}, "must not be true"),
+]
 
 
 def _complaint(body: dict[str, Any]) -> str:

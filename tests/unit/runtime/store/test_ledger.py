@@ -212,7 +212,7 @@ def test_without_the_key_a_promotion_is_read_as_it_is_and_anything_else_is_none(
 ) -> None:
     promotion = Promotion(
         model="digits", version=3, alias="champion", endpoint=Endpoint(http="", grpc=""), package=record
-    )  # fmt: skip
+    )
     ledger(tmp_path, runs).put_promotion(promotion)
     ((run, path),) = runs.texts
     assert path == PROMOTION

@@ -42,16 +42,25 @@ class Versions:
 
 def promotion(info: VersionInfo, **changes: Any) -> Promotion:
     return Promotion(
-        model=info.name, version=info.version, alias="champion",
+        model=info.name,
+        version=info.version,
+        alias="champion",
         endpoint=Endpoint(http="http://127.0.0.1:1", grpc="127.0.0.1:2"),
-        package=package(version=info.version), **changes,
-    )  # fmt: skip
+        package=package(version=info.version),
+        **changes,
+    )
 
 
 def found(
-    outcomes: dict[int, str], *, serves: int = 0, aliases: dict[str, int] | None = None,
-    store: ArtifactStore | None = None, unfinished: bool = False, genuine: bool = True, **wanted: Any,
-) -> Package | Unusable:  # fmt: skip
+    outcomes: dict[int, str],
+    *,
+    serves: int = 0,
+    aliases: dict[str, int] | None = None,
+    store: ArtifactStore | None = None,
+    unfinished: bool = False,
+    genuine: bool = True,
+    **wanted: Any,
+) -> Package | Unusable:
     changes: dict[str, Any] = {"unfinished": "promotion"} if unfinished else {}
     promoted = Promoted(
         registry=cast("RestRegistry", Versions(outcomes, aliases or {})),

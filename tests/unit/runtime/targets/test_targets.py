@@ -80,10 +80,12 @@ def test_a_pod_asks_for_as_many_gpus_as_its_instances_name() -> None:
         ({"instance_groups": (InstanceGroup(kind="cpu"),)}, "tuning decides the number of instances"),
         ({"accelerator": "nvidia", "server": "nvidia", "gpus": (1, 1)}, r"names a GPU twice: \[1, 1\]"),
         ({"accelerator": "nvidia", "server": "nvidia", "gpus": (16,)}, "less than 16"),
-        ({"accelerator": "nvidia", "server": "nvidia", "instance_groups": ({"kind": "cpu", "gpus": (0,)},)},
-         "`kind: cpu` has no `gpus`"),
+        (
+            {"accelerator": "nvidia", "server": "nvidia", "instance_groups": ({"kind": "cpu", "gpus": (0,)},)},
+            "`kind: cpu` has no `gpus`",
+        ),
     ],
-)  # fmt: skip
+)
 def test_settings_of_gpus_that_can_not_be_are_refused(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Target(**fields)
@@ -191,15 +193,17 @@ def test_nodes_become_one_target_per_kind_of_hardware() -> None:
     sick = {"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}
     targets = {
         target.name: target
-        for target in of_nodes([
-            node({"kubernetes.io/arch": "amd64", f"{NFD}AVX2": "true", f"{NFD}AVX512VNNI": "true"}),
-            node({"kubernetes.io/arch": "amd64", f"{NFD}AVX2": "true", f"{NFD}AVX512VNNI": "true"}),
-            node({"kubernetes.io/arch": "amd64", f"{NFD}AVX2": "true"}),
-            node({"kubernetes.io/arch": "arm64"}),
-            node({"kubernetes.io/arch": "amd64"}),
-            node(GFD, (taint, sick)),
-        ])
-    }  # fmt: skip
+        for target in of_nodes(
+            [
+                node({"kubernetes.io/arch": "amd64", f"{NFD}AVX2": "true", f"{NFD}AVX512VNNI": "true"}),
+                node({"kubernetes.io/arch": "amd64", f"{NFD}AVX2": "true", f"{NFD}AVX512VNNI": "true"}),
+                node({"kubernetes.io/arch": "amd64", f"{NFD}AVX2": "true"}),
+                node({"kubernetes.io/arch": "arm64"}),
+                node({"kubernetes.io/arch": "amd64"}),
+                node(GFD, (taint, sick)),
+            ]
+        )
+    }
     assert set(targets) == {"cpu-vnni", "cpu-avx2", "cpu-arm64", "cpu", "nvidia-a10"}
     assert targets["cpu-vnni"].node_selector == {"kubernetes.io/arch": "amd64", f"{NFD}AVX512VNNI": "true"}
     gpu = targets["nvidia-a10"]

@@ -34,8 +34,10 @@ def test_production_ends_only_if_that_is_asked_for(
         command.uninstall()
         serves = {"observedGeneration": 1, "revision": "digits-1-a", "version": 1}
         server.objects["tritonservices"]["digits"] = {
-            "metadata": {"name": "digits"}, "spec": {"model": "digits", "revision": "digits-1-a"}, "status": serves,
-        }  # fmt: skip
+            "metadata": {"name": "digits"},
+            "spec": {"model": "digits", "revision": "digits-1-a"},
+            "status": serves,
+        }
         with pytest.raises(UsageError, match=r"digits serves in the namespace shiplift-serving.*Pass --yes"):
             command.uninstall()
         command.uninstall(data=True, yes=True)

@@ -89,10 +89,10 @@ def test_every_version_of_a_model_is_judged_newest_first(home: Path) -> None:
 
 def test_a_release_whose_quality_stopped_it_is_judged_by_that(home: Path) -> None:
     candidates = Candidates(
-        target="local-cpu", metric="accuracy", candidates=(
-            Candidate(precision="fp32", model=artifact(), score=0.8, samples=500),
-        ),
-    )  # fmt: skip
+        target="local-cpu",
+        metric="accuracy",
+        candidates=(Candidate(precision="fp32", model=artifact(), score=0.8, samples=500),),
+    )
     released(home, 3, admit=admitted(), export=exported(), quantize=candidates)
     (release,) = judged(home, "quality: {min_score: 0.7}").releases
     assert (release.after, [check.name for check in release.checks]) == (Outcome.PASS, ["parity", "accuracy"])
@@ -113,11 +113,13 @@ def test_of_several_targets_the_one_that_ended_the_release_is_judged(home: Path)
     key = str(runs["other"].key)
     (home / "records" / f"{key}.json").rename(home / "records" / f"{'f' * 64}.json")
     stages = (
-        runs["admit"], runs["export"], StageRun(name="quantize", key="f" * 64, target="large"),
+        runs["admit"],
+        runs["export"],
+        StageRun(name="quantize", key="f" * 64, target="large"),
         StageRun(name="package", key="e" * 64, target="large"),
         runs["quantize"].model_copy(update={"target": "small"}),
         StageRun(name="package", key="d" * 64, target="small", outcome="refused"),
-    )  # fmt: skip
+    )
     for runs_in_order, score in ((stages, 0.6), (stages[:2] + stages[4:] + stages[2:4], 0.6), (stages[:5], 0.9)):
         file.write_text(done.model_copy(update={"stages": runs_in_order}).model_dump_json())
         (release,) = judged(home, "quality: {min_score: 0.7}").releases

@@ -18,11 +18,20 @@ def released(home: Path, model: str, version: int, *, promoted: bool) -> None:
     releases = Releases(home)
     name = releases.accept(Request(model=model, version=version), Trigger()).name
     report = ReleaseReport(
-        model=model, version=version, verdict=Outcome.PASS if promoted else Outcome.FAIL,
-        alias="champion" if promoted else "", endpoint=None, stages=(), checks=(), release=name,
-        reason="every check passed" if promoted else "too slow", exit_code=0 if promoted else 20, seconds=1,
-        since_request_seconds=1, overhead_seconds=1,
-    )  # fmt: skip
+        model=model,
+        version=version,
+        verdict=Outcome.PASS if promoted else Outcome.FAIL,
+        alias="champion" if promoted else "",
+        endpoint=None,
+        stages=(),
+        checks=(),
+        release=name,
+        reason="every check passed" if promoted else "too slow",
+        exit_code=0 if promoted else 20,
+        seconds=1,
+        since_request_seconds=1,
+        overhead_seconds=1,
+    )
     releases.end(name, report)
 
 
@@ -31,9 +40,14 @@ def home(tmp_path: Path) -> Path:
     """A home whose stack was stopped: nothing answers at its registry's address."""
     ports = dict.fromkeys(("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port"), free_port())
     stopped = stack.Stack(
-        **ports, registry_uri=f"http://127.0.0.1:{free_port()}", server_environment="", cache_mb=0, rate_limiter=False,
-        sweep_s=60, since=0,
-    )  # fmt: skip
+        **ports,
+        registry_uri=f"http://127.0.0.1:{free_port()}",
+        server_environment="",
+        cache_mb=0,
+        rate_limiter=False,
+        sweep_s=60,
+        since=0,
+    )
     (tmp_path / "stack.json").write_text(stopped.model_dump_json())
     return tmp_path
 

@@ -46,9 +46,15 @@ def running(home: Path, dispatcher: Process | None = None) -> Stack:
     """A stack whose dispatcher is this process, unless another is named."""
     ports = dict.fromkeys(("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port"), 1)
     stack = Stack(
-        **ports, registry_uri="http://127.0.0.1:1", server_environment="", cache_mb=0, rate_limiter=False, sweep_s=60,
-        since=0, processes={"dispatcher": dispatcher or identify(os.getpid())},
-    )  # fmt: skip
+        **ports,
+        registry_uri="http://127.0.0.1:1",
+        server_environment="",
+        cache_mb=0,
+        rate_limiter=False,
+        sweep_s=60,
+        since=0,
+        processes={"dispatcher": dispatcher or identify(os.getpid())},
+    )
     (home / "stack.json").write_text(stack.model_dump_json())
     return stack
 
@@ -59,9 +65,20 @@ def queued(releases: Releases, model: str, version: int) -> str:
 
 def report(name: str) -> ReleaseReport:
     return ReleaseReport(
-        model="digits", version=3, verdict=Outcome.FAIL, alias="", endpoint=None, stages=(), checks=(), release=name,
-        reason="slow", exit_code=20, seconds=0, since_request_seconds=0, overhead_seconds=0,
-    )  # fmt: skip
+        model="digits",
+        version=3,
+        verdict=Outcome.FAIL,
+        alias="",
+        endpoint=None,
+        stages=(),
+        checks=(),
+        release=name,
+        reason="slow",
+        exit_code=20,
+        seconds=0,
+        since_request_seconds=0,
+        overhead_seconds=0,
+    )
 
 
 def later(act: Callable[[], object]) -> threading.Timer:

@@ -86,10 +86,19 @@ def run_step(workflow: dict[str, Any], folder: Path, **environment: str) -> tupl
     (tools / "python").unlink(missing_ok=True)
     (tools / "python").symlink_to(sys.executable)
     done = subprocess.run(
-        ["bash", "-c", script], cwd=folder / "repository", check=False, capture_output=True, text=True,
-        env={"PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}", "SPEC": "", "BEFORE": "",
-             "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-    )  # fmt: skip
+        ["bash", "-c", script],
+        cwd=folder / "repository",
+        check=False,
+        capture_output=True,
+        text=True,
+        env={
+            "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "SPEC": "",
+            "BEFORE": "",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            **environment,
+        },
+    )
     asked = folder / "asked"
     return done.returncode, asked.read_text().splitlines() if asked.exists() else []
 

@@ -245,5 +245,6 @@ def test_a_route_that_was_deleted_serves_again_after_one_look_and_the_status_say
     assert world.status.holds(ConditionType.READY)
     assert world.writes == ["apply GRPCRoute digits", "status", "status"]
     assert [event.split(":")[0] for event in world.events if event.startswith("Ready")] == [
-        "Ready is False", "Ready is True"
-    ]  # fmt: skip
+        "Ready is False",
+        "Ready is True",
+    ]

@@ -66,9 +66,13 @@ def test_a_pod_starts_from_the_copy_while_the_origin_is_away(
 
 @pytest.mark.parametrize("fault", ["missing", "altered", "away", "denied"])
 def test_whatever_is_wrong_with_the_copy_the_origin_decides(
-    fault: str, tmp_path: Path, origin: ArtifactStore, cache: PackageCache, served: str,
+    fault: str,
+    tmp_path: Path,
+    origin: ArtifactStore,
+    cache: PackageCache,
+    served: str,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     digest = packed(origin, tmp_path, "one")
     if fault != "missing":
         cache.keep({digest: origin.uri})
@@ -83,9 +87,7 @@ def test_whatever_is_wrong_with_the_copy_the_origin_decides(
     assert (tmp_path / "models" / "digits" / "1" / "model.onnx").read_text() == "one" * 100
 
 
-def test_with_both_away_the_pod_waits_and_says_so(
-    tmp_path: Path, served: str, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_with_both_away_the_pod_waits_and_says_so(tmp_path: Path, served: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching._with_retries, "wait", lambda _: 0)
     monkeypatch.setattr(fetching._with_retries, "stop", lambda state: state.attempt_number >= 2)
     with pytest.raises(Temporary):

@@ -51,8 +51,9 @@ def installed(server: ApiServer, home: Path) -> None:
     there = site(home, registry_uri="http://mlflow.shiplift:5000").model_copy(update={"place": place})
     parameters = [{"name": "request"}, {"name": "site", "value": there.model_dump_json()}]
     server.objects["workflowtemplates"]["release"] = {
-        "metadata": {"name": "release"}, "spec": {"arguments": {"parameters": parameters}},
-    }  # fmt: skip
+        "metadata": {"name": "release"},
+        "spec": {"arguments": {"parameters": parameters}},
+    }
 
 
 def workflow(
@@ -70,9 +71,20 @@ def workflow(
 
 def report(name: str, version: int = 1) -> ReleaseReport:
     return ReleaseReport(
-        model="digits", version=version, verdict=Outcome.FAIL, alias="", endpoint=None, stages=(), checks=(),
-        release=name, reason="too slow", exit_code=20, seconds=0, since_request_seconds=0, overhead_seconds=0,
-    )  # fmt: skip
+        model="digits",
+        version=version,
+        verdict=Outcome.FAIL,
+        alias="",
+        endpoint=None,
+        stages=(),
+        checks=(),
+        release=name,
+        reason="too slow",
+        exit_code=20,
+        seconds=0,
+        since_request_seconds=0,
+        overhead_seconds=0,
+    )
 
 
 def reported(name: str) -> dict[str, Any]:
@@ -115,8 +127,9 @@ def test_the_releases_of_a_cluster_are_listed_newest_first(engine: ArgoEngine, s
     status = engine.status(None)
     assert isinstance(status, ClusterStatus)
     assert [(release.name, release.phase, release.outcome, release.reason) for release in status.releases] == [
-        ("release-digits-2", "Running", "", ""), ("release-digits-1", "Failed", "refused", "too slow"),
-    ]  # fmt: skip
+        ("release-digits-2", "Running", "", ""),
+        ("release-digits-1", "Failed", "refused", "too slow"),
+    ]
 
 
 def test_a_cancelled_release_is_not_called_inconclusive(engine: ArgoEngine, server: ApiServer) -> None:
@@ -138,9 +151,7 @@ def test_a_cancelled_release_is_not_called_inconclusive(engine: ArgoEngine, serv
     assert (cancelled.heading, cancelled.message) == ("CANCELLED", "cancelled: too slow")
 
 
-def test_a_registry_that_does_not_answer_leaves_a_note(
-    engine: ArgoEngine, server: ApiServer, tmp_path: Path
-) -> None:  # fmt: skip
+def test_a_registry_that_does_not_answer_leaves_a_note(engine: ArgoEngine, server: ApiServer, tmp_path: Path) -> None:
     installed(server, tmp_path)
     workflow(server, "release-digits-1")
     status = engine.status(None)
@@ -266,9 +277,13 @@ def test_a_model_that_nothing_serves_is_not_asked(engine: ArgoEngine, server: Ap
 def published(server: ApiServer, **changes: Any) -> None:
     """What the operator says of a model."""
     entry = PublishedModel(
-        model="digits", revision="digits-2-bbbbbbbb", version=2, signature=signature(),
-        inside=inside_of("digits", "shiplift-serving"), **changes,
-    )  # fmt: skip
+        model="digits",
+        revision="digits-2-bbbbbbbb",
+        version=2,
+        signature=signature(),
+        inside=inside_of("digits", "shiplift-serving"),
+        **changes,
+    )
     data = {"digits": entry.model_dump_json()}
     server.objects["configmaps"][CONFIG_MAP_NAME] = {"metadata": {"name": CONFIG_MAP_NAME}, "data": data}
 
@@ -298,9 +313,13 @@ def test_the_lines_of_a_shared_pod_are_those_of_its_stages(engine: ArgoEngine, s
     written = ["argo began", "admit: started", "admit: ok after 1.00 s", "export: started", "a warning", "deploy: odd"]
     stage(server, "r", "admit.export", *written)
     assert list(engine.logs("digits/3", lines=50, follow=False)) == [
-        "admit            argo began", "admit            started", "admit            ok after 1.00 s",
-        "export           started", "export           a warning", "export           deploy: odd",
-    ]  # fmt: skip
+        "admit            argo began",
+        "admit            started",
+        "admit            ok after 1.00 s",
+        "export           started",
+        "export           a warning",
+        "export           deploy: odd",
+    ]
 
 
 GROUP = {"type": "Pod", "id": "g1", "templateName": "prepare", "phase": "Running", "startedAt": "2026-01-01T00:00:00Z"}
@@ -373,8 +392,9 @@ def test_the_parts_of_a_cluster_have_logs_with_their_pods_names(engine: ArgoEngi
         pod(server, name, f"hello from {name}", labels={"app.kubernetes.io/name": "receiver"}, started=name)
     pod(server, "reconciler-a", "swept", labels={"app.kubernetes.io/name": "reconciler"})
     assert list(engine.logs("receiver", lines=5, follow=False)) == [
-        "receiver-a       hello from receiver-a", "receiver-b       hello from receiver-b",
-    ]  # fmt: skip
+        "receiver-a       hello from receiver-a",
+        "receiver-b       hello from receiver-b",
+    ]
     assert list(engine.logs("", lines=5, follow=False)) == ["reconciler-a     swept"]
 
 
@@ -435,16 +455,19 @@ def condition(kind: str, status: str, reason: str, message: str = "") -> dict[st
     return {"type": kind, "status": status, "reason": reason, "message": message, "observedGeneration": 1}
 
 
-def test_status_says_what_serves_as_the_operator_saw_it(
-    engine: ArgoEngine, server: ApiServer, tmp_path: Path
-) -> None:  # fmt: skip
+def test_status_says_what_serves_as_the_operator_saw_it(engine: ArgoEngine, server: ApiServer, tmp_path: Path) -> None:
     installed(server, tmp_path)
     weights = [{"revision": "digits-1-aaaaaaaa", "percent": 90}, {"revision": "digits-2-bbbbbbbb", "percent": 10}]
     service(
-        server, "digits", condition("Ready", "False", "CanaryFailed"),
+        server,
+        "digits",
+        condition("Ready", "False", "CanaryFailed"),
         condition("Stalled", "True", "CanaryFailed", "version 2 failed 3 of its 9 requests"),
-        revision="digits-1-aaaaaaaa", version=1, weights=weights, readyReplicas=1,
-    )  # fmt: skip
+        revision="digits-1-aaaaaaaa",
+        version=1,
+        weights=weights,
+        readyReplicas=1,
+    )
     service(server, "fresh", generation=2)
     service(server, "well", condition("Ready", "True", "Serving"), revision="well-2-bbbbbbbb", version=2)
     status = engine.status(None)

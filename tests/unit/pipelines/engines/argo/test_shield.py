@@ -143,9 +143,14 @@ class Kept:
 def killed(server: ApiServer) -> None:
     """A Workflow that was stopped, whose pod was killed while it moved traffic, so that Argo knows no record of it."""
     node = {
-        "id": "move-1", "type": "Pod", "templateName": "move", "phase": "Failed", "message": "workflow shutdown",
-        "startedAt": "2026-01-01T00:00:01Z", "finishedAt": "2026-01-01T00:00:09Z",
-    }  # fmt: skip
+        "id": "move-1",
+        "type": "Pod",
+        "templateName": "move",
+        "phase": "Failed",
+        "message": "workflow shutdown",
+        "startedAt": "2026-01-01T00:00:01Z",
+        "finishedAt": "2026-01-01T00:00:09Z",
+    }
     runs = StageRuns(under_way="move")
     server.workflows[NAME] = workflow(node, shutdown="Stop", **{SHIELDED: runs.model_dump_json()})
 
@@ -256,14 +261,19 @@ def test_nothing_else_is_finished(
 def stopped_at_the_gate() -> dict[str, Any]:
     """The node of the pod that promotes, with the outputs that Argo kept when the Workflow was stopped."""
     gives = {
-        "stage_runs": BEFORE.model_dump_json(), "verdict": Verdict.of((check(),)).model_dump_json(),
-    }  # fmt: skip
+        "stage_runs": BEFORE.model_dump_json(),
+        "verdict": Verdict.of((check(),)).model_dump_json(),
+    }
     return {
-        "id": "deliver", "type": "Pod", "templateName": "deliver", "phase": "Failed",
-        "startedAt": "2026-01-01T00:00:01Z", "finishedAt": "2026-01-01T00:00:09Z",
+        "id": "deliver",
+        "type": "Pod",
+        "templateName": "deliver",
+        "phase": "Failed",
+        "startedAt": "2026-01-01T00:00:01Z",
+        "finishedAt": "2026-01-01T00:00:09Z",
         "message": "workflow shutdown with strategy:  Stop",
         "outputs": {"parameters": [{"name": name, "value": value} for name, value in gives.items()]},
-    }  # fmt: skip
+    }
 
 
 def test_a_release_that_was_promoted_before_it_could_be_stopped_ended_well() -> None:

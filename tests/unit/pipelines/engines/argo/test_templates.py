@@ -43,13 +43,18 @@ REQUEST = Request(model="digits", version=3)
 
 def settings(**changes: Any) -> TemplateSettings:
     cluster = Cluster(
-        namespace="shiplift", serving_namespace="shiplift-serving", server_image="shiplift-server:1",
+        namespace="shiplift",
+        serving_namespace="shiplift-serving",
+        server_image="shiplift-server:1",
         gateway=GatewayRef(name="shiplift", namespace="shiplift-serving"),
-    )  # fmt: skip
+    )
     where = Site(
-        home="/work", registry_uri="http://mlflow.shiplift:5000", server_environment="/opt/triton",
-        artifacts_uri="mlflow-artifacts://mlflow.shiplift:5000/shiplift", place=cluster,
-    )  # fmt: skip
+        home="/work",
+        registry_uri="http://mlflow.shiplift:5000",
+        server_environment="/opt/triton",
+        artifacts_uri="mlflow-artifacts://mlflow.shiplift:5000/shiplift",
+        place=cluster,
+    )
     return TemplateSettings(namespace="shiplift", image="shiplift-pipeline:1", site=where, **changes)
 
 
@@ -92,13 +97,17 @@ def by_name(**changes: Any) -> dict[str, Any]:
 def test_stages_that_may_share_a_pod_do() -> None:
     stages = {
         name: template["metadata"]["labels"]["shiplift.dev/stages"]
-        for name, template in by_name().items() if "container" in template
-    }  # fmt: skip
+        for name, template in by_name().items()
+        if "container" in template
+    }
     assert stages == {
-        "prepare": "admit.find_targets.export.quantize.package.tune", "optimize": "quantize.package.tune",
-        "tune": "tune", "find-champion": "find_champion",
-        "deliver": "deploy.load_test.gate.promote", "conclude": "conclude",
-    }  # fmt: skip
+        "prepare": "admit.find_targets.export.quantize.package.tune",
+        "optimize": "quantize.package.tune",
+        "tune": "tune",
+        "find-champion": "find_champion",
+        "deliver": "deploy.load_test.gate.promote",
+        "conclude": "conclude",
+    }
 
 
 def test_a_pod_takes_what_its_stages_lack_and_gives_the_records_of_each() -> None:
@@ -116,8 +125,9 @@ def test_a_pod_takes_what_its_stages_lack_and_gives_the_records_of_each() -> Non
 def test_a_target_that_is_measured_elsewhere_gives_the_account_for_that_to_one_stage_alone() -> None:
     templates = by_name()
     assert (templates["tune"]["serviceAccountName"], templates["tune"]["automountServiceAccountToken"]) == (
-        "shiplift-tune", True,
-    )  # fmt: skip
+        "shiplift-tune",
+        True,
+    )
     assert "podSpecPatch" not in templates["tune"]  # it runs anywhere
     assert "serviceAccountName" not in templates["optimize"]
     optimize, tune = templates["each-target"]["dag"]["tasks"]
@@ -373,8 +383,9 @@ def test_the_stages_of_a_pod_pass_their_records_on(tmp_path: Path, runs: Runs) -
     assert json.loads((tmp_path / "out" / "told.json").read_text()) == {"text": "ABCABC"}
     report = stage_runs(tmp_path)
     assert [(run.name, run.outcome, run.cached) for run in report.runs] == [
-        ("answer", "ok", False), ("tell", "ok", False),
-    ]  # fmt: skip
+        ("answer", "ok", False),
+        ("tell", "ok", False),
+    ]
     assert report.under_way == ""
 
 
@@ -484,9 +495,10 @@ def test_a_record_in_full_is_taken_too_and_an_altered_one_is_not(tmp_path: Path,
 def test_a_stage_whose_record_is_stored_ends_without_an_objection() -> None:
     stored = json.dumps({"$stored": {"sha256": "0" * 64, "size_bytes": 1}})
     workflow = {
-        "metadata": {"name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {},
+        "metadata": {"name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {},
         "status": {"phase": "Running", "nodes": {"t": node("tune", gives={"tuned": stored})}},
-    }  # fmt: skip
+    }
     ending = ending_of(workflow, RELEASE)
     assert ending.verdict is None
     assert [run.name for run in ending.stages] == ["tune"]
@@ -526,10 +538,16 @@ def test_what_ends_a_pod_before_its_stage_is_told_at_its_node(
 def node(stage: str, phase: str = "Succeeded", at: int = 1, **more: Any) -> dict[str, Any]:
     outputs = [{"name": name, "value": value} for name, value in more.pop("gives", {}).items()]
     return {
-        "id": f"{stage}-{at}", "type": "Pod", "templateName": stage, "phase": phase, "displayName": stage,
-        "startedAt": f"2026-01-01T00:00:{at:02}Z", "finishedAt": f"2026-01-01T00:00:{at + 5:02}Z",
-        "outputs": {"parameters": outputs, **more.pop("outputs", {})}, **more,
-    }  # fmt: skip
+        "id": f"{stage}-{at}",
+        "type": "Pod",
+        "templateName": stage,
+        "phase": phase,
+        "displayName": stage,
+        "startedAt": f"2026-01-01T00:00:{at:02}Z",
+        "finishedAt": f"2026-01-01T00:00:{at + 5:02}Z",
+        "outputs": {"parameters": outputs, **more.pop("outputs", {})},
+        **more,
+    }
 
 
 def workflow(*pods: dict[str, Any], spec: Any = None, message: str = "", **marks: str) -> dict[str, Any]:
@@ -660,8 +678,10 @@ def test_a_target_that_is_measured_elsewhere_is_tuned_in_another_pod() -> None:
     pods_ = [node("optimize", gives=optimized, inputs=target), node("tune", "Running", at=9, inputs=target)]
     stages = ending_of(workflow(*pods_), RELEASE).stages
     assert [(run.name, run.target, run.outcome) for run in stages] == [
-        ("quantize", "gpu", "ok"), ("package", "gpu", "ok"), ("tune", "gpu", "cancelled"),
-    ]  # fmt: skip
+        ("quantize", "gpu", "ok"),
+        ("package", "gpu", "ok"),
+        ("tune", "gpu", "cancelled"),
+    ]
 
 
 def test_who_stopped_it_is_told() -> None:

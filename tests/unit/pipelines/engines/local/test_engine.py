@@ -16,9 +16,20 @@ MANUAL = Trigger(kind="manual")
 
 def report(name: str, version: int = 1) -> ReleaseReport:
     return ReleaseReport(
-        model="digits", version=version, verdict=Outcome.PASS, alias="champion", endpoint=None, stages=(), checks=(),
-        release=name, reason="", exit_code=0, seconds=0, since_request_seconds=0, overhead_seconds=0,
-    )  # fmt: skip
+        model="digits",
+        version=version,
+        verdict=Outcome.PASS,
+        alias="champion",
+        endpoint=None,
+        stages=(),
+        checks=(),
+        release=name,
+        reason="",
+        exit_code=0,
+        seconds=0,
+        since_request_seconds=0,
+        overhead_seconds=0,
+    )
 
 
 def test_the_newest_report_of_a_version_is_found_here(tmp_path: Path) -> None:

@@ -30,11 +30,21 @@ def releases(tmp_path: Path) -> Releases:
 
 def report(name: str, exit_code: int = 0, model: str = "digits", version: int = 1) -> ReleaseReport:
     return ReleaseReport(
-        model=model, version=version, verdict=Outcome.PASS if exit_code == 0 else Outcome.FAIL, alias="", endpoint=None,
-        stages=(), checks=(), release=name, reason="", exit_code=exit_code,
+        model=model,
+        version=version,
+        verdict=Outcome.PASS if exit_code == 0 else Outcome.FAIL,
+        alias="",
+        endpoint=None,
+        stages=(),
+        checks=(),
+        release=name,
+        reason="",
+        exit_code=exit_code,
         failure=Failure(kind="x", exit_code=exit_code, what="", do="") if exit_code else None,
-        seconds=0, since_request_seconds=0, overhead_seconds=0,
-    )  # fmt: skip
+        seconds=0,
+        since_request_seconds=0,
+        overhead_seconds=0,
+    )
 
 
 def ended(releases: Releases, request: Request = DIGITS, *, exit_code: int = 0) -> str:
@@ -109,8 +119,12 @@ def test_a_model_s_versions_run_in_their_order_and_models_by_who_asked_first(rel
         write_atomically(releases.folder(name) / "queued", str(at))
     order = [releases.order(name).request for name in releases.pending()]
     assert [(request.model, request.version) for request in order] == [
-        ("digits", 1), ("digits", 3), ("digits", 11), ("fraud", 1), ("fraud", 2),
-    ]  # fmt: skip
+        ("digits", 1),
+        ("digits", 3),
+        ("digits", 11),
+        ("fraud", 1),
+        ("fraud", 2),
+    ]
 
 
 def test_what_has_ended_is_not_pending_and_keeps_its_result(releases: Releases) -> None:

@@ -389,8 +389,10 @@ def test_items_that_are_not_for_this_machine_are_skipped_with_the_reason() -> No
     ending, known = tour("Ys", "Bonn")
     assert known["shipped"].text == "Bonn"
     assert [(run.target, run.outcome, run.message) for run in ending.stages] == [
-        ("Ys", "skipped", "no road"), ("Bonn", "ok", ""), ("", "ok", ""),
-    ]  # fmt: skip
+        ("Ys", "skipped", "no road"),
+        ("Bonn", "ok", ""),
+        ("", "ok", ""),
+    ]
     ending, known = tour("Ys")
     assert ending.failure is not None
     assert (ending.failure.kind, ending.failure.exit_code) == ("NoMatchingTarget", 49)
@@ -456,9 +458,7 @@ def test_the_sandbox_of_the_next_stage_is_started_while_one_runs(
         return Shipped(text="")
 
     monkeypatch.setattr(workplace, "warm", lambda entry, *_: order.append(f"warm {entry.function}"))
-    stages = (
-        Stage(first), Stage(second, Placement(warm=Entry("b:b"))), Stage(third, Placement(warm=Entry("c:c")))
-    )  # fmt: skip
+    stages = (Stage(first), Stage(second, Placement(warm=Entry("b:b"))), Stage(third, Placement(warm=Entry("c:c"))))
     pipeline, cache = Pipeline("warm", inputs=(Source,), stages=stages), Memory()
     runner.run(pipeline, Source(), release="w", cache=cache, scratch=tmp_path)
     assert order == ["warm b:b", "first", "warm c:c", "second", "third"]

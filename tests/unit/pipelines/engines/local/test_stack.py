@@ -19,10 +19,20 @@ GONE = Process(pid=2**22 - 1, started_at=0)
 
 def started(home: Path, processes: dict[str, Process] | None = None, *, registry: str = "") -> Stack:
     started = Stack(
-        mlflow_port=5000, receiver_port=8090, http_port=8000, grpc_port=8001, metrics_port=8002,
-        registry_uri=registry or "http://127.0.0.1:5000", server_environment=str(home / "server"), cache_mb=64,
-        rate_limiter=False, sweep_s=60, holder="me", since=0, processes=processes or {},
-    )  # fmt: skip
+        mlflow_port=5000,
+        receiver_port=8090,
+        http_port=8000,
+        grpc_port=8001,
+        metrics_port=8002,
+        registry_uri=registry or "http://127.0.0.1:5000",
+        server_environment=str(home / "server"),
+        cache_mb=64,
+        rate_limiter=False,
+        sweep_s=60,
+        holder="me",
+        since=0,
+        processes=processes or {},
+    )
     write_atomically(home / "stack.json", started.model_dump_json())
     return started
 
@@ -75,9 +85,14 @@ def test_a_port_that_is_taken_stops_the_start_before_anything_runs(tmp_path: Pat
         environment.mkdir()
         (environment / "stamp").touch()
         settings = Settings(
-            home=tmp_path / "home", server_environment=environment, mlflow_port=free_port(), http_port=free_port(),
-            grpc_port=taken, metrics_port=free_port(), receiver_port=free_port(),
-        )  # fmt: skip
+            home=tmp_path / "home",
+            server_environment=environment,
+            mlflow_port=free_port(),
+            http_port=free_port(),
+            grpc_port=taken,
+            metrics_port=free_port(),
+            receiver_port=free_port(),
+        )
         with pytest.raises(PortTaken, match=f"port {taken}, needed by triton \\(grpc\\), is taken"):
             stack.up(settings)
     assert stack.read(tmp_path / "home") is None
@@ -89,17 +104,23 @@ def test_the_status_tells_every_part_and_what_is_down(tmp_path: Path) -> None:
     shown = status.of_stack(tmp_path)
     assert not shown.running
     assert {part.name: (part.running, part.pid) for part in shown.parts} == {
-        "mlflow": (False, 0), "triton": (True, os.getpid()), "receiver": (False, 0), "dispatcher": (False, 0),
-    }  # fmt: skip
+        "mlflow": (False, 0),
+        "triton": (True, os.getpid()),
+        "receiver": (False, 0),
+        "dispatcher": (False, 0),
+    }
     assert shown.memory_mb > 0
 
 
 def test_the_addresses_of_a_stack_are_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     endpoints = status.endpoints(started(tmp_path))
     assert endpoints.model_dump() == {
-        "mlflow": "http://127.0.0.1:5000", "receiver": "http://127.0.0.1:8090", "http": "http://127.0.0.1:8000",
-        "grpc": "127.0.0.1:8001", "metrics": "http://127.0.0.1:8002/metrics",
-    }  # fmt: skip
+        "mlflow": "http://127.0.0.1:5000",
+        "receiver": "http://127.0.0.1:8090",
+        "http": "http://127.0.0.1:8000",
+        "grpc": "127.0.0.1:8001",
+        "metrics": "http://127.0.0.1:8002/metrics",
+    }
 
 
 def test_what_the_sandbox_may_be_without_is_the_site_s_and_can_be_changed(tmp_path: Path) -> None:

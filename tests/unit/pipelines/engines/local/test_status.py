@@ -27,8 +27,10 @@ def test_a_release_is_told_with_its_stage_or_with_its_place_in_the_queue(tmp_pat
     assert str(told["digits"]) == f"releasing: tune for cpu, {told['digits'].seconds:.0f} s"
     assert 0 <= told["digits"].seconds < 60
     assert [str(told[model]) for model in ("prices", "faces", "words")] == [
-        "releasing", "queued, place 1", "queued, place 2",
-    ]  # fmt: skip
+        "releasing",
+        "queued, place 1",
+        "queued, place 2",
+    ]
 
 
 def test_one_that_nobody_works_on_any_more_waits_again(tmp_path: Path) -> None:

@@ -57,15 +57,35 @@ def test_what_would_run_or_can_t_be_told_is_an_objection(body: bytes, mode: str)
 
 
 LOADERS = [
-    ("torch", "load"), ("torch.ops", "load_library"), ("torch.hub", "load"), ("torch.jit", "load"),
-    ("mlflow.pyfunc", "load_model"), ("sklearn.utils._joblib", "load"), ("joblib", "load"), ("pickle", "loads"),
-    ("numpy", "load"), ("numpy", "fromfile"), ("pandas", "read_pickle"), ("lightgbm.basic", "ctypes.CDLL"),
-    ("sklearn.datasets", "load_files"), ("builtins", "eval"), ("builtins", "getattr"), ("__builtin__", "__import__"),
-    ("importlib", "import_module"), ("operator", "attrgetter"), ("operator", "methodcaller"),
-    ("torch.fx.graph_module", "reduce_graph_module"), ("numpy.testing._private.utils", "runstring"),
-    ("torch.utils.cpp_extension", "load_inline"), ("cloudpickle.cloudpickle", "loads"), ("__main__", "Net"),
-    ("torch.serialization", "load"), ("scipy.io", "loadmat"), ("xgboost.core", "_LIB"), ("unheard.of", "Thing"),
-]  # fmt: skip
+    ("torch", "load"),
+    ("torch.ops", "load_library"),
+    ("torch.hub", "load"),
+    ("torch.jit", "load"),
+    ("mlflow.pyfunc", "load_model"),
+    ("sklearn.utils._joblib", "load"),
+    ("joblib", "load"),
+    ("pickle", "loads"),
+    ("numpy", "load"),
+    ("numpy", "fromfile"),
+    ("pandas", "read_pickle"),
+    ("lightgbm.basic", "ctypes.CDLL"),
+    ("sklearn.datasets", "load_files"),
+    ("builtins", "eval"),
+    ("builtins", "getattr"),
+    ("__builtin__", "__import__"),
+    ("importlib", "import_module"),
+    ("operator", "attrgetter"),
+    ("operator", "methodcaller"),
+    ("torch.fx.graph_module", "reduce_graph_module"),
+    ("numpy.testing._private.utils", "runstring"),
+    ("torch.utils.cpp_extension", "load_inline"),
+    ("cloudpickle.cloudpickle", "loads"),
+    ("__main__", "Net"),
+    ("torch.serialization", "load"),
+    ("scipy.io", "loadmat"),
+    ("xgboost.core", "_LIB"),
+    ("unheard.of", "Thing"),
+]
 
 
 @pytest.mark.parametrize("mode", ["refuse", "sandbox"])
@@ -86,10 +106,17 @@ def test_the_list_names_nothing_that_loads_runs_or_imports() -> None:
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_data_are_no_code(protocol: int) -> None:
     data = {
-        "array": np.arange(6, dtype=np.float32).reshape(2, 3), "text": "größe", "set": {1, 2}, "none": None,
-        "ordered": collections.OrderedDict(a=1), "scalar": np.float64(3), "bytes": b"\x00\xff" * 500,
-        "big": 2**100, "nested": [(1, 2), [3, {"x": (4,)}]], "objects": np.array(["a", None], dtype=object),
-    }  # fmt: skip
+        "array": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "text": "größe",
+        "set": {1, 2},
+        "none": None,
+        "ordered": collections.OrderedDict(a=1),
+        "scalar": np.float64(3),
+        "bytes": b"\x00\xff" * 500,
+        "big": 2**100,
+        "nested": [(1, 2), [3, {"x": (4,)}]],
+        "objects": np.array(["a", None], dtype=object),
+    }
     assert objections(pickle.dumps(data, protocol)) == []
 
 

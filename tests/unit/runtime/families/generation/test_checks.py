@@ -85,10 +85,13 @@ def test_the_bundled_server_on_an_x86_cpu_generates(target: Target) -> None:
 @pytest.mark.parametrize(
     "target",
     [
-        Target(server="nvidia"), Target(accelerator="nvidia", server="nvidia"), Target(precisions=("int8",)),
-        Target(engine="onnxruntime"), Target(accelerator="cpu-arm64"),
+        Target(server="nvidia"),
+        Target(accelerator="nvidia", server="nvidia"),
+        Target(precisions=("int8",)),
+        Target(engine="onnxruntime"),
+        Target(accelerator="cpu-arm64"),
     ],
-)  # fmt: skip
+)
 def test_other_targets_do_not(target: Target) -> None:
     with pytest.raises(SpecInvalid, match="can't serve a model that generates text"):
         check_target(target)

@@ -21,9 +21,11 @@ def compared(folder: Path, **outputs: Any) -> dict[str, Any]:
     arrays |= {f"{name}/input/x": X for name in sets}
     (folder / "answers.npz").write_bytes(dump_npz(arrays))
     return compare(
-        answers=str(folder / "answers.npz"), sets=[name for name, array in sets.items() if array is not None],
-        inputs=[tensor("x", -1, 1).model_dump(mode="json")], out=str(folder),
-    )  # fmt: skip
+        answers=str(folder / "answers.npz"),
+        sets=[name for name, array in sets.items() if array is not None],
+        inputs=[tensor("x", -1, 1).model_dump(mode="json")],
+        out=str(folder),
+    )
 
 
 def test_a_model_whose_batches_answer_as_their_samples_takes_any_batch(tmp_path: Path) -> None:

@@ -17,9 +17,19 @@ from shiplift.runtime.guest.fronts.text_front import BadText, TextFront
 def front(folder: Path, task: str = "text-classification", **settings: Any) -> Any:
     tokenizer().backend_tokenizer.save(str(folder / "tokenizer.json"))
     defaults = {
-        "task": task, "labels": ["O", "B-PER"], "max_tokens": 12, "truncate": False, "pad_id": 0, "mask_id": 4,
-        "unknown_id": 1, "strip": False, "lower": False, "prefix": "", "inputs": ["input"], "types": False,
-    }  # fmt: skip
+        "task": task,
+        "labels": ["O", "B-PER"],
+        "max_tokens": 12,
+        "truncate": False,
+        "pad_id": 0,
+        "mask_id": 4,
+        "unknown_id": 1,
+        "strip": False,
+        "lower": False,
+        "prefix": "",
+        "inputs": ["input"],
+        "types": False,
+    }
     (folder / "text.json").write_text(json.dumps(defaults | settings))
     return TextFront(folder)
 
@@ -44,7 +54,12 @@ def test_entities_say_where_they_are_in_the_text(tmp_path: Path) -> None:
         person = (np.arange(feeds["input_ids"].shape[1]) == 1).astype(np.float32)
         return {"probabilities": np.stack([1 - person, person], axis=-1)[None]}
 
-    answers = front(tmp_path, "token-classification").run(["Anna lives", ], graph)  # fmt: skip
+    answers = front(tmp_path, "token-classification").run(
+        [
+            "Anna lives",
+        ],
+        graph,
+    )
     assert answers["labels"].tolist() == [["B-PER"]]
     (entity,) = json.loads(answers["entities"][0, 0])
     assert entity == {"entity": "B-PER", "score": 1.0, "index": 1, "word": "anna", "start": 0, "end": 4}

@@ -95,8 +95,11 @@ def test_half_a_character_and_what_may_be_a_stop_text_are_kept_back() -> None:
     pieces, (first, second) = Pieces(front(), ["end"]), ids("ö")
     assert [pieces.add([first]), pieces.add([second])] == ["", "ö"]
     assert [pieces.add(ids("a en")), pieces.add(ids("try")), pieces.add(ids(" en")), pieces.close()] == [
-        "a ", "entry", " ", "en",
-    ]  # fmt: skip
+        "a ",
+        "entry",
+        " ",
+        "en",
+    ]
 
 
 def test_a_request_without_options_gets_the_authors_and_the_room_that_there_is() -> None:
@@ -122,7 +125,7 @@ def test_a_request_without_options_gets_the_authors_and_the_room_that_there_is()
         ({"prompt": "a", "stop": ["a"] * 5}, "there are 5 stop texts, the limit is 4"),
         ({"prompt": "a", "stop": [""]}, "a stop text has 0 characters"),
     ],
-)  # fmt: skip
+)
 def test_a_request_that_the_model_cannot_take_is_refused_with_the_limit(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(BadRequest, match=reason):
         front().read(fields)

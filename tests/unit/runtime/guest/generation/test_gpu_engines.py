@@ -146,8 +146,10 @@ def run(generator: Any, *asks: Ask) -> list[tuple[list[int], str]]:
 
 def test_requests_are_continued_together_each_up_to_its_end(generator: Any) -> None:
     assert run(generator, ask(1, 3), ask(6), ask(4, most=2)) == [
-        ([4, 5, 6, 7, 8, 9, 2], "stop"), ([7, 8, 9, 2], "stop"), ([5, 6], "length"),
-    ]  # fmt: skip
+        ([4, 5, 6, 7, 8, 9, 2], "stop"),
+        ([7, 8, 9, 2], "stop"),
+        ([5, 6], "length"),
+    ]
     assert not generator.busy
 
 

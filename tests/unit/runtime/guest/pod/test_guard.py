@@ -69,9 +69,12 @@ def started(container: Path) -> "subprocess.Popen[str]":
     ]
     environment = {"PATH": f"{container / 'bin'}:{os.environ['PATH']}", "LD_LIBRARY_PATH": str(container / "lib")}
     return subprocess.Popen(
-        [sys.executable, "-I", copied, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-I", copied, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env=environment,
-    )  # fmt: skip
+    )
 
 
 def test_a_plan_that_fits_is_served_by_the_same_process(container: Path) -> None:

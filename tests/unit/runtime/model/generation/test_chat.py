@@ -35,7 +35,7 @@ TEMPLATES = {
     "<sys>{{ messages[0].content }}</sys>{% else %}{% set rest = messages %}{% endif %}"
     "{% for m in rest %}{{ m.content.split('\\n')[-1].lstrip() }}|"
     "{{ m.role[:1] | upper }}{% endfor %}{{ strftime_now('%Y') }}",
-}  # fmt: skip
+}
 
 
 def renderer(folder: Path, template: str, **tokens: str) -> Renderer:
@@ -93,11 +93,20 @@ def chats(tmp_path: Path) -> list[dict[str, Any]]:
     words = tokenizer()
     words.chat_template = CHAT_TEMPLATE
     return [
-        chat | {"ids": chat["ids"] and list(front().tokenizer.encode(
-            words.apply_chat_template(chat["messages"], add_generation_prompt=True, tokenize=False),
-            add_special_tokens=False).ids)}
+        chat
+        | {
+            "ids": chat["ids"]
+            and list(
+                front()
+                .tokenizer.encode(
+                    words.apply_chat_template(chat["messages"], add_generation_prompt=True, tokenize=False),
+                    add_special_tokens=False,
+                )
+                .ids
+            )
+        }
         for chat in chatting.write(words, tmp_path / CHAT)
-    ]  # fmt: skip
+    ]
 
 
 def test_what_agrees_is_served_with_a_golden_conversation(tmp_path: Path, chats: list[dict[str, Any]]) -> None:

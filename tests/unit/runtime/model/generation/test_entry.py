@@ -42,14 +42,16 @@ def test_the_first_token_that_differs_is_named(original: dict[str, Any], other: 
     ("generation", "changes"),
     [
         ({}, {}),
-        ({"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 40},
-         {"temperature": 0.6, "top_p": 0.9, "top_k": 40}),
+        (
+            {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 40},
+            {"temperature": 0.6, "top_p": 0.9, "top_k": 40},
+        ),
         ({"temperature": 0.6, "top_p": 0.9, "top_k": 40}, {}),  # without do_sample the author's pipeline ignores them
         ({"eos_token_id": None}, {"stop_ids": []}),
         ({"eos_token_id": [2, 5]}, {"stop_ids": [2, 5]}),
         ({"repetition_penalty": 1.3}, {"repetition_penalty": 1.3}),
     ],
-)  # fmt: skip
+)
 def test_settings_are_the_author_s(generation: dict[str, Any], changes: dict[str, Any]) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(vocab_size=300, max_position_embeddings=128)
@@ -57,8 +59,15 @@ def test_settings_are_the_author_s(generation: dict[str, Any], changes: dict[str
     settings = entry._settings(
         SimpleNamespace(config=config, generation_config=how), SimpleNamespace(model_max_length=10**30)
     )
-    plain = {"context": 128, "vocabulary": 300, "stop_ids": [2], "temperature": 0.0, "top_p": 1.0, "top_k": 0,
-             "repetition_penalty": 1.0}  # fmt: skip
+    plain = {
+        "context": 128,
+        "vocabulary": 300,
+        "stop_ids": [2],
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "repetition_penalty": 1.0,
+    }
     assert settings == plain | changes
 
 

@@ -95,7 +95,7 @@ def test_on_a_cluster_an_environment_is_installed_once_and_travels_as_a_layer(
         ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", NotAdmitted, "DO NOT MATCH THE HASHES"),
         ("Killed", NotAdmitted, "can't install the model's requirements: Killed"),
     ],
-)  # fmt: skip
+)
 def test_why_pip_gave_up_is_told(said: str, kind: type[Exception], told: str) -> None:
     error = pip._failure(said)
     assert type(error) is kind

@@ -67,9 +67,12 @@ def test_an_unpacked_environment_runs_on_nothing_of_the_machine_but_its_c_librar
     try:
         host = Host(tmp_path, moved, {"memory_mb": 64})
         result = subprocess.run(
-            [moved / "bin" / "python", "-I", "-B", "-c", PROBE], env=host._variables, capture_output=True, text=True,
+            [moved / "bin" / "python", "-I", "-B", "-c", PROBE],
+            env=host._variables,
+            capture_output=True,
+            text=True,
             check=False,
-        )  # fmt: skip
+        )
     finally:
         aside.rename(environment)
     assert result.returncode == 0, result.stderr
@@ -79,8 +82,15 @@ def test_an_unpacked_environment_runs_on_nothing_of_the_machine_but_its_c_librar
     assert all(Path(entry).is_relative_to(moved) for entry in path)
     others = [Path(library).name for library in mapped if not Path(library).is_relative_to(moved)]
     assert {name.partition(".")[0].partition("-")[0] for name in others} <= {
-        "ld", "libc", "libm", "libdl", "libpthread", "librt", "libutil", "libresolv",
-    }  # fmt: skip
+        "ld",
+        "libc",
+        "libm",
+        "libdl",
+        "libpthread",
+        "librt",
+        "libutil",
+        "libresolv",
+    }
     assert not list(moved.rglob("__pycache__"))
     assert (moved / "stamp").read_text() == "mine==1\n"
 
@@ -123,10 +133,17 @@ def _hard(name: str, target: str) -> tarfile.TarInfo:
 
 @pytest.mark.parametrize(
     "entry",
-    [tarfile.TarInfo("../outside"), tarfile.TarInfo("/outside"), _link("a", "/etc/passwd"), _link("a", "../b"),
-     _link("a/b/c", "../../../d"), _device("null"), _hard("a", "/etc/passwd")],
+    [
+        tarfile.TarInfo("../outside"),
+        tarfile.TarInfo("/outside"),
+        _link("a", "/etc/passwd"),
+        _link("a", "../b"),
+        _link("a/b/c", "../../../d"),
+        _device("null"),
+        _hard("a", "/etc/passwd"),
+    ],
     ids=["parent", "absolute", "absolute link", "link to a parent", "deep link to a parent", "device", "hard link"],
-)  # fmt: skip
+)
 def test_what_would_leave_its_folder_is_refused(entry: tarfile.TarInfo, tmp_path: Path) -> None:
     layer = tmp_path / "layer"
     with tarfile.open(layer, "w:gz") as tar:

@@ -38,10 +38,18 @@ def test_a_marker_is_evaluated_for_this_python(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "https://example.org/a.whl", "a @ https://example.org/a.whl", "git+https://example.org/a", "git+ssh://a/b",
-        "file:///tmp/a.whl", "/tmp/a.whl", "./a", "../a", "~/a", "a @ file:///tmp/a",
+        "https://example.org/a.whl",
+        "a @ https://example.org/a.whl",
+        "git+https://example.org/a",
+        "git+ssh://a/b",
+        "file:///tmp/a.whl",
+        "/tmp/a.whl",
+        "./a",
+        "../a",
+        "~/a",
+        "a @ file:///tmp/a",
     ],
-)  # fmt: skip
+)
 def test_a_url_or_a_path_is_refused(tmp_path: Path, line: str) -> None:
     with pytest.raises(NotAdmitted, match="names a URL or a path"):
         read(tmp_path, line)

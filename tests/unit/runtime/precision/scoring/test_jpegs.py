@@ -30,10 +30,21 @@ SIZE = 16
 
 def settings(colors: str = "RGB", layout: str = "NCHW", datatype: str = "FP32", **numbers: Any) -> dict[str, Any]:
     return {
-        "inputs": ["pixels"], "pixels": "pixels", "resize": [SIZE, SIZE], "crop": None, "filter": "bilinear",
-        "colors": colors, "layout": layout, "datatype": datatype, "scale": None, "mean": None, "std": None,
-        "draft": False, "max_megapixels": 32, **numbers,
-    }  # fmt: skip
+        "inputs": ["pixels"],
+        "pixels": "pixels",
+        "resize": [SIZE, SIZE],
+        "crop": None,
+        "filter": "bilinear",
+        "colors": colors,
+        "layout": layout,
+        "datatype": datatype,
+        "scale": None,
+        "mean": None,
+        "std": None,
+        "draft": False,
+        "max_megapixels": 32,
+        **numbers,
+    }
 
 
 @given(
@@ -127,9 +138,7 @@ def scored(**drops: float) -> Scored:
         right = hits & (np.arange(500) >= 500 * drop)
         resamples = tuple(float(right[pick].mean()) for pick in picks)
         size = 3000.0 if quality is None else 10.0 * quality
-        return JpegScore(
-            quality=quality, score=float(right.mean()), resamples=resamples, samples=500, image_bytes=size
-        )  # fmt: skip
+        return JpegScore(quality=quality, score=float(right.mean()), resamples=resamples, samples=500, image_bytes=size)
 
     files = (jpeg(int(name[1:]), drop) for name, drop in drops.items())
     return Scored(version=2, target="local-cpu", metric="accuracy", score=0.9, jpegs=(jpeg(None, 0), *files))
@@ -161,7 +170,5 @@ def test_the_verdict_has_these_checks_and_without_qualities_there_are_none() -> 
 
 
 def test_a_note_tells_what_each_quality_saves() -> None:
-    assert list(jpeg_notes(scored(q75=0.0).jpegs)) == [
-        "as JPEG 75 an image has 0.8 kB, 25 % of its 3.0 kB of pixels"
-    ]  # fmt: skip
+    assert list(jpeg_notes(scored(q75=0.0).jpegs)) == ["as JPEG 75 an image has 0.8 kB, 25 % of its 3.0 kB of pixels"]
     assert list(jpeg_notes(())) == []

@@ -125,8 +125,10 @@ def test_masks_of_another_size_are_refused_with_both_shapes() -> None:
 
 def boxes(*rows: tuple[float, float, float, float], scores: list[float], labels: list[int]) -> dict[str, Any]:
     return {
-        "boxes": np.array([rows], np.float32), "scores": np.array([scores], np.float32), "labels": np.array([labels]),
-    }  # fmt: skip
+        "boxes": np.array([rows], np.float32),
+        "scores": np.array([scores], np.float32),
+        "labels": np.array([labels]),
+    }
 
 
 def test_mean_average_precision_is_that_of_torchmetrics_documentation() -> None:
@@ -152,9 +154,10 @@ def test_resamples_of_images_spread_around_the_whole() -> None:
     labels = np.concatenate([corners, corners + 20, rng.integers(0, 2, (60, 2, 1))], axis=2)
     shifted = labels[..., :4] + rng.normal(0, 2, (60, 2, 4))
     outputs: dict[str, Any] = {
-        "boxes": shifted.astype(np.float32), "scores": rng.uniform(size=(60, 2)).astype(np.float32),
+        "boxes": shifted.astype(np.float32),
+        "scores": rng.uniform(size=(60, 2)).astype(np.float32),
         "labels": labels[..., 4].astype(np.int64),
-    }  # fmt: skip
+    }
     score = metrics.score("map", outputs, labels)
     assert 0.1 < score.value < 0.9
     assert 0 < score.error < 0.1

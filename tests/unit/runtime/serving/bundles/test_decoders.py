@@ -77,9 +77,12 @@ def noise(width: int, height: int, seed: int = 0) -> Image.Image:
 
 
 @given(
-    width=st.integers(1, 90), height=st.integers(1, 90), kind=st.sampled_from(["PNG", "JPEG"]),
-    how=st.sampled_from(["nearest", "bilinear", "bicubic", "lanczos"]), seed=st.integers(0, 9),
-)  # fmt: skip
+    width=st.integers(1, 90),
+    height=st.integers(1, 90),
+    kind=st.sampled_from(["PNG", "JPEG"]),
+    how=st.sampled_from(["nearest", "bilinear", "bicubic", "lanczos"]),
+    seed=st.integers(0, 9),
+)
 def test_pixels_are_what_pillow_makes_of_the_file(width: int, height: int, kind: str, how: Any, seed: int) -> None:
     body = file(noise(width, height, seed), kind)
     expected = np.asarray(Image.open(io.BytesIO(body)).convert("RGB").resize((48, 64), Image.Resampling[how.upper()]))

@@ -75,8 +75,10 @@ def test_every_container_of_a_bench_meets_the_restricted_standard() -> None:
     ]
     for container in (*spec["initContainers"], *spec["containers"]):
         assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
-        }  # fmt: skip
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
 
 

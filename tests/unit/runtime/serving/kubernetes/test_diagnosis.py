@@ -33,10 +33,13 @@ EXPECTED: dict[str, tuple[Prospect, str, str]] = {
     "image-missing": (Prospect.RETRY, "image localhost/nobody-has-this:1 of container main can't be pulled", "Fix"),
     "image-name-invalid": (Prospect.NOTHING, "image UPPER//case of container main has an invalid name", "Fix"),
     "image-never-pulled": (
-        Prospect.NOTHING, "image localhost/nobody-has-this:1 of container main is not on the node", "Load it",
+        Prospect.NOTHING,
+        "image localhost/nobody-has-this:1 of container main is not on the node",
+        "Load it",
     ),
     "secret-missing": (
-        Prospect.NOTHING, 'container main can\'t be configured (CreateContainerConfigError): secret "nowhere"',
+        Prospect.NOTHING,
+        'container main can\'t be configured (CreateContainerConfigError): secret "nowhere"',
         "Create that Secret",
     ),
     "config-map-missing": (Prospect.NOTHING, "container main can't be configured", "Create that ConfigMap"),
@@ -46,7 +49,8 @@ EXPECTED: dict[str, tuple[Prospect, str, str]] = {
     "command-missing-once": (Prospect.RESTART, "container main can't be started (StartError)", "Fix what"),
     "volume-secret-missing": (Prospect.TIME, "container main is waiting for its image, volumes", "See `kubectl"),
     "claim-missing": (
-        Prospect.NODE, "no node can take the pod (Unschedulable): 0/1 nodes are available: persistentvolumeclaim",
+        Prospect.NODE,
+        "no node can take the pod (Unschedulable): 0/1 nodes are available: persistentvolumeclaim",
         "Create the volume",
     ),
     "selector": (
@@ -68,7 +72,7 @@ EXPECTED: dict[str, tuple[Prospect, str, str]] = {
     "wrong-node": (Prospect.RESTART, "the pod's node does not match its node selector", "Label a node"),
     "out-of-cpu": (Prospect.RESTART, "the pod's node could not provide what it requests (OutOfcpu)", "If it happens"),
     "evicted": (Prospect.RESTART, "the pod's node ran out of a resource and evicted it", "If it happens"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -167,9 +171,15 @@ def test_a_deployment_whose_pods_may_not_be_made_says_so(name: str, prospect: Pr
 _OF_SCHEDULING = ("Unschedulable", "SchedulerError", "SchedulingGated")
 _OF_ENDED_CONTAINERS = ("Error", "OOMKilled", "ContainerCannotRun", "StartError")
 _OF_PODS = (
-    "Evicted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "UnexpectedAdmissionError", "NodeAffinity",
+    "Evicted",
+    "Preempting",
+    "NodeLost",
+    "NodeShutdown",
+    "Terminated",
+    "UnexpectedAdmissionError",
+    "NodeAffinity",
     "DeadlineExceeded",
-)  # fmt: skip
+)
 
 
 def pod_with(reason: str) -> Any:
@@ -190,9 +200,11 @@ def pod_with(reason: str) -> Any:
 
 
 DEPLOYMENT = {
-    "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x", "namespace": "models", "generation": 1},
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "x", "namespace": "models", "generation": 1},
     "spec": {"replicas": 1},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("reason", [reason for reason in REASONS if reason != "FailedCreate"])
@@ -220,10 +232,14 @@ def test_a_refused_creation_is_known_to_all_code_that_waits(workloads: Workloads
 @pytest.mark.parametrize(
     ("prospect", "staging_s", "reconciler_s"),
     [
-        (Prospect.NOTHING, 0, 1), (Prospect.RETRY, 20, 1), (Prospect.NODE, 180, 2), (Prospect.ROOM, 180, 3),
-        (Prospect.RESTART, 180, None), (Prospect.TIME, 180, None),
+        (Prospect.NOTHING, 0, 1),
+        (Prospect.RETRY, 20, 1),
+        (Prospect.NODE, 180, 2),
+        (Prospect.ROOM, 180, 3),
+        (Prospect.RESTART, 180, None),
+        (Prospect.TIME, 180, None),
     ],
-)  # fmt: skip
+)
 def test_who_waits_decides_by_the_prospect(prospect: Prospect, staging_s: float, reconciler_s: float | None) -> None:
     why = Diagnosis(reason="x", message="", means="", prospect=prospect, do="")
     assert CLUSTER.ready_timeout_s == 180
@@ -273,10 +289,13 @@ _state = st.fixed_dictionaries(
 _container = st.fixed_dictionaries(
     {"name": st.sampled_from(["main", "wait"])},
     optional={
-        "image": st.just("img"), "ready": st.booleans(), "restartCount": st.integers(0, 5),
-        "state": st.one_of(st.none(), _state), "lastState": st.one_of(st.none(), _state),
+        "image": st.just("img"),
+        "ready": st.booleans(),
+        "restartCount": st.integers(0, 5),
+        "state": st.one_of(st.none(), _state),
+        "lastState": st.one_of(st.none(), _state),
     },
-)  # fmt: skip
+)
 _containers = st.one_of(st.none(), st.lists(_container, max_size=3))
 _condition = st.fixed_dictionaries(
     {"type": st.sampled_from(["PodScheduled", "Ready"]), "status": st.sampled_from(["True", "False"])},
@@ -285,11 +304,14 @@ _condition = st.fixed_dictionaries(
 _status = st.fixed_dictionaries(
     {},
     optional={
-        "phase": st.sampled_from(["Pending", "Running", "Failed", "Succeeded", "Unknown"]), "reason": _words,
-        "message": _messages, "conditions": st.one_of(st.none(), st.lists(_condition, max_size=2)),
-        "initContainerStatuses": _containers, "containerStatuses": _containers,
+        "phase": st.sampled_from(["Pending", "Running", "Failed", "Succeeded", "Unknown"]),
+        "reason": _words,
+        "message": _messages,
+        "conditions": st.one_of(st.none(), st.lists(_condition, max_size=2)),
+        "initContainerStatuses": _containers,
+        "containerStatuses": _containers,
     },
-)  # fmt: skip
+)
 
 
 @given(status=st.one_of(st.none(), _status), selector=st.one_of(st.none(), st.just({"a": "b"})))

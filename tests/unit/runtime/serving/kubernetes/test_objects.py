@@ -25,10 +25,15 @@ from tests.unit.examples import Golden, package, site
 
 CLUSTER = Cluster(namespace="shiplift", serving_namespace="models", server_image="example.org/shiplift-server:1")
 H200 = Target(
-    name="h200", accelerator="nvidia", server="nvidia", engine="tensorrt", compute_capability="9.0",
-    image="example.org/tritonserver:26.07", node_selector={"nvidia.com/gpu.product": "NVIDIA-H200"},
+    name="h200",
+    accelerator="nvidia",
+    server="nvidia",
+    engine="tensorrt",
+    compute_capability="9.0",
+    image="example.org/tritonserver:26.07",
+    node_selector={"nvidia.com/gpu.product": "NVIDIA-H200"},
     tolerations=(Toleration(key="gpu", operator="Exists", effect="NoSchedule"),),
-)  # fmt: skip
+)
 PINNED = Serving(host_policy=HostPolicy(numa_node=0, cpu_cores="0-3"), rate_limiter=RateLimiter())
 
 
@@ -133,8 +138,13 @@ def test_a_gpu_target_is_served_by_its_own_image_where_its_target_says() -> None
     own = [each for each in pod["tolerations"] if not each["key"].startswith("node.kubernetes.io/")]
     assert own == [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]
     assert triton["args"][0] == "tritonserver"
-    for flag in ("--load-model=digits", "--model-control-mode=explicit", "--rate-limit=execution_count",
-                 "--host-policy=numa_0_cores_0-3,cpu-cores=0-3", "--disable-auto-complete-config"):  # fmt: skip
+    for flag in (
+        "--load-model=digits",
+        "--model-control-mode=explicit",
+        "--rate-limit=execution_count",
+        "--host-policy=numa_0_cores_0-3,cpu-cores=0-3",
+        "--disable-auto-complete-config",
+    ):
         assert flag in triton["args"]
 
 
@@ -161,8 +171,10 @@ def test_every_serving_pod_meets_the_restricted_standard_and_mounts_what_it_writ
     volumes = {volume["name"] for volume in pod["volumes"]}
     for container in (*pod["initContainers"], *pod["containers"]):
         assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
-        }  # fmt: skip
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
 
 

@@ -96,10 +96,24 @@ def test_a_store_that_is_away_for_a_moment_is_waited_for(
 
 def test_the_init_container_ends_with_the_error_s_code_and_says_why(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "shiplift.runtime.serving.kubernetes.fetch",
-         "--artifacts-uri", tmp_path.as_uri(), "--sha256", "0" * 64,
-         "--to", tmp_path / "models", "--name", "digits"], capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "shiplift.runtime.serving.kubernetes.fetch",
+            "--artifacts-uri",
+            tmp_path.as_uri(),
+            "--sha256",
+            "0" * 64,
+            "--to",
+            tmp_path / "models",
+            "--name",
+            "digits",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == ArtifactCorrupt.exit_code
     assert done.stderr.startswith("artifact corrupt: artifact 000000000000 is not in")
 
@@ -146,10 +160,21 @@ def test_the_process_becomes_the_server_and_gets_its_signals(tmp_path: Path) -> 
     (tmp_path / "models" / "digits").mkdir(parents=True)
     (tmp_path / "models" / "digits" / "config.pbtxt").touch()
     child = subprocess.Popen(
-        [sys.executable, "-m", "shiplift.runtime.serving.kubernetes.serve",
-         "--repository", tmp_path / "models", "--model", "digits",
-         "--environment", environment.root], stdout=subprocess.PIPE, text=True, env={**os.environ, "SECRET": "x"},
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "shiplift.runtime.serving.kubernetes.serve",
+            "--repository",
+            tmp_path / "models",
+            "--model",
+            "digits",
+            "--environment",
+            environment.root,
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SECRET": "x"},
+    )
     out, _ = child.communicate(timeout=60)
     pid, path = out.split()
     assert int(pid) == child.pid

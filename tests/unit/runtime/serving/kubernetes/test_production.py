@@ -26,9 +26,11 @@ from shiplift.runtime.spec.serving_settings import Rollout
 from tests.unit.examples import artifact, package, site
 
 CLUSTER = Cluster(
-    namespace="shiplift", serving_namespace="models", server_image="x",
+    namespace="shiplift",
+    serving_namespace="models",
+    server_image="x",
     gateway=GatewayRef(name="shiplift", namespace="models"),
-)  # fmt: skip
+)
 OLD, NEW = package(version=1, repository=artifact("a", kind="tree")), package(version=2, repository=artifact("b"))
 Act = Callable[[dict[str, Any]], None]
 
@@ -126,9 +128,11 @@ def test_a_promotion_is_a_revision_and_a_service_that_names_it(tmp_path: Path) -
     revision = cluster.objects["TritonRevision", package_name(OLD)]
     assert RevisionSpec.model_validate(revision["spec"]).parsed() == OLD
     assert cluster.service["spec"] == {
-        "model": "digits", "revision": package_name(OLD), "replicas": 2,
+        "model": "digits",
+        "revision": package_name(OLD),
+        "replicas": 2,
         "rollout": {"canaryPercent": [20], "holdSeconds": 3},
-    }  # fmt: skip
+    }
     assert (served.serving("digits"), served.serves(OLD), served.serves(NEW)) == (1, True, False)
 
 

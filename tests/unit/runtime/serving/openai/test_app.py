@@ -53,9 +53,11 @@ class Writer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
 def _piece(text: str, reason: str, read: int) -> Any:
     response = service_pb2.ModelInferResponse(model_name="writer", model_version="1")
     values: tuple[tuple[str, str, Any], ...] = (
-        ("text", "BYTES", text), ("finish_reason", "BYTES", reason), ("tokens", "INT32", 1),
+        ("text", "BYTES", text),
+        ("finish_reason", "BYTES", reason),
+        ("tokens", "INT32", 1),
         ("prompt_tokens", "INT32", read),
-    )  # fmt: skip
+    )
     for name, datatype, value in values:
         response.outputs.add(name=name, datatype=datatype, shape=[1, 1])
         raw = np.array([[value]], np.int32).tobytes() if datatype == "INT32" else None
@@ -103,7 +105,7 @@ def models(address: str) -> list[ServedModel]:
 
 def ask(
     address: str, path: str = "/v1/completions", *, key: str = "", sent: str = "", method: str = "POST", **fields: Any
-) -> httpx.Response:  # fmt: skip
+) -> httpx.Response:
     app = create_app(lambda: models(address), key=key)
 
     async def send() -> httpx.Response:

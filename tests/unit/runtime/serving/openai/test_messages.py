@@ -36,10 +36,16 @@ def test_one_text_and_a_list_of_texts_are_the_same_to_a_reader() -> None:
 @pytest.mark.parametrize(
     "neutral",
     [
-        {"best_of": 1}, {"echo": False}, {"logprobs": None}, {"suffix": None}, {"logit_bias": {}},
-        {"presence_penalty": 0}, {"frequency_penalty": 0.0}, {"user": "someone"},
+        {"best_of": 1},
+        {"echo": False},
+        {"logprobs": None},
+        {"suffix": None},
+        {"logit_bias": {}},
+        {"presence_penalty": 0},
+        {"frequency_penalty": 0.0},
+        {"user": "someone"},
     ],
-)  # fmt: skip
+)
 def test_what_changes_nothing_is_accepted(neutral: dict[str, Any]) -> None:
     assert read(body(**neutral)).prompts == ["a"]
 
@@ -85,10 +91,16 @@ def test_a_conversation_is_one_prompt_as_json_and_may_have_any_number_of_tokens(
 @pytest.mark.parametrize(
     "neutral",
     [
-        {"tools": []}, {"tool_choice": "auto"}, {"response_format": {"type": "text"}}, {"logprobs": False},
-        {"frequency_penalty": 0}, {"parallel_tool_calls": True}, {"store": None}, {"modalities": ["text"]},
+        {"tools": []},
+        {"tool_choice": "auto"},
+        {"response_format": {"type": "text"}},
+        {"logprobs": False},
+        {"frequency_penalty": 0},
+        {"parallel_tool_calls": True},
+        {"store": None},
+        {"modalities": ["text"]},
     ],
-)  # fmt: skip
+)
 def test_what_changes_nothing_in_a_chat_is_accepted(neutral: dict[str, Any]) -> None:
     assert chat(**neutral).n == 1
 

@@ -260,9 +260,20 @@ def lie_in_status(world: World, _: str) -> None:
 
 
 HANDS = [
-    scale_to_zero, relabel, delete_deployment, delete_service, delete_budget, delete_front, reselect, delete_routes,
-    delete_route, edit_one_route, edit_all_routes, wipe_status, lie_in_status,
-]  # fmt: skip
+    scale_to_zero,
+    relabel,
+    delete_deployment,
+    delete_service,
+    delete_budget,
+    delete_front,
+    reselect,
+    delete_routes,
+    delete_route,
+    edit_one_route,
+    edit_all_routes,
+    wipe_status,
+    lie_in_status,
+]
 
 
 @pytest.mark.parametrize("hand", HANDS)
@@ -349,9 +360,11 @@ def killed_while_it_promotes(world: World, wants: list[int], kills: list[int], g
 
 @settings(max_examples=6)
 @given(
-    kills=st.lists(st.integers(0, 25), max_size=12), gap=st.integers(1, 12), seed=st.integers(0, 1000),
+    kills=st.lists(st.integers(0, 25), max_size=12),
+    gap=st.integers(1, 12),
+    seed=st.integers(0, 1000),
     wants=st.lists(st.integers(1, 3), min_size=1, max_size=3),
-)  # fmt: skip
+)
 def test_an_operator_killed_anywhere_converges_and_loses_nothing(
     kills: list[int], gap: int, seed: int, wants: list[int]
 ) -> None:
@@ -365,8 +378,9 @@ def test_an_operator_killed_anywhere_converges_and_loses_nothing(
 @settings(max_examples=6)
 @given(
     hands=st.lists(st.tuples(st.integers(0, len(HANDS) - 1), st.integers(1, 40)), max_size=5),
-    kill=st.none() | st.integers(0, 40), seed=st.integers(0, 1000),
-)  # fmt: skip
+    kill=st.none() | st.integers(0, 40),
+    seed=st.integers(0, 1000),
+)
 def test_hands_at_any_moment_of_a_rollout(hands: list[tuple[int, int]], kill: int | None, seed: int) -> None:
     world = serving(seed=seed)
     world.want(2)

@@ -15,9 +15,14 @@ def test_a_request_may_take_as_long_at_the_gateway_as_on_the_slowest_server(
     world = World()
     revisions = {1: world.revision(1), 2: world.revision(2, needs=ServerNeeds(request_timeout_s=600))}
     observed = Observed(
-        name="digits", namespace="models", uid="1", generation=1, cluster=cluster(), spec=world.spec,
+        name="digits",
+        namespace="models",
+        uid="1",
+        generation=1,
+        cluster=cluster(),
+        spec=world.spec,
         revisions={name_of(version): seen for version, seen in revisions.items()},
-    )  # fmt: skip
+    )
     shares = {name_of(version): percent for version, percent in weights.items()}
     bodies = [body for body in wanted.front(observed, world.spec, shares) if body["kind"] == "HTTPRoute"]
     assert {body["spec"]["rules"][0]["timeouts"]["request"] for body in bodies} == {limit}

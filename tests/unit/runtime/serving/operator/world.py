@@ -29,9 +29,12 @@ ROUTES: tuple[Key, ...] = (("GRPCRoute", "digits"), ("HTTPRoute", "digits"), ("H
 BY_PROTOCOL: dict[Protocol, Key] = {"gRPC": ROUTES[0], "HTTP": ROUTES[1]}
 START_S, PROPAGATION_S = 3.0, 2.0
 CRASHING = diagnosis.Diagnosis(
-    reason="CrashLoopBackOff", message="", means="container triton keeps exiting", do="See the container's log.",
+    reason="CrashLoopBackOff",
+    message="",
+    means="container triton keeps exiting",
+    do="See the container's log.",
     prospect=diagnosis.Prospect.NOTHING,
-)  # fmt: skip
+)
 
 
 def cluster(*, gateway: bool = True) -> Cluster:
@@ -94,14 +97,15 @@ class World:
         assert seen.package is not None
         groups = [
             Group(
-                name=group_name(name, target), package=seen.package.model_copy(update={"target": target}),
-                artifacts_uri=seen.artifacts_uri, capacity=Capacity(peak_per_s=1.2 * rate, within_slo_per_s=rate),
-            ) for target, rate in capacities.items()
-        ]  # fmt: skip
+                name=group_name(name, target),
+                package=seen.package.model_copy(update={"target": target}),
+                artifacts_uri=seen.artifacts_uri,
+                capacity=Capacity(peak_per_s=1.2 * rate, within_slo_per_s=rate),
+            )
+            for target, rate in capacities.items()
+        ]
         first, *others = groups
-        self.revisions[name] = replace(
-            seen, package=first.package, capacity=first.capacity, others=tuple(others)
-        )  # fmt: skip
+        self.revisions[name] = replace(seen, package=first.package, capacity=first.capacity, others=tuple(others))
 
     def names(self, revision: str) -> list[str]:
         return [name for name in self.pods if revision_of_group(name) == revision]
@@ -119,21 +123,37 @@ class World:
 
     def look(self) -> Observed:
         return Observed(
-            name="digits", namespace="models", uid="u1", generation=self.generation, cluster=self.cluster,
-            spec=self.spec, status=self.status, revisions=self.revisions, live=copy.deepcopy(self.live),
+            name="digits",
+            namespace="models",
+            uid="u1",
+            generation=self.generation,
+            cluster=self.cluster,
+            spec=self.spec,
+            status=self.status,
+            revisions=self.revisions,
+            live=copy.deepcopy(self.live),
             pods={name: tuple(self.seen(name, pod) for pod in pods) for name, pods in self.pods.items()},
             retired=tuple(RetiredPod(name=name, since=since) for name, since in self.retired.items()),
-            address="10.0.0.1", gateway=self.gateway, ending=self.ending, stopping=self.stopping,
-            policies=True, optional=self.optional,
-            evidence=self.evidence, now=self.now,
-        )  # fmt: skip
+            address="10.0.0.1",
+            gateway=self.gateway,
+            ending=self.ending,
+            stopping=self.stopping,
+            policies=True,
+            optional=self.optional,
+            evidence=self.evidence,
+            now=self.now,
+        )
 
     def seen(self, name: str, pod: str) -> PodSeen:
         ready = self.is_ready(name, pod)
         return PodSeen(
-            name=pod, ready=ready, runs=ready or pod in self.frozen, address=f"ip-{pod}", cordoned=pod in self.cordoned,
+            name=pod,
+            ready=ready,
+            runs=ready or pod in self.frozen,
+            address=f"ip-{pod}",
+            cordoned=pod in self.cordoned,
             problem=CRASHING if name in self.broken and not ready else None,
-        )  # fmt: skip
+        )
 
     def is_ready(self, name: str, pod: str) -> bool:
         return name not in self.broken and pod not in self.frozen and self.now >= self.pods[name][pod]
@@ -354,8 +374,9 @@ class World:
         keys = ROUTES if self.cluster.gateway else (("Service", "digits"),)
         return {
             f"{kind} {name}": {k: v for k, v in weights_of(self.live[kind, name]).items() if v}
-            for kind, name in keys if (kind, name) in self.live
-        }  # fmt: skip
+            for kind, name in keys
+            if (kind, name) in self.live
+        }
 
 
 def merge(old: Object, new: Object) -> Object:

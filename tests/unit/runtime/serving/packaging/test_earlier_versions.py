@@ -50,7 +50,7 @@ class Line:
         tree = write(self.folder / f"{description.version}", description)
         plain = Successor(
             tree=tree, version=description.version, target=Target(name="local-cpu"), environment=None, endings=("",)
-        )  # fmt: skip
+        )
         earlier = add_earlier(replace(plain, **changes), self.champion, self.policy)
         promoted = package(version=description.version, precision=description.precision, earlier=earlier)
         self.champion = Incumbent(package=promoted, tree=tree)
@@ -230,9 +230,7 @@ def test_a_model_that_was_a_pipeline_is_not_kept(line: Callable[[VersionPolicy],
     assert promoted.refusal(described(2)) == "it is a pipeline"
 
 
-@pytest.mark.parametrize(
-    ("capability", "opt", "kept"), [("8.0", 8, [1]), ("9.0", 8, []), ("8.0", 4, [])]
-)  # fmt: skip
+@pytest.mark.parametrize(("capability", "opt", "kept"), [("8.0", 8, [1]), ("9.0", 8, []), ("8.0", 4, [])])
 def test_a_plan_is_kept_while_the_target_loads_it_and_takes_the_same_shapes(
     line: Callable[[VersionPolicy], Line], capability: str, opt: int, kept: list[int]
 ) -> None:

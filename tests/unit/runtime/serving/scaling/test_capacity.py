@@ -7,9 +7,15 @@ from shiplift.runtime.serving.scaling.capacity import capacity
 
 def point(concurrency: int, throughput: float) -> LoadPoint:
     return LoadPoint(
-        concurrency=concurrency, throughput_per_s=throughput, p50_ms=1, p90_ms=2, p95_ms=3, p99_ms=4, queue_ms=0,
+        concurrency=concurrency,
+        throughput_per_s=throughput,
+        p50_ms=1,
+        p90_ms=2,
+        p95_ms=3,
+        p99_ms=4,
+        queue_ms=0,
         compute_ms=1,
-    )  # fmt: skip
+    )
 
 
 def report(rate: float | None, *points: LoadPoint) -> LoadReport:

@@ -36,17 +36,17 @@ def test_labels_are_quoted() -> None:
 def test_an_empty_or_nan_answer_never_scales_down() -> None:
     trigger = queries.trigger("http://prometheus:9090", LABELS, SERVICE, SCALING)
     assert trigger["metadata"] == {
-        "serverAddress": "http://prometheus:9090", "query": queries.wanted(LABELS, SERVICE, SCALING), "threshold": "1",
+        "serverAddress": "http://prometheus:9090",
+        "query": queries.wanted(LABELS, SERVICE, SCALING),
+        "threshold": "1",
         "ignoreNullValues": "false",
-    }  # fmt: skip
+    }
     assert queries.wanted(LABELS, SERVICE, SCALING).endswith(">= 0")
     assert queries.arrivals(LABELS, SCALING).endswith(">= 0)")
 
 
 def test_without_prometheus_what_runs_stays() -> None:
-    assert queries.fallback(SCALING) == {
-        "failureThreshold": 3, "replicas": 1, "behavior": "currentReplicasIfHigher"
-    }  # fmt: skip
+    assert queries.fallback(SCALING) == {"failureThreshold": 3, "replicas": 1, "behavior": "currentReplicasIfHigher"}
 
 
 def test_targets_that_answer_no_scrape_count_as_replicas() -> None:

@@ -19,10 +19,16 @@ def arguments(tmp_path: Path, **features: object) -> list[str]:
 def test_the_server_listens_on_the_loopback_and_takes_models_by_order_alone(tmp_path: Path) -> None:
     flags = arguments(tmp_path)
     for flag in (
-        "--model-control-mode=explicit", "--disable-auto-complete-config", "--strict-readiness=true",
-        "--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1", "--http-port=1",
-        "--grpc-port=2", "--metrics-port=3",
-    ):  # fmt: skip
+        "--model-control-mode=explicit",
+        "--disable-auto-complete-config",
+        "--strict-readiness=true",
+        "--http-address=127.0.0.1",
+        "--grpc-address=127.0.0.1",
+        "--metrics-address=127.0.0.1",
+        "--http-port=1",
+        "--grpc-port=2",
+        "--metrics-port=3",
+    ):
         assert flag in flags
 
 

@@ -47,12 +47,16 @@ EVERYTHING = Serving(
 
 def description(**changes: Any) -> ModelDescription:
     fields: dict[str, Any] = {
-        "name": "digits", "version": 3, "signature": IMAGE, "config": config(8), "serving": Serving(),
+        "name": "digits",
+        "version": 3,
+        "signature": IMAGE,
+        "config": config(8),
+        "serving": Serving(),
         "warmups": (
             WarmupRequest(batch=1, files={"image": "3-input-0"}, shapes={"image": (3, 224, 224)}),
             WarmupRequest(batch=8, files={"image": "3-input-0"}, shapes={"image": (3, 224, 224)}),
         ),
-    }  # fmt: skip
+    }
     return ModelDescription(**fields | changes)
 
 
@@ -80,9 +84,13 @@ def test_a_python_model_is_configured_as_promised(golden: Golden) -> None:
 def test_a_model_that_generates_text_is_configured_as_promised(golden: Golden) -> None:
     limits = Generation(max_prompt_tokens=2048, max_tokens=256, max_sequences=8)
     model = description(
-        name="writer", engine="openvino", signature=SIGNATURE, config=config(1, threads=2), warmups=(),
+        name="writer",
+        engine="openvino",
+        signature=SIGNATURE,
+        config=config(1, threads=2),
+        warmups=(),
         serving=Serving(generation=limits),
-    )  # fmt: skip
+    )
     text = render(model_config(model, "bundled"))
     golden("generation.bundled.config.pbtxt", text)
     assert parse(text).model_transaction_policy.decoupled
@@ -92,9 +100,16 @@ def test_a_model_that_generates_text_is_configured_as_promised(golden: Golden) -
 @pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm"])
 def test_a_model_that_generates_text_on_gpus_is_configured_as_promised(engine: Any, golden: Golden) -> None:
     model = description(
-        name="writer", engine=engine, precision="bf16", signature=CHAT_SIGNATURE, config=config(1), warmups=(),
-        gpu=True, gpus=(0, 1), serving=Serving(generation=Generation(), request_timeout_s=120),
-    )  # fmt: skip
+        name="writer",
+        engine=engine,
+        precision="bf16",
+        signature=CHAT_SIGNATURE,
+        config=config(1),
+        warmups=(),
+        gpu=True,
+        gpus=(0, 1),
+        serving=Serving(generation=Generation(), request_timeout_s=120),
+    )
     text = render(model_config(model, "nvidia"))
     golden(f"generation.{engine}.config.pbtxt", text)
     assert retuned(text, config(1)) == text

@@ -56,5 +56,10 @@ def test_in_a_pod_the_process_is_confined_in_place() -> None:
         command = [sys.executable, "-c", IN_POD, str(own), str(outside)]
         completed = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(completed.stdout) == {
-        "missing": {}, "own": "own", "outside": True, "write": True, "privileges": True, "user": True,
-    }  # fmt: skip
+        "missing": {},
+        "own": "own",
+        "outside": True,
+        "write": True,
+        "privileges": True,
+        "user": True,
+    }

@@ -71,18 +71,22 @@ class Writing:
 
     def infer(self, *_: object, **__: object) -> Arrays:
         return {
-            "text": np.array([[next(self._answers).encode()]], object), "finish_reason": np.array([[b"stop"]], object),
-            "tokens": np.array([[7]], np.int32), "prompt_tokens": np.array([[self._prompt_tokens]], np.int32),
-        }  # fmt: skip
+            "text": np.array([[next(self._answers).encode()]], object),
+            "finish_reason": np.array([[b"stop"]], object),
+            "tokens": np.array([[7]], np.int32),
+            "prompt_tokens": np.array([[self._prompt_tokens]], np.int32),
+        }
 
 
 def written(answers: list[str]) -> Arrays:
     """Golden requests of a text generator with these answers."""
     count = len(answers)
     outputs = {
-        "text": np.array([[text] for text in answers], object), "finish_reason": np.full((count, 1), "length", object),
-        "tokens": np.full((count, 1), 8, np.int32), "prompt_tokens": np.full((count, 1), 4, np.int32),
-    }  # fmt: skip
+        "text": np.array([[text] for text in answers], object),
+        "finish_reason": np.full((count, 1), "length", object),
+        "tokens": np.full((count, 1), 8, np.int32),
+        "prompt_tokens": np.full((count, 1), 4, np.int32),
+    }
     return golden_arrays({"prompt": np.full((count, 1), "a", object)}, outputs)
 
 
@@ -128,7 +132,7 @@ class Versioned:
 
     def infer(
         self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None, **_: object
-    ) -> Arrays:  # fmt: skip
+    ) -> Arrays:
         self.asked.append(version or 3)
         return {"rows": np.full((1, 1), version or 3, np.float32)}
 
@@ -158,9 +162,7 @@ def test_every_version_that_a_package_serves_is_checked_by_its_own_requests(wron
 
 
 def test_members_are_checked_where_their_requests_are_there(golden: Arrays) -> None:
-    member = BundleMember(
-        name="part", served="part-1--x", model="part", version=1, follows=True, signature=SIGNATURE
-    )  # fmt: skip
+    member = BundleMember(name="part", served="part-1--x", model="part", version=1, follows=True, signature=SIGNATURE)
     whole = package(signature=SIGNATURE, members=(member,), precision="fp32")
     own = golden_arrays({"x": ASKED[:1]}, {"rows": answered(2)})
     everything = golden | {f"member/part-1--x/{name}": array for name, array in own.items()}

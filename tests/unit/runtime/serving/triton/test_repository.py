@@ -37,18 +37,27 @@ def files(folder: Path) -> list[str]:
 
 
 def make(
-    to: Path, version: int = 1, *, server: ServerKind = "bundled", serving: Serving | None = None,
-    model: bytes = b"onnx", tensors: Signature | None = None, example: Any = None,
-) -> Path:  # fmt: skip
+    to: Path,
+    version: int = 1,
+    *,
+    server: ServerKind = "bundled",
+    serving: Serving | None = None,
+    model: bytes = b"onnx",
+    tensors: Signature | None = None,
+    example: Any = None,
+) -> Path:
     onnx = to.with_name(f"{to.name}-onnx")
     onnx.mkdir(parents=True)
     (onnx / "model.onnx").write_bytes(model + str(version).encode())
     (onnx / "weights.bin").write_bytes(b"weights")
     to.mkdir()
     description = ModelDescription(
-        name="digits", version=version, signature=tensors or signature(), config=config(8),
+        name="digits",
+        version=version,
+        signature=tensors or signature(),
+        config=config(8),
         serving=serving or Serving(labels=("a", "b")),
-    )  # fmt: skip
+    )
     inputs = example or EXAMPLE
     return write_package(
         to, description, onnx, server, example=inputs, golden=golden_arrays(inputs, {"output": np.zeros(2)})
@@ -58,9 +67,13 @@ def make(
 def test_a_package_holds_the_model_its_labels_its_warm_up_and_its_golden_requests(tmp_path: Path) -> None:
     package = make(tmp_path / "package", 3)
     assert files(package) == [
-        "digits/3/model.onnx", "digits/3/weights.bin", "digits/config.pbtxt", "digits/labels.3.txt",
-        "digits/warmup/3-input-0", "golden.npz",
-    ]  # fmt: skip
+        "digits/3/model.onnx",
+        "digits/3/weights.bin",
+        "digits/config.pbtxt",
+        "digits/labels.3.txt",
+        "digits/warmup/3-input-0",
+        "golden.npz",
+    ]
     assert (package / "digits" / "labels.3.txt").read_text() == "a\nb\n"
     assert set(load_npz(package / GOLDEN)) == {"input/input", "output/output"}
 
@@ -83,14 +96,21 @@ def test_the_configuration_names_the_files_beside_it(tmp_path: Path) -> None:
     written = parse((folder / "config.pbtxt").read_text())
     assert written.output[0].label_filename == "labels.3.txt"
     assert [(warmup.batch_size, warmup.inputs["input"].input_data_file) for warmup in written.model_warmup] == [
-        (1, "3-input-0"), (8, "3-input-0"),
-    ]  # fmt: skip
+        (1, "3-input-0"),
+        (8, "3-input-0"),
+    ]
     assert (folder / "warmup" / "3-input-0").read_bytes() == EXAMPLE["input"][0].tobytes()
 
 
-@pytest.mark.parametrize(("server", "datatype", "code"), [
-    ("bundled", "FP32", False), ("bundled", "BYTES", True), ("nvidia", "FP32", False), ("nvidia", "BYTES", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("server", "datatype", "code"),
+    [
+        ("bundled", "FP32", False),
+        ("bundled", "BYTES", True),
+        ("nvidia", "FP32", False),
+        ("nvidia", "BYTES", False),
+    ],
+)
 def test_only_text_on_the_bundled_server_needs_code_in_the_package(
     tmp_path: Path, server: ServerKind, datatype: str, *, code: bool
 ) -> None:
@@ -134,9 +154,10 @@ def test_inputs_of_text_and_of_a_single_number_are_warmed_up_too(tmp_path: Path)
         outputs=signature().outputs,
     )
     example = {
-        "a": np.array(["ä", "b"], dtype=object), "b": np.array([1.5, 2], np.float32),
+        "a": np.array(["ä", "b"], dtype=object),
+        "b": np.array([1.5, 2], np.float32),
         "c": np.array([["x", "yz"], ["", ""]], dtype=object),
-    }  # fmt: skip
+    }
     package = make(tmp_path / "package", tensors=tensors, example=example)
     warmup = package / "digits" / "warmup"
     assert (warmup / "1-input-0").read_bytes() == struct.pack("<I", 2) + "ä".encode()
@@ -183,8 +204,12 @@ def test_the_version_before_stays_until_it_is_retired(tmp_path: Path) -> None:
     assert {"3/model.onnx", "4/model.onnx", "labels.3.txt", "labels.4.txt", "warmup/3-input-0"} <= set(files(folder))
     retire(tmp_path / "models", "digits")
     assert files(folder) == [
-        "4/model.onnx", "4/weights.bin", "config.pbtxt", "labels.4.txt", "warmup/4-input-0",
-    ]  # fmt: skip
+        "4/model.onnx",
+        "4/weights.bin",
+        "config.pbtxt",
+        "labels.4.txt",
+        "warmup/4-input-0",
+    ]
 
 
 def test_retiring_keeps_versions_apart_whose_numbers_look_alike(tmp_path: Path) -> None:
@@ -266,8 +291,12 @@ def test_an_installation_killed_anywhere_leaves_the_old_model_or_the_new_and_can
     serves(folder, 4)
     retire(tmp_path / "models", "digits")
     assert files(folder) == [
-        "4/model.onnx", "4/weights.bin", "config.pbtxt", "labels.4.txt", "warmup/4-input-0",
-    ]  # fmt: skip
+        "4/model.onnx",
+        "4/weights.bin",
+        "config.pbtxt",
+        "labels.4.txt",
+        "warmup/4-input-0",
+    ]
 
 
 @pytest.mark.parametrize("calls", range(6))

@@ -53,26 +53,38 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor("total", total), pb_utils.Tensor("said", said)])
 """
 FOLDER = {
-    "service.py": SERVICE.encode(), "config.pbtxt": CONFIG.encode(), "requirements.txt": b"numpy==2.4.6\n",
-    "helper.py": b"FACTOR = 3.0\n", "words.txt": b"in\n",
-    "example.json": b'{"x": [[1, 2, 3]], "unit": [["cm"]]}', "shiplift.yaml": b"admission: {python: sandbox}\n",
-}  # fmt: skip
+    "service.py": SERVICE.encode(),
+    "config.pbtxt": CONFIG.encode(),
+    "requirements.txt": b"numpy==2.4.6\n",
+    "helper.py": b"FACTOR = 3.0\n",
+    "words.txt": b"in\n",
+    "example.json": b'{"x": [[1, 2, 3]], "unit": [["cm"]]}',
+    "shiplift.yaml": b"admission: {python: sandbox}\n",
+}
 
 
 def test_a_folder_becomes_a_model_that_mlflow_loads_from_code() -> None:
     files = as_version("adder", FOLDER)
     assert set(files) == {
-        "MLmodel", "service_model.py", "config.json", "service.py", "requirements.txt", "helper.py", "words.txt",
-        "input_example.json", "shiplift/shiplift.yaml",
-    }  # fmt: skip
+        "MLmodel",
+        "service_model.py",
+        "config.json",
+        "service.py",
+        "requirements.txt",
+        "helper.py",
+        "words.txt",
+        "input_example.json",
+        "shiplift/shiplift.yaml",
+    }
     meta = yaml.safe_load(files["MLmodel"])
     flavor = meta["flavors"]["python_function"]
     assert flavor["loader_module"] == "mlflow.pyfunc.loaders.code_model"
     assert flavor["model_code_path"] == "service_model.py"
     inputs = json.loads(meta["signature"]["inputs"])
     assert [(each["name"], each["tensor-spec"]) for each in inputs] == [
-        ("x", {"dtype": "float32", "shape": [-1, 3]}), ("unit", {"dtype": "object", "shape": [-1, 1]}),
-    ]  # fmt: skip
+        ("x", {"dtype": "float32", "shape": [-1, 3]}),
+        ("unit", {"dtype": "object", "shape": [-1, 1]}),
+    ]
 
 
 def test_its_example_is_the_version_s(tmp_path: Path) -> None:

@@ -128,11 +128,15 @@ def test_a_text_that_an_author_wrote_as_bytes_is_read_all_the_same() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"<html>Bad gateway</html>", b"", b"[]", b"null", b'{"model_version": {"name": "a"}}',
+        b"<html>Bad gateway</html>",
+        b"",
+        b"[]",
+        b"null",
+        b'{"model_version": {"name": "a"}}',
         b'{"model_version": {"name": "a", "version": "x"}}',
         b'{"model_version": {"name": "a", "version": "1", "tags": 3}}',
     ],
-)  # fmt: skip
+)
 def test_an_odd_answer_is_temporary(uri: str, body: bytes) -> None:
     Answers.status, Answers.body = 200, body
     with pytest.raises(Temporary, match="the registry"):

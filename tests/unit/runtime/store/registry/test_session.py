@@ -88,10 +88,15 @@ def test_a_malformed_list_is_temporary(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("uri", "root"),
     [
-        ("mlflow-artifacts:/1/abc/artifacts", "1/abc/artifacts"), ("mlflow-artifacts:/a%20b/", "a b"),
-        ("mlflow-artifacts://other:5000/1", None), ("s3://bucket/1", None), ("/tmp/mlruns/1", None), ("", None),
-        ("file:///tmp/1", None), ("models:/m/1", None),
+        ("mlflow-artifacts:/1/abc/artifacts", "1/abc/artifacts"),
+        ("mlflow-artifacts:/a%20b/", "a b"),
+        ("mlflow-artifacts://other:5000/1", None),
+        ("s3://bucket/1", None),
+        ("/tmp/mlruns/1", None),
+        ("", None),
+        ("file:///tmp/1", None),
+        ("models:/m/1", None),
     ],
-)  # fmt: skip
+)
 def test_only_what_this_server_keeps_is_asked_of_it(uri: str, root: str | None) -> None:
     assert root_of(uri) == root

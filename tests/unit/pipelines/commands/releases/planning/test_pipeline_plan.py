@@ -93,8 +93,15 @@ def test_a_file_with_every_member_needs_no_release(tmp_path: Path, capsys: pytes
     assert [member.name for member in made.members] == ["small", "large"]
     pipeline_plan.show(made)
     shown = capsys.readouterr().out
-    for part in ("small", "large", f"p99 {made.p99_ms:.4g} ms", "(limit 60 ms)", f"{made.cores:g} cores", "worst case",
-                 f"instances: {made.instances} of the pipeline itself"):  # fmt: skip
+    for part in (
+        "small",
+        "large",
+        f"p99 {made.p99_ms:.4g} ms",
+        "(limit 60 ms)",
+        f"{made.cores:g} cores",
+        "worst case",
+        f"instances: {made.instances} of the pipeline itself",
+    ):
         assert part in shown
     assert Plan.model_validate(json.loads(made.model_dump_json())) == made
 
@@ -171,7 +178,7 @@ class Released(Engine):
 def decoding(compute_ms: float) -> tuple[MemberLoad, ...]:
     load = MemberLoad(
         name="decode", model="image1", version=1, requests_per_request=1, batch=1, queue_ms=0, compute_ms=compute_ms
-    )  # fmt: skip
+    )
     return (load,)
 
 

@@ -36,10 +36,15 @@ def test_what_is_written_is_read(run: StageRun) -> None:
 
 def test_the_stage_under_way_is_the_last_that_started() -> None:
     lines = [
-        "Traceback (most recent call last):", started("admit"), progressed("admit", "scanning", 0.5),
-        "admit: export: started", finished(StageRun(name="admit")), started("export"), "deploy: started",
+        "Traceback (most recent call last):",
+        started("admit"),
+        progressed("admit", "scanning", 0.5),
+        "admit: export: started",
+        finished(StageRun(name="admit")),
+        started("export"),
+        "deploy: started",
         progressed("export", "converting", None),
-    ]  # fmt: skip
+    ]
     last = list(told(lines, STAGES))[-1]
     assert (last.under_way, [run.name for run in last.runs]) == ("export", ["admit"])
 

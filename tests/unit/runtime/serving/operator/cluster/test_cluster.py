@@ -288,5 +288,6 @@ def test_revisions_that_promotions_wrote_are_told_from_others(server: ApiServer)
     for alone in (True, False):
         observed = look(server, Evidence(), alone=alone)
         assert {name: seen.history_of for name, seen in observed.revisions.items()} == {
-            name_of(1): "digits", name_of(2): ""
-        }  # fmt: skip
+            name_of(1): "digits",
+            name_of(2): "",
+        }

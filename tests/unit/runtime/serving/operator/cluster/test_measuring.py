@@ -91,8 +91,9 @@ def test_answers_are_counted_on_every_protocol(monkeypatch: pytest.MonkeyPatch) 
     share = ask(Servers(monkeypatch)).share
     assert share is not None
     assert {name: (each.asked, each.answered) for name, each in share.samples.items()} == {
-        "gRPC": (40, 20), "HTTP": (40, 20)
-    }  # fmt: skip
+        "gRPC": (40, 20),
+        "HTTP": (40, 20),
+    }
     assert share.grew == {name_of(1): 40, name_of(2): 40}
     assert (share.tries, share.weights) == (1, WEIGHTS)
 

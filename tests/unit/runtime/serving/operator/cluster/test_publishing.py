@@ -25,9 +25,10 @@ def server() -> Iterator[ApiServer]:
         put(server, "tritonservices", service | {"status": {"revision": name_of(1), "version": 1}})
         listeners = [{"name": "http", "port": 80}, {"name": "grpc", "port": 81}]
         gateway = {
-            "metadata": {"name": "shiplift"}, "spec": {"listeners": listeners},
+            "metadata": {"name": "shiplift"},
+            "spec": {"listeners": listeners},
             "status": {"addresses": [{"value": "10.0.0.1"}]},
-        }  # fmt: skip
+        }
         server.objects["gateways"]["shiplift"] = gateway
         yield server
 

@@ -170,9 +170,11 @@ def test_what_a_hand_did_to_any_group_is_undone_at_once(hand: Callable[[World, s
 
 @settings(max_examples=5)
 @given(
-    kills=st.lists(st.integers(0, 25), max_size=8), gap=st.integers(1, 12), seed=st.integers(0, 1000),
+    kills=st.lists(st.integers(0, 25), max_size=8),
+    gap=st.integers(1, 12),
+    seed=st.integers(0, 1000),
     wants=st.lists(st.integers(1, 3), min_size=1, max_size=3),
-)  # fmt: skip
+)
 def test_an_operator_killed_anywhere_converges_with_groups_too(
     kills: list[int], gap: int, seed: int, wants: list[int]
 ) -> None:

@@ -44,9 +44,11 @@ class Street(World):
             return ()
         ready = self.now >= self.servers[server] and server not in self.crashing
         pod = PodSeen(
-            name=f"{server}-pod", ready=ready, address=f"ip-{server}",
+            name=f"{server}-pod",
+            ready=ready,
+            address=f"ip-{server}",
             problem=CRASHING if server in self.crashing else None,
-        )  # fmt: skip
+        )
         return (pod,)
 
     def leads(self) -> str | None:

@@ -202,12 +202,15 @@ def test_at_the_maximum_the_condition_says_so() -> None:
     [
         ("ScaledObject", {"type": "Fallback", "status": "True"}, "False", Reason.NO_METRICS, "No pod is taken away"),
         (
-            "HorizontalPodAutoscaler", {"type": "ScalingActive", "status": "False", "message": "no  value"}, "False",
-            Reason.NO_METRICS, "the autoscaler has no metrics: no value.",
+            "HorizontalPodAutoscaler",
+            {"type": "ScalingActive", "status": "False", "message": "no  value"},
+            "False",
+            Reason.NO_METRICS,
+            "the autoscaler has no metrics: no value.",
         ),
         ("HorizontalPodAutoscaler", None, "Unknown", Reason.NO_AUTOSCALER, "KEDA has not acted on ScaledObject"),
     ],
-)  # fmt: skip
+)
 def test_an_autoscaler_that_sees_nothing_is_not_active(
     kind: str, condition: Object | None, status: str, reason: Reason, message: str
 ) -> None:

@@ -18,9 +18,7 @@ LIMITS = PlacementLimits(memory_mb=1000, models=4)
 
 
 def tenant(name: str, **changes: object) -> Tenant:
-    made = Tenant(
-        group=f"{name}-1", service=name, flavor="cpu", memory_mb=100, load=0.1, may_join=True, may_stay=True
-    )  # fmt: skip
+    made = Tenant(group=f"{name}-1", service=name, flavor="cpu", memory_mb=100, load=0.1, may_join=True, may_stay=True)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 

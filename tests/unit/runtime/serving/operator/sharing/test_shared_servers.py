@@ -37,9 +37,10 @@ def put(server: ApiServer, plural: str, body: Object) -> None:
 def serve(server: ApiServer, model: str) -> None:
     """A service that has been ready for a minute, with the placement `shared`."""
     spec = RevisionSpec(
-        artifacts_uri="s3://models", package=package(model=model).model_dump(mode="json"),
+        artifacts_uri="s3://models",
+        package=package(model=model).model_dump(mode="json"),
         capacity=CapacitySpec(peak_per_second=10, within_slo_per_second=5, memory_mebibytes=100),
-    )  # fmt: skip
+    )
     put(server, "tritonrevisions", revision_object(f"{model}-1", "models", spec))
     ready = {"type": "Ready", "status": "True", "reason": "Serving", "lastTransitionTime": ago(60)}
     status = {"revision": f"{model}-1", "weights": [{"revision": f"{model}-1", "percent": 100}], "conditions": [ready]}

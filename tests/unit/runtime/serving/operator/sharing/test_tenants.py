@@ -37,8 +37,10 @@ def status(ready_for_s: float = 31, **changes: Any) -> ServiceStatus:
     since = datetime.fromtimestamp(NOW - ready_for_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     ready = Condition(type=ConditionType.READY, status="True", reason=Reason.SERVING, last_transition_time=since)
     fields: dict[str, Any] = {
-        "revision": "digits-1", "weights": (Weight(revision="digits-1", percent=100),), "conditions": (ready,),
-    }  # fmt: skip
+        "revision": "digits-1",
+        "weights": (Weight(revision="digits-1", percent=100),),
+        "conditions": (ready,),
+    }
     return ServiceStatus(**fields | changes)
 
 

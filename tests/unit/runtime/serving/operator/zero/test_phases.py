@@ -97,9 +97,7 @@ class Sleepy(World):
     def measure(self, measurement: m.Measurement) -> None:
         if isinstance(measurement, m.ReadTraffic):
             names = [name for name in self.pods if revision_of_group(name) == measurement.revision]
-            counts = {
-                pod: self.counts.get(name, {}).get(pod, Counts()) for name in names for pod in self.ready(name)
-            }  # fmt: skip
+            counts = {pod: self.counts.get(name, {}).get(pod, Counts()) for name in names for pod in self.ready(name)}
             self.evidence = m.with_traffic(self.evidence, measurement, {} if self.mute else counts, self.now)
             return
         if isinstance(measurement, m.AskPods):
@@ -370,9 +368,10 @@ def test_groups_sleep_and_wake_up_together() -> None:
 
 @settings(max_examples=6)
 @given(
-    crashes=st.lists(st.integers(0, 40), max_size=8), every_s=st.sampled_from([7.0, 35.0, 50.0, 90.0]),
+    crashes=st.lists(st.integers(0, 40), max_size=8),
+    every_s=st.sampled_from([7.0, 35.0, 50.0, 90.0]),
     seed=st.integers(0, 3),
-)  # fmt: skip
+)
 def test_wherever_the_operator_dies_no_request_is_lost(crashes: list[int], every_s: float, seed: int) -> None:
     world = serving(seed=seed)
     world.every_s, world.last_request = every_s, world.now
