@@ -68,7 +68,7 @@ def _story(site: Site, ledger: Ledger, ending: Ending) -> Story:
     history = _AvailableHistory(ledger, ending.stages, ending.givers)
     config = server_config_or_reason(ArtifactStore(site.artifacts_uri), history.package)
     before = _champion_config(site, ledger, history.last(Verdict))
-    return story_of(history, table.told, config=config, champion_config=before)
+    return story_of(history, table.export_summary, config=config, champion_config=before)
 
 
 def _champion_config(site: Site, ledger: Ledger, verdict: Verdict | None) -> str:

@@ -91,6 +91,6 @@ class Family(Protocol[C, E, P_contra]):
         """
         ...
 
-    def told(self, exported: E) -> str:
+    def export_summary(self, exported: E) -> str:
         """What a report says on how the model was exported."""
         ...

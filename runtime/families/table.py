@@ -42,9 +42,9 @@ def recognised(inspected: Inspected) -> Family[Any, Any, Any]:
     )
 
 
-def told(exported: Exported) -> str:
+def export_summary(exported: Exported) -> str:
     """What a report says on how a model was exported."""
-    return of(exported).told(exported)
+    return of(exported).export_summary(exported)
 
 
 def requests(package: Package, golden: Arrays, load: Load) -> Requests:

@@ -3,12 +3,12 @@
 from typing import Any, Literal
 
 from shiplift.runtime.admission.inspection import Inspected
-from shiplift.runtime.families import asking
+from shiplift.runtime.families import spec_checks
+from shiplift.runtime.families.export_summary import converted
 from shiplift.runtime.families.graph.answers import GraphAnswers
 from shiplift.runtime.families.graph.export import export_graph
 from shiplift.runtime.families.packaging.draft import Draft
 from shiplift.runtime.families.packaging.packages import judged_packages
-from shiplift.runtime.families.told import converted
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
 from shiplift.runtime.measure.requests import Requests, synthetic
 from shiplift.runtime.model.tensors import Arrays, inputs_in
@@ -57,10 +57,10 @@ class ToyFamily:
         return inspected.signature.inputs[0].name == "toy"
 
     def check(self, _site: Site, spec: ReleaseSpec, _inspected: Inspected) -> None:
-        asking.refuse({"serving.lengths": spec.serving.lengths}, "a toy has no lengths")
+        spec_checks.refuse({"serving.lengths": spec.serving.lengths}, "a toy has no lengths")
 
     def check_target(self, target: Target) -> None:
-        asking.require_tensor_engine(target)
+        spec_checks.require_tensor_engine(target)
 
     def contract(self, inspected: Inspected) -> DeclaredToy:
         return DeclaredToy(signature=inspected.signature, example=inspected.example, motto="play")
@@ -83,5 +83,5 @@ class ToyFamily:
     def requests(self, package: ToyPackage, golden: Arrays, load: Load) -> Requests:
         return Requests(samples=synthetic(inputs_in(golden, package.signature), package.signature, load))
 
-    def told(self, exported: ExportedToy) -> str:
+    def export_summary(self, exported: ExportedToy) -> str:
         return converted(exported, f", under the motto {exported.motto}")

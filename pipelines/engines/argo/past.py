@@ -59,7 +59,7 @@ class Past:
     def story(self, report: ReleaseReport) -> Story:
         """The records of a release, prepared for its report page."""
         published = PublishedRelease(self.registry, self.version(report.model, report.version))
-        return story_of(self.history(report), table.told, config=published.config())
+        return story_of(self.history(report), table.export_summary, config=published.config())
 
     def champions(self) -> dict[str, int]:
         """The champion of each model (0: none)."""

@@ -198,7 +198,7 @@ class LocalEngine:
         from shiplift.runtime.families import table  # noqa: PLC0415 - every family, and what each loads
 
         history = self.history(report)
-        return story_of(history, table.told, config=server_config_or_reason(self.store(), history.package))
+        return story_of(history, table.export_summary, config=server_config_or_reason(self.store(), history.package))
 
     def champions(self) -> dict[str, int] | None:
         """The champion of each model, which is what production serves (0: none); None without the registry's answer."""

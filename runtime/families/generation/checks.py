@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 from shiplift.runtime.base.errors import MissingTool, SpecInvalid
-from shiplift.runtime.families import asking
+from shiplift.runtime.families import spec_checks
 from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.target import Target
 
@@ -18,17 +18,17 @@ def check_generation(spec: ReleaseSpec) -> None:
         MissingTool: OpenVINO GenAI is not installed here.
     """
     serving = spec.serving
-    asked = asking.of_graphs(spec) | {
+    asked = spec_checks.of_graphs(spec) | {
         "serving.response_cache": serving.response_cache,
         "serving.preferred_batch_size": serving.preferred_batch_size,
         "serving.tensors": serving.tensors,
         "load.shapes": spec.load.shapes,
         "serving.version_policy": serving.keeps_versions,
     }
-    asking.refuse(asked, "a model that generates text has none of that")
+    spec_checks.refuse(asked, "a model that generates text has none of that")
     if spec.load.protocol != "grpc":
         raise SpecInvalid("`load.protocol` is http, but text is streamed over gRPC", do="Leave it out.")
-    for target in asking.targets_of(spec):
+    for target in spec_checks.targets_of(spec):
         check_target(target)
     missing = [name for name in ("openvino_genai", "openvino_tokenizers") if find_spec(name) is None]
     if missing:

@@ -1,12 +1,12 @@
 """The family of models that continue texts."""
 
 from shiplift.runtime.admission.inspection import Inspected
-from shiplift.runtime.families import asking
+from shiplift.runtime.families import spec_checks
+from shiplift.runtime.families.export_summary import converted
 from shiplift.runtime.families.generation.checks import check_generation, check_target
 from shiplift.runtime.families.generation.export import export_generation
 from shiplift.runtime.families.generation.package import GenerationMaker
 from shiplift.runtime.families.packaging.packages import judged_packages
-from shiplift.runtime.families.told import converted
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
 from shiplift.runtime.measure.requests import Requests, prompts, shortened
 from shiplift.runtime.model.generation.signature import ROOM
@@ -49,7 +49,7 @@ class GenerationFamily:
 
     def export(self, work: Exporting[DeclaredGeneration]) -> Exported:
         """The model for OpenVINO GenAI, with its tokenizer."""
-        asking.require_no_pixels(work.conversion)
+        spec_checks.require_no_pixels(work.conversion)
         return export_generation(work)
 
     def candidates(self, work: Quantizing[ExportedGeneration]) -> Candidates:
@@ -77,6 +77,6 @@ class GenerationFamily:
         samples = prompts(inputs_in(golden, package.signature), load, golden.get(ROOM))
         return Requests(samples=samples, note=shortened(golden, load))
 
-    def told(self, exported: ExportedGeneration) -> str:
+    def export_summary(self, exported: ExportedGeneration) -> str:
         """How it was converted."""
         return converted(exported)

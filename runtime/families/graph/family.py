@@ -3,14 +3,14 @@
 from shiplift.runtime.admission.inspection import Inspected
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.families import asking
+from shiplift.runtime.families import spec_checks
+from shiplift.runtime.families.export_summary import converted
 from shiplift.runtime.families.graph.candidates import build_candidates
 from shiplift.runtime.families.graph.export import export_graph
 from shiplift.runtime.families.graph.package import GraphMaker
 from shiplift.runtime.families.packaging.packages import judged_packages
 from shiplift.runtime.families.python.checks import check_python
 from shiplift.runtime.families.python.export import export_python
-from shiplift.runtime.families.told import converted
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
 from shiplift.runtime.measure.requests import Requests, synthetic, synthetic_sequences
 from shiplift.runtime.model.tensors import Arrays, inputs_in
@@ -45,12 +45,12 @@ class GraphFamily:
         """What falls back to its own code must be possible as a Python model, too."""
         if spec.export.fallback == "python" and inspected.flavor in FALL_BACK:
             check_python(site, spec)
-        for target in asking.targets_of(spec):
+        for target in spec_checks.targets_of(spec):
             self.check_target(target)
 
     def check_target(self, target: Target) -> None:
         """Every target, but for those whose engine generates text."""
-        asking.require_tensor_engine(target)
+        spec_checks.require_tensor_engine(target)
 
     def contract(self, inspected: Inspected) -> DeclaredGraph:
         """The signature and the example; requirements, if it may fall back."""
@@ -87,7 +87,7 @@ class GraphFamily:
             return Requests(sequences=synthetic_sequences(example, signature, load))
         return Requests(samples=synthetic(example, signature, load))
 
-    def told(self, exported: ExportedGraph) -> str:
+    def export_summary(self, exported: ExportedGraph) -> str:
         """How it was converted."""
         return converted(exported, f", opset {exported.opset}")
 

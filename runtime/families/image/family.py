@@ -1,12 +1,12 @@
 """The family of models that take images."""
 
 from shiplift.runtime.admission.inspection import Inspected
-from shiplift.runtime.families import asking
+from shiplift.runtime.families import spec_checks
+from shiplift.runtime.families.export_summary import converted
 from shiplift.runtime.families.graph.candidates import build_candidates
 from shiplift.runtime.families.graph.export import export_graph
 from shiplift.runtime.families.image.package import ImageMaker
 from shiplift.runtime.families.packaging.packages import judged_packages
-from shiplift.runtime.families.told import converted
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
 from shiplift.runtime.measure.requests import Requests, synthetic
 from shiplift.runtime.model.tensors import Arrays, inputs_in
@@ -37,12 +37,12 @@ class ImageFamily:
 
     def check(self, _site: Site, spec: ReleaseSpec, _inspected: Inspected) -> None:
         """Only what its targets say."""
-        for target in asking.targets_of(spec):
+        for target in spec_checks.targets_of(spec):
             self.check_target(target)
 
     def check_target(self, target: Target) -> None:
         """Every target, but for those whose engine generates text."""
-        asking.require_tensor_engine(target)
+        spec_checks.require_tensor_engine(target)
 
     def contract(self, inspected: Inspected) -> DeclaredImage:
         """The images that its task names, and the example."""
@@ -64,6 +64,6 @@ class ImageFamily:
         """The example's images."""
         return Requests(samples=synthetic(inputs_in(golden, package.signature), package.signature, load))
 
-    def told(self, exported: ExportedImage) -> str:
+    def export_summary(self, exported: ExportedImage) -> str:
         """How it was converted."""
         return converted(exported, f", opset {exported.opset}")

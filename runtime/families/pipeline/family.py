@@ -2,7 +2,7 @@
 
 from shiplift.runtime.admission.inspection import Inspected
 from shiplift.runtime.base.errors import PolicyRefused, SpecInvalid
-from shiplift.runtime.families import asking
+from shiplift.runtime.families import spec_checks
 from shiplift.runtime.families.pipeline.package import package_pipeline
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
 from shiplift.runtime.measure.requests import Requests, split, whole
@@ -37,19 +37,19 @@ class PipelineFamily:
                 "allow `sandbox`",
                 do="Do without Python steps, or ask whoever runs this site to change its policy.",
             )
-        asked = asking.of_graphs(spec) | {
+        asked = spec_checks.of_graphs(spec) | {
             "serving.lengths": spec.serving.lengths,
             "serving.tensors": spec.serving.tensors,
             "serving.version_policy": spec.serving.keeps_versions,
         }
-        asking.refuse(asked, "a pipeline has no graph of its own")
+        spec_checks.refuse(asked, "a pipeline has no graph of its own")
         if len(spec.targets) > 1:
             raise SpecInvalid(
                 f"the spec has {len(spec.targets)} targets, and a pipeline is released for one: that of its members",
                 do="Name one target.",
             )
-        for target in asking.targets_of(spec):
-            asking.require_tensor_engine(target)
+        for target in spec_checks.targets_of(spec):
+            spec_checks.require_tensor_engine(target)
 
     def check_target(self, _target: Target) -> None:
         """Its members' target, which is checked when they are put together."""
@@ -60,7 +60,7 @@ class PipelineFamily:
 
     def export(self, work: Exporting[DeclaredPipeline]) -> Exported:
         """What was logged, with its requests: there is nothing to convert, and so no parity to prove."""
-        asking.require_no_pixels(work.conversion)
+        spec_checks.require_no_pixels(work.conversion)
         example = load_npz(work.store.read(work.contract.example))
         reference = dump_npz({f"input/{name}": array for name, array in example.items()})
         return ExportedPipeline(
@@ -85,7 +85,7 @@ class PipelineFamily:
         """The example's requests as they are: what a pipeline does depends on what it is asked."""
         return Requests(samples=whole(split(inputs_in(golden, package.signature))))
 
-    def told(self, _exported: ExportedPipeline) -> str:
+    def export_summary(self, _exported: ExportedPipeline) -> str:
         """That it is no model."""
         return (
             "It is a pipeline of models: nothing was converted, and its members are as they were promoted. The stage "

@@ -1,7 +1,7 @@
 """What a site, a spec and a target allow for Python models."""
 
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
-from shiplift.runtime.families import asking
+from shiplift.runtime.families import spec_checks
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.target import Target
@@ -19,8 +19,8 @@ def check_python(site: Site, spec: ReleaseSpec) -> None:
             "a Python model's packages come from the index that `policy.package_index` names, and it names none",
             do="Ask whoever runs this site to set it; or log the model as pt2, skops or ONNX.",
         )
-    asking.refuse(asking.of_graphs(spec), "a Python model has no graph")
-    for target in asking.targets_of(spec):
+    spec_checks.refuse(spec_checks.of_graphs(spec), "a Python model has no graph")
+    for target in spec_checks.targets_of(spec):
         check_target(target)
 
 

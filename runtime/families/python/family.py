@@ -1,13 +1,13 @@
 """The family of Python models."""
 
 from shiplift.runtime.admission.inspection import Inspected
-from shiplift.runtime.families import asking
+from shiplift.runtime.families import spec_checks
+from shiplift.runtime.families.export_summary import converted
 from shiplift.runtime.families.packaging.packages import judged_packages
 from shiplift.runtime.families.python.candidates import score_python
 from shiplift.runtime.families.python.checks import check_python, check_target
 from shiplift.runtime.families.python.export import export_python
 from shiplift.runtime.families.python.package import PythonMaker
-from shiplift.runtime.families.told import converted
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
 from shiplift.runtime.measure.requests import Requests, synthetic
 from shiplift.runtime.model.tensors import Arrays, inputs_in
@@ -36,12 +36,12 @@ class PythonFamily:
     def check(self, site: Site, spec: ReleaseSpec, _inspected: Inspected) -> None:
         """Whether there is an index of packages, and nothing asks for a graph."""
         check_python(site, spec)
-        for target in asking.targets_of(spec):
+        for target in spec_checks.targets_of(spec):
             self.check_target(target)
 
     def check_target(self, target: Target) -> None:
         """CPUs, with no engine named."""
-        asking.require_tensor_engine(target)
+        spec_checks.require_tensor_engine(target)
         check_target(target)
 
     def contract(self, inspected: Inspected) -> DeclaredPython:
@@ -56,7 +56,7 @@ class PythonFamily:
 
     def export(self, work: Exporting[DeclaredPython]) -> Exported:
         """Its environment, and its answers."""
-        asking.require_no_pixels(work.conversion)
+        spec_checks.require_no_pixels(work.conversion)
         return export_python(work)
 
     def candidates(self, work: Quantizing[ExportedPython]) -> Candidates:
@@ -71,7 +71,7 @@ class PythonFamily:
         """Samples like the example's."""
         return Requests(samples=synthetic(inputs_in(golden, package.signature), package.signature, load))
 
-    def told(self, exported: ExportedPython) -> str:
+    def export_summary(self, exported: ExportedPython) -> str:
         """How it was asked, and in which environment."""
         environment = exported.python.environment
         more = f", in an environment of {len(environment.wheels)} packages ({environment.digest})"

@@ -1,12 +1,12 @@
 """The family of models that take texts."""
 
 from shiplift.runtime.admission.inspection import Inspected
-from shiplift.runtime.families import asking
+from shiplift.runtime.families import spec_checks
+from shiplift.runtime.families.export_summary import converted
 from shiplift.runtime.families.graph.candidates import build_candidates
 from shiplift.runtime.families.graph.export import export_graph
 from shiplift.runtime.families.packaging.packages import judged_packages
 from shiplift.runtime.families.text.package import TextMaker
-from shiplift.runtime.families.told import converted
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
 from shiplift.runtime.measure.requests import Requests, synthetic
 from shiplift.runtime.model.tensors import Arrays, inputs_in
@@ -34,12 +34,12 @@ class TextFamily:
 
     def check(self, _site: Site, spec: ReleaseSpec, _inspected: Inspected) -> None:
         """Only what its targets say."""
-        for target in asking.targets_of(spec):
+        for target in spec_checks.targets_of(spec):
             self.check_target(target)
 
     def check_target(self, target: Target) -> None:
         """Every target, but for those whose engine generates text."""
-        asking.require_tensor_engine(target)
+        spec_checks.require_tensor_engine(target)
 
     def contract(self, inspected: Inspected) -> DeclaredText:
         """The texts that its task names, and the example."""
@@ -61,6 +61,6 @@ class TextFamily:
         """The example's texts."""
         return Requests(samples=synthetic(inputs_in(golden, package.signature), package.signature, load))
 
-    def told(self, exported: ExportedText) -> str:
+    def export_summary(self, exported: ExportedText) -> str:
         """How it was converted."""
         return converted(exported, f", opset {exported.opset}")

@@ -53,8 +53,8 @@ def test_every_kind_of_record_has_a_family() -> None:
 
 
 def test_a_report_says_how_a_model_was_exported() -> None:
-    said = table.told(exported())
+    said = table.export_summary(exported())
     assert said == (
         "Converted in a sandbox (network: namespace, files: landlock, calls: none, memory 512 MiB, 30 s), opset 20."
     )
-    assert "opset" not in table.told(exported(kind="generation"))
+    assert "opset" not in table.export_summary(exported(kind="generation"))

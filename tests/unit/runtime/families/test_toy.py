@@ -130,7 +130,7 @@ def test_a_toy_goes_through_every_step_and_again_from_the_ledger(family: ToyFami
     assert [stage.cached for stage in again.stages] == [True, True, True]
     assert recalled["packages"] == known["packages"]
     assert isinstance(known[Exported.parameter()], ExportedToy)
-    assert table.told(known[Exported.parameter()]).endswith("under the motto play.")
+    assert table.export_summary(known[Exported.parameter()]).endswith("under the motto play.")
     (made,) = known[Packages.parameter()].packages
     assert isinstance(made, ToyPackage)
     assert Package.model_validate_json(made.model_dump_json()) == made
