@@ -332,6 +332,7 @@ def _anonymous() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
 
 
+@pytest.mark.slow
 def test_webhooks_of_a_lost_key_are_disabled_and_the_registry_lists_them_again(tmp_path: Path) -> None:
     """What `shiplift install` finds over a database that outlived `shiplift uninstall --data`."""
     old, new = Fernet.generate_key().decode(), Fernet.generate_key().decode()

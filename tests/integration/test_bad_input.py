@@ -392,6 +392,7 @@ def _by_hand() -> Any:
     return by_hand()
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_the_command_cancels_the_release(lab: Lab) -> None:
     slow = FAST.replace("window_ms: 100, attempts", "window_ms: 2000, attempts")
     version = lab.log_classifier("at-command", spec=slow)

@@ -84,6 +84,7 @@ def test_a_report_and_its_page_come_from_the_registry(
     assert "the registry has no version 99" in absent.stderr
 
 
+@pytest.mark.slow
 def test_two_releases_and_all_models_have_pages(server: ApiServer, released: int, tmp_path: Path) -> None:
     name = f"{MODEL}/{released}"
     done = shiplift(server, tmp_path, "report", name, "--compare", name)

@@ -41,6 +41,7 @@ def test_a_pt2_model_of_two_tensors_is_released_with_the_example_in_its_file(lab
     np.testing.assert_allclose(np.asarray(answer["scores"]), scores, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_pt2_model_logged_with_one_sample_takes_batches(lab: Lab) -> None:
     """torch.export fixes a batch of 1, so `input_example=x[:1]` gives a program that takes no other."""
     torch.manual_seed(0)
@@ -91,6 +92,7 @@ def answers(model: onnx.ModelProto, x: Any) -> Any:
 
 
 @pytest.mark.parametrize("mixed", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
 def test_a_graph_with_a_batch_of_1_is_released_and_batched_only_if_that_changes_nothing(
     lab: Lab, *, mixed: bool
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_graph_with_a_batch_of_1_is_released_and_batched_only_if_that_changes_
         np.testing.assert_allclose(lab.ask(name, {"x": rows})["outputs"]["y"], answers(model, rows), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_graph_without_signature_and_example_is_released_from_what_it_says(lab: Lab) -> None:
     version = lab.log("bare", lambda **kwargs: lab.mlflow.onnx.log_model(flat(1, mixed=False), **kwargs))
     report = lab.wait("bare", version)

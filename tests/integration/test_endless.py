@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from mlflow.models import infer_signature
 
 from shiplift.runtime.base.names import release_name
@@ -68,6 +69,7 @@ def test_a_cancel_ends_it_at_once(lab: Lab, tmp_path: Path) -> None:
     assert not list(lab.home.glob("shiplift-*"))
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_listen_is_killed_and_its_release_concluded(lab: Lab, tmp_path: Path) -> None:
     """A stopped process handles no signal, like one that is stuck in C."""
     version = quantizing(lab, "deaf", tmp_path)

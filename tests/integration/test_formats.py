@@ -135,6 +135,7 @@ def test_a_logged_format_is_exported_with_parity(lab: Lab, name: str, build: Cal
     assert admitted.scan.files > 0
 
 
+@pytest.mark.slow
 def test_a_torchscript_file_is_exported_with_parity(lab: Lab, tmp_path: Path) -> None:
     """MLflow saves no example with TorchScript, so the test adds one to its folder."""
     import json
@@ -182,6 +183,7 @@ _STEPS = ["softmax", *(pytest.param(step, marks=pytest.mark.slow) for step in ("
 
 
 @pytest.mark.parametrize("step", _STEPS)
+@pytest.mark.slow
 def test_post_processing_is_part_of_the_torchscript(lab: Lab, tmp_path: Path, step: str) -> None:
     """It is traced around the model, and answers what the graph answers, output by output."""
     native = f"{FAST}\nexport: {{torchscript: true, postprocess: {step}, top_k: 3}}"
@@ -230,6 +232,7 @@ def test_post_processing_is_part_of_the_graph(lab: Lab, step: str) -> None:
     assert isinstance(model, onnx.ModelProto)
 
 
+@pytest.mark.slow
 def test_text_columns_are_served_as_text(lab: Lab) -> None:
     spec = f"{FAST}\ndata: {{metric: accuracy, validation: none.npz}}"
     version = lab.log("columns", columns(lab), spec=spec)
@@ -305,6 +308,7 @@ def boosted(lab: Lab, how: str) -> Log:
         ("estimator", ["label", "probabilities"], TRUSTED),
     ],
 )
+@pytest.mark.slow
 def test_gradient_boosting_is_exported_with_parity(lab: Lab, how: str, outputs: list[str], spec: str) -> None:
     _, exported = admit_and_export(lab, f"boosted-{how}", boosted(lab, how), spec=spec)
     assert [output.name for output in exported.signature.outputs] == outputs
@@ -339,6 +343,7 @@ def xgboosted(lab: Lab, how: str) -> Log:
         pytest.param("reg:squarederror", ["variable"], marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_xgboost_is_exported_with_parity(lab: Lab, how: str, outputs: list[str]) -> None:
     _, exported = admit_and_export(lab, f"xgboost-{how.replace(':', '-')}", xgboosted(lab, how))
     assert [output.name for output in exported.signature.outputs] == outputs
@@ -473,6 +478,7 @@ def test_several_inputs_outputs_and_dynamic_axes_are_served(lab: Lab, tmp_path: 
     np.testing.assert_allclose(np.asarray(whole["scores"]), answers["scores"], atol=0.05)
 
 
+@pytest.mark.slow
 def test_weights_in_a_separate_file_are_exported_and_verified(lab: Lab, tmp_path: Path) -> None:
     """Models over 2 GB need this; here a small one is forced to."""
     import onnx
@@ -518,6 +524,7 @@ def _photographs(count: int) -> list[bytes]:
     return files
 
 
+@pytest.mark.slow
 def test_a_model_of_pixels_takes_jpeg_and_png_if_the_spec_says_how(lab: Lab) -> None:
     """Validation data may be the pixels that it was trained on; what clients send are files."""
     rows, labels = digits()

@@ -77,6 +77,7 @@ def test_a_chat_template_that_gives_the_tokens_of_transformers_is_exported(tmp_p
     assert golden["output/prompt_tokens"][0, 0] == ids.shape[1]
 
 
+@pytest.mark.slow
 def test_a_chat_template_that_answers_nobody_leaves_a_model_that_takes_prompts(tmp_path: Path) -> None:
     result = exported(tmp_path, pipeline(template="{{ raise_exception('never') }}"), PROMPTS)
     assert result.signature == SIGNATURE
@@ -85,6 +86,7 @@ def test_a_chat_template_that_answers_nobody_leaves_a_model_that_takes_prompts(t
     assert not (tree / "chat.json").exists()
 
 
+@pytest.mark.slow
 def test_what_bytes_a_llama_s_tokenizer_falls_back_to_is_shown_as_transformers_does(tmp_path: Path) -> None:
     """The model is random, so its bytes are hardly ever characters."""
     model = pipeline(words=llama_tokenizer())
@@ -107,6 +109,7 @@ def test_a_prompt_that_the_model_cannot_take_is_no_example(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("engine", ["vllm", pytest.param("tensorrt-llm", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_package_for_a_gpu_has_the_logged_weights_and_the_same_front(tmp_path: Path, engine: Any) -> None:
     result, spec = exported(tmp_path, pipeline(template=CHAT_TEMPLATE), PROMPTS), parse("")
     here, store = site(tmp_path), ArtifactStore(site(tmp_path).artifacts_uri)

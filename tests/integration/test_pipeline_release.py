@@ -115,6 +115,7 @@ def bundle_of(lab: Lab, pipeline: str) -> Any:
     return lab.ask(pipeline, {"image": IMAGES[:4]})["outputs"]["bundle"]
 
 
+@pytest.mark.slow
 def test_loops_and_python_are_released_too(lab: Lab, part: int, tmp_path: Path) -> None:
     done = register(lab, tmp_path, SUMMED, files={"add.py": ADD.replace("MORE", "0")}, image=IMAGES[:8])
     report = report_of(done)
@@ -221,6 +222,7 @@ def test_members_and_code_are_checked_before_anything_is_registered(lab: Lab, pa
     assert (silent.returncode, "refused by default" in silent.stderr) == (65, True)
 
 
+@pytest.mark.slow
 def test_without_requests_they_are_made_from_the_signature_or_asked_for(lab: Lab, part: int, tmp_path: Path) -> None:
     text = TWICE.replace("VERSION", str(part)).replace("name: twice", "name: unasked")
     made = report_of(register(lab, tmp_path, text))

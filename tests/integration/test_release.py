@@ -48,6 +48,7 @@ def test_a_registration_alone_leads_to_a_champion(lab: Lab) -> None:
     assert [row[0] for row in answer["outputs"]["label"]] == expected.tolist()
 
 
+@pytest.mark.slow
 def test_of_two_targets_one_serves_and_the_release_says_which(lab: Lab) -> None:
     two = "targets: [{name: second, precisions: [fp32]}, {name: first, precisions: [fp32]}]\n"
     version = lab.log_classifier("two-targets", spec=FAST + two)

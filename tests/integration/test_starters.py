@@ -15,6 +15,7 @@ from tests.integration.conftest import FAST, Lab
     "library",
     [name if name == "sklearn" else pytest.param(name, marks=pytest.mark.slow) for name in init_files.STARTERS],
 )
+@pytest.mark.slow
 def test_a_starter_is_released_as_it_is_written(lab: Lab, tmp_path: Path, library: str) -> None:
     init_files.write(tmp_path, force=False, starter=library)
     spec = FAST + "data: {metric: log_loss}\nquality: {min_score: 0.5}\n"  # of logits or of probabilities

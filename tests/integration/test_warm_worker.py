@@ -65,6 +65,7 @@ def test_the_process_that_waits_runs_the_next_release_and_another_takes_its_plac
     assert worker(warm, again) == second
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_was_killed_while_it_waited_is_replaced(warm: Lab) -> None:
     waits = waiting(warm)
     for box in boxes(warm):
