@@ -5,7 +5,6 @@ With `serving.tensors`, the graph is served beside it as a model of its own, for
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 from shiplift.runtime.base.errors import SpecInvalid
@@ -14,7 +13,6 @@ from shiplift.runtime.families.graph.answers import GraphAnswers
 from shiplift.runtime.families.packaging.draft import Answered, Draft
 from shiplift.runtime.model.golden import SAMPLES
 from shiplift.runtime.model.tensors import GRAPH, Arrays, batch_of, inputs_in, under
-from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import ExportedImage, ExportedText, Front
 from shiplift.runtime.records.precision import Candidate
@@ -57,11 +55,6 @@ class FrontMaker(GraphAnswers[F]):
                 do="Choose such a target, or log the model itself as pt2 or ONNX: clients then send tokens.",
             )
         return list(kept)
-
-    def check_model(self, model: Path) -> None:
-        """A TensorRT plan is for one GPU and one version."""
-        if stamp := tensorrt_plans.read_stamp(model):
-            tensorrt_plans.require_match(stamp, self.work.target)
 
     def requests(self, answered: Answered) -> tuple[Arrays, Arrays]:
         """The front's requests; the graph's own are among the golden ones if it is served, too."""

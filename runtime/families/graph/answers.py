@@ -13,6 +13,7 @@ from shiplift.runtime.families.packaging.draft import Answered
 from shiplift.runtime.families.packaging.maker import E, Maker
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.tensors import load_npz
+from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import Front
 from shiplift.runtime.records.precision import Candidate, Engine, Precision
@@ -35,6 +36,11 @@ class GraphAnswers(Maker[E]):
     def native(self) -> bool:
         """Whether PyTorch itself serves the model."""
         return self.work.target.engine == "pytorch"
+
+    def check_model(self, model: Path) -> None:
+        """A TensorRT plan is for one GPU and one version."""
+        if stamp := tensorrt_plans.read_stamp(model):
+            tensorrt_plans.require_match(stamp, self.work.target)
 
     def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: SandboxLimits) -> list[Answered]:
         """Each candidate's answers: equal files on equal engines are asked once."""

@@ -1,7 +1,6 @@
 """The package of a graph: the candidate's model, or the original as TorchScript where PyTorch serves it."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.base.errors import SpecInvalid
@@ -9,7 +8,6 @@ from shiplift.runtime.families.graph.answers import GraphAnswers
 from shiplift.runtime.families.packaging.draft import Draft
 from shiplift.runtime.model.sequences import hide_states
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import ExportedGraph
 from shiplift.runtime.records.precision import Candidate
@@ -55,11 +53,6 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
                 do="Set `export.torchscript: true`.",
             )
         return self.work.exported.torchscript
-
-    def check_model(self, model: Path) -> None:
-        """A TensorRT plan is for one GPU and one version."""
-        if stamp := tensorrt_plans.read_stamp(model):
-            tensorrt_plans.require_match(stamp, self.work.target)
 
     def as_served(self, signature: Signature, inputs: Arrays, golden: Arrays) -> tuple[Signature, Arrays, Arrays]:
         """The same; PyTorch's backend knows tensors by their position."""
