@@ -3,79 +3,20 @@
 import hashlib
 import os
 import signal
-import ssl
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import fsspec
-import httpx
 import pytest
 
 from shiplift.runtime.base.errors import ArtifactCorrupt, Temporary
-from shiplift.runtime.host.processes import free_port, inherited, start_daemon, stop
-from shiplift.runtime.records.serving import Process
+from shiplift.runtime.host.processes import free_port
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.rest import RestRegistry
 from tests.integration.conftest import until
+from tests.integration.mlflow_server import Server, running
 from tests.unit.certificates import certificate
-
-
-@dataclass
-class Server:
-    """A separate MLflow server, so that it can be stopped."""
-
-    folder: Path
-    port: int
-    process: Process
-
-    @property
-    def uri(self) -> str:
-        return f"mlflow-artifacts://127.0.0.1:{self.port}/shiplift"
-
-    def blob(self, sha256: str) -> Path:
-        return self.folder / "artifacts" / "shiplift" / "sha256" / sha256[:2] / sha256
-
-
-@contextmanager
-def running(folder: Path, *options: str, authority: Path | None = None) -> Iterator[Server]:
-    """A server of its own; `authority` is the certificate that it shows, if it uses TLS."""
-    port, scheme = free_port(), "https" if authority else "http"
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-        "--backend-store-uri",
-        f"sqlite:///{folder}/mlflow.db",
-        "--artifacts-destination",
-        str(folder / "artifacts"),
-        *options,
-    ]
-    variables = {**inherited(), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    process = start_daemon(command, environment=variables, log=folder / "mlflow.log", folder=folder)
-    verify = ssl.create_default_context(cafile=authority) if authority else True
-
-    def healthy() -> bool:
-        try:
-            return httpx.get(f"{scheme}://127.0.0.1:{port}/health", trust_env=False, verify=verify).is_success
-        except httpx.HTTPError:
-            return False
-
-    try:
-        until(healthy, seconds=120)
-        yield Server(folder, port, process)
-    finally:
-        stop(process)
 
 
 @pytest.fixture(scope="module")

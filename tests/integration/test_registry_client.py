@@ -6,61 +6,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import mlflow
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
 from shiplift.runtime.base.errors import NotAdmitted, NotFound, PromotionConflict
-from shiplift.runtime.host.processes import free_port, inherited, start_daemon, stop
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import CHAMPION, FOLDER
-from tests.integration.conftest import until
+from tests.integration.mlflow_server import running
 
 KINDS = {"proxied": "--serve-artifacts", "direct": "--no-serve-artifacts"}
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder, port = tmp_path_factory.mktemp(request.param), free_port()
-    at = "--artifacts-destination" if request.param == "proxied" else "--default-artifact-root"
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-        "--backend-store-uri",
-        f"sqlite:///{folder}/mlflow.db",
-        KINDS[request.param],
-        at,
-        str(folder / "artifacts"),
-    ]
-    variables = {**inherited(), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    process = start_daemon(command, environment=variables, log=folder / "mlflow.log", folder=folder)
-    address, before = f"http://127.0.0.1:{port}", (mlflow.get_tracking_uri(), mlflow.get_registry_uri())
-
-    def healthy() -> bool:
+    artifacts = "--artifacts-destination" if request.param == "proxied" else "--default-artifact-root"
+    folder, before = tmp_path_factory.mktemp(request.param), (mlflow.get_tracking_uri(), mlflow.get_registry_uri())
+    with running(folder, KINDS[request.param], artifacts=artifacts) as server:
+        mlflow.set_tracking_uri(server.address)
+        mlflow.set_registry_uri(server.address)
         try:
-            return httpx.get(f"{address}/health", trust_env=False).is_success
-        except httpx.HTTPError:
-            return False
-
-    try:
-        until(healthy, seconds=120)
-        mlflow.set_tracking_uri(address)
-        mlflow.set_registry_uri(address)
-        yield address
-    finally:
-        mlflow.set_tracking_uri(before[0])
-        mlflow.set_registry_uri(before[1])
-        stop(process)
+            yield server.address
+        finally:
+            mlflow.set_tracking_uri(before[0])
+            mlflow.set_registry_uri(before[1])
 
 
 @pytest.fixture
