@@ -96,6 +96,7 @@ class WarmWorker:
             if time.monotonic() > deadline:
                 os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
+        sweep(self._home / stack.AHEAD)  # one that was killed left its folders
 
     def _start(self, settings: SandboxSettings) -> None:
         self._stamp = _stamp()

@@ -99,6 +99,14 @@ def alive(process: psutil.Process) -> bool:
     return False
 
 
+def test_one_that_does_not_end_in_time_is_killed_and_leaves_no_folders(
+    home: Path, waiting: WarmWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_worker, "_END_S", -1)
+    waiting.end()
+    assert sandboxes(home) == []
+
+
 def test_it_ends_with_its_dispatcher_however_that_ends(home: Path) -> None:
     dispatcher = os.fork()
     if dispatcher == 0:
