@@ -2,9 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+TESTS_INSTALLED := $(VENV)/.installed-tests
 READY := $(VENV)/.ready
 TESTS_READY := $(VENV)/.ready-tests
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# pip compiles with one core, so it is not asked to. Some packages carry files of Python 2, which fail to compile.
+COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
 BUILD ?= docker build
 CLUSTER_TESTS ?= cluster and not slow
 # CI sets SECOND_CHANCE: what failed beside other tests runs once more, by itself; what passes then is printed as flaky.
@@ -15,19 +19,28 @@ WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 .PHONY: setup demo test test-all check check-github unit integration test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
 	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner bench-text mutants zoo check-gpu constraints clean
 
-setup: $(TESTS_READY)
+# Two at a time: pip uses one core, and what the demo needs is compiled while the tests' packages are installed.
+setup:
+	@$(MAKE) --no-print-directory -j 2 $(TESTS_READY)
 
-# What the demo needs, and no more: it is somebody's first five minutes. pip compiles with one core.
-$(READY): pyproject.toml constraints.txt runtime/serving/triton/requirements.txt
+# What the demo needs, and no more: these are somebody's first five minutes.
+$(INSTALLED): pyproject.toml constraints.txt runtime/serving/triton/requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) --no-compile -e '.[local,torch,sklearn]'
-	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true  # some packages carry files of Python 2
+	$(INSTALL) -e '.[local,torch,sklearn]'
 	$(BIN)/python -m shiplift.runtime.serving.triton.environment
 	@touch $@
 
-$(TESTS_READY): $(READY)
+$(READY): $(INSTALLED)
+	@$(COMPILE)
+	@touch $@
+
+$(TESTS_INSTALLED): $(INSTALLED)
 	$(INSTALL) -e '.[all,dev,catboost,generation,transformers]'
 	$(INSTALL) --no-deps silero-vad  # its ONNX file
+	@touch $@
+
+$(TESTS_READY): $(READY) $(TESTS_INSTALLED)
+	@$(COMPILE)
 	@touch $@
 
 demo: $(READY)  ## the whole workflow: three versions, one refused, one promoted under load, one rolled back
@@ -55,10 +68,10 @@ check-github: setup  ## workflows, including those that users copy, and issue fo
 		$(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 
 unit: setup
-	$(BIN)/pytest tests/unit -n 2 -q --durations=15 -m 'not slow'
+	$(BIN)/pytest tests/unit -n 3 -q --durations=15 -m 'not slow'
 
 integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
-	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q --durations=20 -m 'not large and not slow' \
+	$(BIN)/pytest tests/integration -n 3 --dist loadfile -q --durations=20 -m 'not large and not slow' \
 		$(call again,tests/integration)
 
 test-cluster: setup  ## on a real Kubernetes cluster: KUBECONFIG's, or one that SHIPLIFT_CLUSTER_SCRIPT starts

@@ -201,6 +201,7 @@ def test_behind_the_api_server_s_proxy_credentials_have_another_name(mlflow: Gua
     assert mlflow.ask("GET", path, headers={FORWARDED: header, "Authorization": "Basic eDp5"}).status_code == 401
 
 
+@pytest.mark.slow
 def test_a_changed_secret_changes_the_password(mlflow: Guarded, tmp_path: Path) -> None:
     folder = tmp_path / "accounts" / "rotated"
     folder.mkdir(parents=True)

@@ -88,6 +88,7 @@ def test_a_version_without_a_signature_is_not_admitted(lab: Lab) -> None:
     refused(lab, "without-signature", version, 30, "no signature", "infer_signature")
 
 
+@pytest.mark.slow
 def test_a_version_whose_signature_determines_no_example_is_not_admitted(lab: Lab) -> None:
     model, x = torch.jit.script(torch.nn.Linear(4, 4)), np.ones((2, 4), np.float32)
     spec, inputs = f"{FAST}\nadmission: {{pickle: sandbox}}", Schema([TensorSpec(np.dtype("float32"), (-1, -1), "x")])
@@ -125,7 +126,7 @@ def test_a_truncated_onnx_file_is_not_admitted(lab: Lab, tmp_path: Path) -> None
     refused(lab, "truncated", log_folder(lab, "truncated", folder), 30, "model.onnx", "truncated")
 
 
-@pytest.mark.parametrize("location", ["../../../../etc/passwd", "/etc/passwd"])
+@pytest.mark.parametrize("location", ["../../../../etc/passwd", pytest.param("/etc/passwd", marks=pytest.mark.slow)])
 def test_external_data_outside_the_model_is_not_admitted(lab: Lab, tmp_path: Path, location: str) -> None:
     folder = saved_onnx(lab, tmp_path / "m", onnx_model(weights=location))
     name = f"outside-{'dots' if '..' in location else 'absolute'}"
@@ -219,6 +220,7 @@ def test_nan_outputs_are_refused(lab: Lab, tmp_path: Path) -> None:
     assert (report.checks[0].name, report.checks[0].verdict) == ("parity", Outcome.FAIL)
 
 
+@pytest.mark.slow
 def test_data_of_the_wrong_dtype_or_shape_is_refused_by_name(lab: Lab) -> None:
     images, labels = digits()
     model, example = lab.classifier(), images[:4]
@@ -235,6 +237,7 @@ def test_data_of_the_wrong_dtype_or_shape_is_refused_by_name(lab: Lab) -> None:
     refused(lab, "narrow-data", version, 33, "(200, 10)", "(-1, 64)")
 
 
+@pytest.mark.slow
 def test_a_signature_with_the_wrong_dtype_fails_the_export(lab: Lab) -> None:
     x = np.ones((2, 4), np.int64)
     model = torch.nn.Linear(4, 4)
@@ -432,6 +435,7 @@ def test_a_release_whose_process_is_killed_resumes_by_itself(lab: Lab) -> None:
     assert staging_servers(lab) == []
 
 
+@pytest.mark.slow
 def test_mlflow_dying_during_a_release_only_delays_it(lab: Lab) -> None:
     version = lab.log_classifier("registry-down")
     reached(lab, "registry-down", version, "export")
@@ -465,6 +469,7 @@ def test_production_is_the_same_after_triton_died(lab: Lab) -> None:
     assert until(served) == before
 
 
+@pytest.mark.slow
 def test_rolling_back_a_model_with_one_version_is_refused(lab: Lab) -> None:
     version = lab.log_classifier("single")
     assert lab.wait("single", version).exit_code == 0

@@ -98,6 +98,7 @@ def test_two_releases_and_all_models_have_pages(server: ApiServer, released: int
     assert "p99 within 5000 ms" in row.split("</tr>")[0]
 
 
+@pytest.mark.slow
 def test_past_releases_are_judged_by_what_the_registry_keeps(server: ApiServer, released: int, tmp_path: Path) -> None:
     policy = tmp_path / "stricter.yaml"
     policy.write_text("slo: {p99_ms: 0.001}")
@@ -113,6 +114,7 @@ def test_past_releases_are_judged_by_what_the_registry_keeps(server: ApiServer, 
     assert "signatures of the measurements are not checked: the key stays on the cluster" in shown.stdout
 
 
+@pytest.mark.slow
 def test_a_request_reaches_production_through_the_api_server(
     lab: Lab, server: ApiServer, released: int, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ def notes(lab: Lab, name: str, version: int) -> str:
     return " ".join(exported.notes)
 
 
+@pytest.mark.slow
 def test_a_pt2_model_of_two_tensors_is_released_with_the_example_in_its_file(lab: Lab) -> None:
     """MLflow keeps no input example of several tensors; torch.export does."""
     torch.manual_seed(0)

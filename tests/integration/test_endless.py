@@ -33,6 +33,7 @@ def log_endless(lab: Lab, name: str, folder: Path, spec: str) -> int:
     return lab.log(name, log_model, spec=spec, data={"input": rows, "label": np.zeros(200, np.int64)})
 
 
+@pytest.mark.slow
 def test_it_ends_within_its_limit_and_the_next_release_is_taken(lab: Lab, tmp_path: Path) -> None:
     version = log_endless(lab, "endless", tmp_path, FAST + "quantization: {timeout_s: 5}\n")
     after = lab.log_classifier("after-endless")

@@ -99,8 +99,9 @@ def columns(lab: Lab) -> Log:
 
 
 def admit_and_export(lab: Lab, name: str, log: Log, *, spec: str = FAST) -> tuple[Admitted, Exported]:
-    """Logs, admits and exports a version, without waiting for the release that its registration starts."""
-    version = lab.log(name, log, spec=spec)
+    """Logs, admits and exports a version; no release of it starts."""
+    with lab.unannounced():
+        version = lab.log(name, log, spec=spec)
     admitted = admit(lab.site, request(name, version))
     return admitted, export(lab.site, admitted.model_version, admitted.contract, admitted.conversion)
 
@@ -109,7 +110,7 @@ def admit_and_export(lab: Lab, name: str, log: Log, *, spec: str = FAST) -> tupl
     ("name", "build", "spec"),
     [
         ("torch-pt2", lambda lab: torch_as(lab, "pt2"), FAST),
-        ("torch-pickle", lambda lab: torch_as(lab, "pickle"), TRUSTED),
+        pytest.param("torch-pickle", lambda lab: torch_as(lab, "pickle"), TRUSTED, marks=pytest.mark.slow),
         ("sklearn-skops", lambda lab: sklearn_as(lab, "skops"), FAST),
         pytest.param(
             "sklearn-cloudpickle", lambda lab: sklearn_as(lab, "cloudpickle"), TRUSTED, marks=pytest.mark.slow
@@ -263,6 +264,7 @@ def test_the_sandbox_ends_an_export_at_its_limits(lab: Lab) -> None:
         export(lab.site, admitted.model_version, admitted.contract, wrong)
 
 
+@pytest.mark.slow
 def test_a_pickle_that_carries_its_authors_code_needs_the_specs_consent(lab: Lab) -> None:
     """A class defined in a notebook is pickled by value, with its author's code."""
     namespace: dict[str, Any] = {"torch": torch, "__name__": "__main__"}
@@ -463,6 +465,7 @@ def any_length(signature: Any) -> Any:
     return ModelSignature(inputs=free(signature.inputs), outputs=signature.outputs)
 
 
+@pytest.mark.slow
 def test_several_inputs_outputs_and_dynamic_axes_are_served(lab: Lab, tmp_path: Path) -> None:
     model, inputs, answers = reader(tmp_path)
     options = {"signature": any_length(infer_signature(inputs, answers)), "input_example": inputs}

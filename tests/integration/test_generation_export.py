@@ -61,6 +61,7 @@ def test_one_by_one_and_together_the_tokens_are_those_of_transformers(tmp_path: 
     assert golden[ROOM].reshape(-1).tolist() == [256 - len(model.tokenizer(prompt).input_ids) for prompt in PROMPTS]
 
 
+@pytest.mark.slow
 def test_a_chat_template_that_gives_the_tokens_of_transformers_is_exported(tmp_path: Path) -> None:
     model = pipeline(template=CHAT_TEMPLATE)
     result = exported(tmp_path, model, PROMPTS)

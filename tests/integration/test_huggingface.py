@@ -154,6 +154,7 @@ def refuses_bad_pairs(lab: Lab, name: str) -> None:
                 client.infer(serving_name(name), served, inputs)
 
 
+@pytest.mark.slow
 def test_a_cross_encoder_logged_as_a_sentence_encoder_is_refused(lab: Lab, tmp_path: Path) -> None:
     version = lab.log(
         "headless", lambda **kwargs: lab.mlflow.sentence_transformers.log_model(cross_encoder(tmp_path), **kwargs)

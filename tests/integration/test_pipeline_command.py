@@ -85,6 +85,7 @@ def test_a_pipeline_is_made_of_what_was_promoted(lab: Lab, tmp_path: Path) -> No
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_a_forged_promotion_makes_no_member(lab: Lab, tmp_path: Path) -> None:
     """Whoever may write to a version's run could name any files as its package."""
     version = lab.log_classifier("forged-member")

@@ -240,9 +240,10 @@ def test_a_model_without_a_graph_is_served_by_its_own_code_if_the_spec_says_so(l
 def test_what_cannot_be_taken_is_refused_at_admission(
     lab: Lab, spec: str, options: dict[str, Any], error: type[Exception], told: str
 ) -> None:
-    version = log_python(
-        lab, "refused", str(COLUMNS), None, spec=spec, signature=infer_signature(rows(2), rows(2)), **options
-    )
+    with lab.unannounced():
+        version = log_python(
+            lab, "refused", str(COLUMNS), None, spec=spec, signature=infer_signature(rows(2), rows(2)), **options
+        )
     with pytest.raises(error, match=told):
         admit(lab.site, request("refused", version))
 

@@ -19,7 +19,7 @@ from tests.integration.mlflow_server import running
 KINDS = {"proxied": "--serve-artifacts", "direct": "--no-serve-artifacts"}
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=["proxied", pytest.param("direct", marks=pytest.mark.slow)])
 def uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     artifacts = "--artifacts-destination" if request.param == "proxied" else "--default-artifact-root"
     folder, before = tmp_path_factory.mktemp(request.param), (mlflow.get_tracking_uri(), mlflow.get_registry_uri())

@@ -28,7 +28,7 @@ from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
 from shiplift.steps.rollback import rollback
 from tests.integration.conftest import FAST, Lab, digits, request, until
 
-FEW, MANY = 5, 20  # lines at which to kill, evenly spread
+KILLS = 20  # lines at which to kill, evenly spread
 KILLER = Path(__file__).with_name("killer.py")
 
 
@@ -208,18 +208,16 @@ def killer(lab: Lab) -> Iterator[Callable[[str, int, int], dict[str, Any]]]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("verb", "points"),
-    [("promote", FEW), *(pytest.param(verb, MANY, marks=pytest.mark.slow) for verb in ("promote", "rollback"))],
-)
-def test_killed_at_any_line_and_run_again_it_converges(lab: Lab, pair: tuple[int, int], verb: str, points: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["promote", "rollback"])
+def test_killed_at_any_line_and_run_again_it_converges(lab: Lab, pair: tuple[int, int], verb: str) -> None:
     champion, previous = (lab.registry.alias("killed", alias) for alias in (CHAMPION, PREVIOUS))
     assert {champion, previous} == set(pair)
     with traffic(lab, "killed") as client, killer(lab) as run:
         lines = run(verb, previous, 0)["lines"]
         champion, previous = previous, champion
-        assert lines > points
-        for point in range(1, lines + 1, lines // points):
+        assert lines > KILLS
+        for point in range(1, lines + 1, lines // KILLS):
             target = previous
             result = run(verb, target, point)
             assert result["killed"] or result["lines"] < point, point  # fewer lines if less was left to do

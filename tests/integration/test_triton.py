@@ -291,6 +291,7 @@ def test_policies_do_not_stall_the_batcher(tmp_path: Path) -> None:
         assert time.monotonic() - started < 5  # with one stall per request it would take 50 s
 
 
+@pytest.mark.slow
 def test_late_requests_let_those_go_first_that_can_still_be_answered_in_time(tmp_path: Path) -> None:
     """In turn, who comes after a crowd waits for all of it; with late requests last, only for what is executed then."""
     package = packaged(tmp_path, Serving(warmup=False), max_batch=4, slow=200)
@@ -366,6 +367,7 @@ def test_a_numa_node_that_does_not_exist_is_an_error_at_load(tmp_path: Path) -> 
         pass
 
 
+@pytest.mark.slow
 def test_a_model_slower_than_the_window_is_measured_in_a_longer_one(tmp_path: Path) -> None:
     """perf_analyzer counts only requests that start and finish within a window, and gives up without any."""
     generator = PerfAnalyzer(ENVIRONMENT)

@@ -53,6 +53,7 @@ def worker(lab: Lab, version: int) -> int:
     return Process.model_validate_json((folder / "worker.json").read_text()).pid
 
 
+@pytest.mark.slow
 def test_the_process_that_waits_runs_the_next_release_and_another_takes_its_place(warm: Lab) -> None:
     first = waiting(warm).pid
     version = warm.log_classifier(NAME, samples=1100)

@@ -77,6 +77,7 @@ def test_a_delivery_that_is_not_genuine_starts_nothing(lab: Lab, fault: str) -> 
     assert set(lab.releases.names()) == before
 
 
+@pytest.mark.slow
 def test_the_same_delivery_fifty_times_at_once_is_one_release(lab: Lab) -> None:
     before = set(lab.releases.names())
     version = lab.log_classifier("fifty")

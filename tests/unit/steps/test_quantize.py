@@ -200,6 +200,7 @@ def own_metric(bench: "Bench", code: str) -> Datasets:
 
 
 @IN_THE_SANDBOX
+@pytest.mark.slow
 def test_every_precision_is_scored_by_the_author_s_own_metric(bench: "Bench", tmp_path: Path) -> None:
     def scored(code: str, target: Target = BOTH) -> Candidates:
         metric = own_metric(bench, code)
@@ -481,6 +482,7 @@ def endless_bench(home: Path) -> Bench:
 
 
 @IN_THE_SANDBOX
+@pytest.mark.slow
 def test_a_graph_that_never_ends_is_stopped_at_its_limit(tmp_path: Path) -> None:
     bench = endless_bench(tmp_path)
     with pytest.raises(SandboxLimit, match="building and scoring the precisions took over 5 s") as error:

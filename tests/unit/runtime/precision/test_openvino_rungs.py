@@ -67,6 +67,7 @@ def test_each_precision_is_scored_on_the_engine_that_will_run_it(tmp_path: Path)
         assert "needs a processor that computes in bf16" in by["openvino-bf16"].dropped
 
 
+@pytest.mark.slow
 def test_a_target_with_one_engine_keeps_nothing_of_the_other(tmp_path: Path) -> None:
     only = Target(engine="openvino", precisions=("fp32", "int8"))
     ladder = builder(Bench(tmp_path), target=only).build()
@@ -90,6 +91,7 @@ def test_where_bf16_wins_fp32_is_not_scored_on_openvino_and_only_a_faster_int8_i
     assert dropped["openvino", "fp32"] == why
 
 
+@pytest.mark.slow
 def test_our_own_calibration_is_built_after_all_if_nncf_s_graph_loses_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +109,7 @@ def test_our_own_calibration_is_built_after_all_if_nncf_s_graph_loses_too_much(
     assert "static minmax, per channel" in methods
 
 
+@pytest.mark.slow
 def test_bf16_that_is_hardly_faster_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "speedup", lambda *_: 1.1)
     ladder = builder(Bench(tmp_path), target=Target(precisions=("fp32", "bf16", "int8"))).build()

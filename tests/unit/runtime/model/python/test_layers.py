@@ -58,6 +58,7 @@ def test_packing_again_gives_the_same_file(small: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
 
 
+@pytest.mark.slow
 def test_an_unpacked_environment_runs_on_nothing_of_the_machine_but_its_c_library(
     environment: Path, tmp_path: Path
 ) -> None:

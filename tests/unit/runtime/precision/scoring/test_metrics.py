@@ -188,6 +188,7 @@ def test_recall_is_that_of_scikit_learn_s_neighbours() -> None:
     assert metrics.score("recall_at_10", {"embedding": actual}, expected)[0] == pytest.approx(np.mean(shared))
 
 
+@pytest.mark.slow
 def test_ndcg_counts_where_the_nearest_neighbours_went() -> None:
     rng = np.random.default_rng(0)
     expected = rng.normal(size=(600, 16))
