@@ -85,16 +85,25 @@ def promotion_of(lab: Lab, model: str, version: int) -> Promotion:
     return promotion
 
 
-def test_no_request_fails_while_versions_are_promoted_and_rolled_back(lab: Lab) -> None:
-    first = lab.log_classifier("live")
-    assert lab.wait("live", first).exit_code == 0
-    with traffic(lab, "live") as client:
-        second = lab.log_classifier("live", samples=1000)
-        assert lab.wait("live", second).exit_code == 0
+@pytest.fixture(scope="module")
+def pair(lab: Lab) -> tuple[int, int]:
+    """Two released versions; the newer one was promoted under traffic and is the champion."""
+    first = lab.log_classifier("switched")
+    assert lab.wait("switched", first).exit_code == 0
+    with traffic(lab, "switched") as client:
+        second = lab.log_classifier("switched", samples=1000)
+        assert lab.wait("switched", second).exit_code == 0
         until(lambda: str(second) in client.versions)
-        for version in (first, second, first):
-            assert rollback(lab.site, "live").version == version
-            assert lab.registry.alias("live", CHAMPION) == version
+    assert client.failures == []
+    return first, second
+
+
+def test_no_request_fails_while_versions_are_promoted_and_rolled_back(lab: Lab, pair: tuple[int, int]) -> None:
+    first, second = pair
+    with traffic(lab, "switched") as client:
+        for version in (first, second, first, second):
+            assert rollback(lab.site, "switched").version == version
+            assert lab.registry.alias("switched", CHAMPION) == version
             wait_for(client, client.sent + 100)
     assert client.failures == []
     assert client.versions == {str(first), str(second)}
@@ -173,16 +182,6 @@ def test_a_package_that_answers_wrongly_never_takes_traffic(lab: Lab, tmp_path: 
         assert production(lab.site).serves(package)
 
 
-@pytest.fixture(scope="module")
-def pair(lab: Lab) -> tuple[int, int]:
-    """Two released versions; the newer one is the champion."""
-    first = lab.log_classifier("killed")
-    assert lab.wait("killed", first).exit_code == 0
-    second = lab.log_classifier("killed", samples=1000)
-    assert lab.wait("killed", second).exit_code == 0
-    return first, second
-
-
 @contextmanager
 def killer(lab: Lab) -> Iterator[Callable[[str, int, int], dict[str, Any]]]:
     """Yields a function that promotes or rolls back in a process that dies at its n-th line (0: never)."""
@@ -194,7 +193,7 @@ def killer(lab: Lab) -> Iterator[Callable[[str, int, int], dict[str, Any]]]:
     orders, answers = process.stdin, process.stdout
 
     def order(verb: str, version: int, point: int) -> dict[str, Any]:
-        orders.write(json.dumps({"verb": verb, "model": "killed", "version": version, "point": point}) + "\n")
+        orders.write(json.dumps({"verb": verb, "model": "switched", "version": version, "point": point}) + "\n")
         orders.flush()
         answer: dict[str, Any] = json.loads(answers.readline())
         assert not answer["failed"], (verb, version, point)
@@ -211,20 +210,20 @@ def killer(lab: Lab) -> Iterator[Callable[[str, int, int], dict[str, Any]]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["promote", "rollback"])
 def test_killed_at_any_line_and_run_again_it_converges(lab: Lab, pair: tuple[int, int], verb: str) -> None:
-    champion, previous = (lab.registry.alias("killed", alias) for alias in (CHAMPION, PREVIOUS))
+    champion, previous = (lab.registry.alias("switched", alias) for alias in (CHAMPION, PREVIOUS))
     assert {champion, previous} == set(pair)
-    with traffic(lab, "killed") as client, killer(lab) as run:
+    with traffic(lab, "switched") as client, killer(lab) as run:
         lines = run(verb, previous, 0)["lines"]
         champion, previous = previous, champion
         assert lines > KILLS
         for point in range(1, lines + 1, lines // KILLS):
             target = previous
             result = run(verb, target, point)
-            assert result["killed"] or result["lines"] < point, point  # fewer lines if less was left to do
+            assert result["switched"] or result["lines"] < point, point  # fewer lines if less was left to do
             run(verb, target, 0)
-            assert lab.registry.alias("killed", CHAMPION) == target, point
-            assert lab.registry.alias("killed", PREVIOUS) == champion, point
-            assert production(lab.site).serves(promotion_of(lab, "killed", target).package), point
+            assert lab.registry.alias("switched", CHAMPION) == target, point
+            assert lab.registry.alias("switched", PREVIOUS) == champion, point
+            assert production(lab.site).serves(promotion_of(lab, "switched", target).package), point
             champion, previous = target, champion
     assert client.failures == []
 
@@ -253,17 +252,17 @@ def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int
     from tests.integration.conftest import by_hand
 
     first, second = pair
-    package = promotion_of(lab, "killed", first).package
+    package = promotion_of(lab, "switched", first).package
     deployment = Deployment(
         package=package,
         endpoint=Endpoint(http="", grpc=""),
         workload=ServerProcess(process=Process(pid=1, started_at=0), repository=""),
     )
-    before = lab.registry.alias("killed", CHAMPION)
+    before = lab.registry.alias("switched", CHAMPION)
     with pytest.raises(Refused):
         promote(
             lab.site,
-            request("killed", first),
+            request("switched", first),
             by_hand(),
             Verdict(outcome=Outcome.FAIL, checks=()),
             deployment,
@@ -271,4 +270,4 @@ def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int
             Rollout(),
             LatencyTarget(),
         )
-    assert lab.registry.alias("killed", CHAMPION) == before
+    assert lab.registry.alias("switched", CHAMPION) == before

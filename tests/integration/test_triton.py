@@ -241,7 +241,7 @@ def test_a_full_queue_refuses_further_requests(tmp_path: Path) -> None:
     queue = Queue(max_size=2, timeout_ms=0)
     with served(tmp_path, Serving(queue=queue, warmup=False), max_batch=1, slow=30) as (server, _):
         outcomes = _burst(server, 24)
-        assert outcomes["answered"] >= 3
+        assert outcomes["answered"] >= 2  # what the queue holds; the first may not have left it yet
         assert outcomes["refused"] >= 1
 
 
