@@ -148,7 +148,7 @@ def test_a_folder_without_what_it_needs_is_refused_by_its_name(missing: str) -> 
 
 
 def test_a_service_of_texts_has_an_example_of_them() -> None:
-    with pytest.raises(NotAdmitted, match="takes texts as 'unit', and nobody knows which"):
+    with pytest.raises(NotAdmitted, match="takes texts as 'unit', but gives no examples"):
         as_version("adder", {path: body for path, body in FOLDER.items() if path != "example.json"})
 
 
