@@ -99,7 +99,7 @@ def test_a_policy_keeps_so_many_of_the_versions_that_were_promoted(
     assert {path.parent.name for path in (tree / "digits").glob("*/model.onnx")} == set(files)
 
 
-def test_a_higher_version_than_the_new_one_is_not_kept_since_it_would_answer_everybody(
+def test_a_higher_version_is_not_kept_because_it_would_answer_requests_that_name_none(
     line: Callable[[VersionPolicy], Line],
 ) -> None:
     promoted = line("all")
@@ -273,10 +273,10 @@ def test_files_of_earlier_versions_are_those_that_were_promoted(tmp_path: Path) 
         require_as_promoted(store, third, (first,))
     (promoted.champion.tree / "digits" / "1" / "model.onnx").write_bytes(b"another")  # type: ignore[union-attr]
     altered = third.model_copy(update={"repository": store.put_tree(tmp_path / "3")})
-    with pytest.raises(ArtifactCorrupt, match="files of version 1 that"):
+    with pytest.raises(ArtifactCorrupt, match="files of version 1 are"):
         require_as_promoted(store, altered, (second,))
     (tmp_path / "3" / "digits" / "1" / "model.onnx").write_bytes(b"version 1")
     (tmp_path / "3" / "digits" / "1" / "model.py").write_text("print()")
     added = third.model_copy(update={"repository": store.put_tree(tmp_path / "3")})
-    with pytest.raises(ArtifactCorrupt, match="files of version 1 that"):
+    with pytest.raises(ArtifactCorrupt, match="files of version 1 are"):
         require_as_promoted(store, added, (second,))

@@ -153,7 +153,7 @@ def test_a_service_of_texts_has_an_example_of_them() -> None:
 
 
 @pytest.mark.parametrize("path", ["MLmodel", "service_model.py", "config.json"])
-def test_a_folder_can_not_bring_what_is_written_here(path: str) -> None:
+def test_a_folder_can_not_contain_files_that_shiplift_writes(path: str) -> None:
     with pytest.raises(NotAdmitted, match=f"has a file {path}"):
         as_version("adder", {**FOLDER, path: b""})
 

@@ -51,7 +51,7 @@ def test_another_executable_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 def test_patches_that_give_something_else_are_refused_and_change_nothing(tmp_path: Path) -> None:
     file = program(tmp_path, OLD)
-    with pytest.raises(MissingTool, match="not what it should be"):
+    with pytest.raises(MissingTool, match="does not have the expected SHA-256"):
         apply(Patched(before=digest(OLD), after=digest(NEW), patches=PATCHES[:1]), file)
     assert file.read_bytes() == OLD
 
