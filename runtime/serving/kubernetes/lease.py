@@ -128,6 +128,6 @@ def _renew(lease: Lease, done: threading.Event) -> None:
 
 
 def _stale(spec: Object) -> bool:
-    """Whether a holder has not renewed its Lease in time, by its own clock and this one, which should agree."""
+    """Whether a holder has not renewed its Lease in time. Its clock and this one should agree."""
     renewed = datetime.fromisoformat(str(spec.get("renewTime") or "1970-01-01T00:00:00.000000Z"))
     return (datetime.now(UTC) - renewed).total_seconds() > float(spec.get("leaseDurationSeconds") or 0)
