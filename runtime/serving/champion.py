@@ -1,7 +1,7 @@
-"""Which version is a model's champion: the one that production serves, as a signed record of its promotion says.
+"""A model's champion: the version that production serves, as the signed record of its promotion says.
 
-The registry's aliases only show it. Whoever may write to the registry can move them, so an alias that says something
-else is drift: it is reported and moved back, and no decision depends on it.
+The registry's aliases only display it. Anyone with write access to the registry can move them, so an alias that
+disagrees is drift: it is reported and moved back, and no decision depends on it.
 """
 
 import time
@@ -26,7 +26,7 @@ class ChampionState:
     """A model's champion and the version before it (0: none), and what the aliases say.
 
     `promotion` is the champion's; None if the registry has no genuine record of it. `serves` is false if production
-    does not know the model: then its aliases are nobody's business.
+    does not know the model: then its aliases are left alone.
     """
 
     model: str
@@ -38,7 +38,7 @@ class ChampionState:
 
     @property
     def drift(self) -> tuple[Drift, ...]:
-        """The aliases that name another version than they should."""
+        """The aliases that name the wrong version."""
         if not self.serves:
             return ()
         right = {CHAMPION: self.champion, **({PREVIOUS: self.previous} if self.promotion else {})}
@@ -50,19 +50,19 @@ class ChampionState:
 
     @property
     def unfinished(self) -> str:
-        """What was begun and not finished: a promotion, a rollback, or nothing."""
+        """The promotion or rollback that has begun and not ended; empty if there is none."""
         return self.promotion.unfinished if self.promotion else ""
 
 
 def champion_state(site: Site, model: str, registry: Registry, place: Production) -> ChampionState:
-    """Where a model stands now.
+    """The current state of a model.
 
     Raises:
         Temporary: the registry or production does not respond.
     """
     aliases = {alias: registry.alias(model, alias) for alias in (CHAMPION, PREVIOUS)}
     served = place.serving(model)
-    version = served or aliases[CHAMPION]  # a production that lost its state is not a reason to compare with nothing
+    version = served or aliases[CHAMPION]  # if production lost its state, a release still needs a champion to beat
     promotion = promoted(site, model, version, registry)
     champion = version if served or promotion else 0
     previous = promotion.previous if promotion else aliases[PREVIOUS]
@@ -74,7 +74,7 @@ def champion_state(site: Site, model: str, registry: Registry, place: Production
 
 
 def promoted(site: Site, model: str, version: int, registry: Registry) -> Promotion | None:
-    """The genuine record of a version's promotion; None if there is none, or no such version."""
+    """The genuine record of a version's promotion; None if the version or its record does not exist."""
     if not version:
         return None
     try:
@@ -86,12 +86,12 @@ def promoted(site: Site, model: str, version: int, registry: Registry) -> Promot
 def restore_aliases(now: ChampionState, registry: Registry, place: Production) -> tuple[Drift, ...]:
     """Moves back the aliases that were moved by hand, and returns them; the caller holds the model's promotion lock.
 
-    A champion that production has no word of, as after a new installation, is declared again. A tag of the version that
-    an alias named says why it no longer does. An alias of a version that was deleted is removed.
+    If production has no record of the champion, as after a new installation, it is declared again. The version that an
+    alias named gets a tag that says why the alias has moved. An alias of a deleted version is removed.
     """
     last = now.promotion
     if last and not now.unfinished and place.declare(last.package, last.replicas, last.capacity, last.others):
-        progress(f"production was told again to serve version {now.champion}")
+        progress(f"production had no record of the model: version {now.champion} was declared again")
     moved = []
     for drift in now.drift:
         changed = point(registry, now.model, drift.alias, drift.version)
@@ -102,7 +102,7 @@ def restore_aliases(now: ChampionState, registry: Registry, place: Production) -
 
 
 def point(registry: Registry, model: str, alias: str, version: int) -> bool:
-    """Points an alias at a version, or removes it if that version was deleted; returns whether that changed it."""
+    """Points an alias at a version, or removes it if that version was deleted; returns whether the alias changed."""
     before = registry.alias(model, alias)
     try:
         registry.move_alias(model, alias, version)
@@ -113,10 +113,12 @@ def point(registry: Registry, model: str, alias: str, version: int) -> bool:
 
 
 def move_traffic(place: Production, ledger: Ledger, promotion: Promotion, rollout: Rollout) -> None:
-    """Gives a promotion's packages the traffic. Production never serves a version without a record of its promotion.
+    """Moves the traffic to a promotion's packages.
+
+    The record is written first, so that production never serves a version without a record of its promotion.
 
     Raises:
-        GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; what served before still does.
+        GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the previous version still serves.
     """
     former = ledger.promotion()
     ledger.put_promotion(promotion)

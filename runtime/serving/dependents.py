@@ -1,7 +1,7 @@
-"""The dependents of a model: pipelines that follow it. A new champion registers, and so releases, each of them again.
+"""The dependents of a model: the pipelines that follow it. A new champion registers each of them again.
 
-The next version of such a pipeline has the files of the one that serves; its release finds the new champion as its
-member. If that does not pass, the bundle before it serves on.
+Registering releases the pipeline. Its new version has the files of the serving one, and its release finds the new
+champion as a member. If the release fails, the former bundle keeps serving.
 """
 
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ from shiplift.runtime.store.registry.terms import MEMBER_TAG, VersionInfo
 def release_dependents(site: Site, model: str, version: int, registry: Registry) -> tuple[VersionInfo, ...]:
     """Registers the next version of each pipeline that follows a model and serves another version of it.
 
-    Called again for the same version, it registers nothing. What goes wrong with one pipeline is told, and keeps no
-    other from being registered.
+    Called again for the same version, it registers nothing. An error with one pipeline is reported and does not affect
+    the others.
 
     Raises:
-        Temporary: the registry does not say which pipelines there are.
+        Temporary: the registry does not list its pipelines.
     """
     return tuple(_registered(site, model, version, registry))
 

@@ -1,6 +1,6 @@
-"""Where a served model answers, for its clients. On a cluster the operator publishes it, in one ConfigMap by model.
+"""Tells clients where a served model answers. On a cluster the operator publishes this in one ConfigMap, by model.
 
-A pod of the cluster may also ask the model itself, under its name in DNS, and needs no right at the API server then.
+A pod in the cluster can also ask the model itself under its DNS name. That takes no permission at the API server.
 """
 
 from collections.abc import Mapping
@@ -58,9 +58,10 @@ class ServedModel(Record):
 
 
 class PublishedModel(Record):
-    """What the operator publishes of a model: its address inside the cluster and, if it has one, the one outside.
+    """What the operator publishes about a model: its address inside the cluster and, if it has one, the one outside.
 
-    Clients older than the operator ignore what they don't know. `targets` are those that serve, if there are several.
+    Clients older than the operator ignore fields that they don't know. `targets` are the serving ones, if there are
+    several.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -76,7 +77,7 @@ class PublishedModel(Record):
     targets: tuple[str, ...] = ()
 
     def seen_from(self, *, inside: bool) -> ServedModel | None:
-        """The model for a client inside the cluster, or outside; None if it has no address there."""
+        """The model as a client inside or outside the cluster reaches it; None if it has no address there."""
         address = self.inside if inside else self.outside
         if address is None:
             return None
@@ -99,7 +100,7 @@ def inside_of(model: str, namespace: str) -> Endpoint:
 
 
 def by_dns(model: str, namespace: str) -> ServedModel:
-    """What a model says of itself under its name in DNS.
+    """What a model reports about itself under its DNS name.
 
     Raises:
         NotFound, Temporary: nothing answers under that name.

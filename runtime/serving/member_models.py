@@ -1,7 +1,7 @@
-"""Loads the member models of a package, such as a pipeline's members, into a Triton server beside all that it serves.
+"""Loads the member models of a package, such as a pipeline's members, into a Triton server beside its other models.
 
-Their names have the bundle's digest in them, so one that the server has already is the same. None is ever reloaded:
-that would unload an ensemble which uses it.
+Their names contain the bundle's digest, so a member that the server already has is the same one. A member is never
+reloaded: Triton would unload the ensembles that use it.
 """
 
 import shutil
@@ -17,7 +17,7 @@ def load_member_models(client: TritonClient, tree: Path, repository: Path, names
     """Loads the models of a fetched package that the server does not have yet, in this order; returns their names.
 
     Raises:
-        ServerFailed: Triton can't load one; none of them stays.
+        ServerFailed: Triton can't load one; those loaded here are unloaded again.
     """
     wanted = tuple(names)
     loaded = client.loaded() if wanted else {}
@@ -35,7 +35,7 @@ def load_member_models(client: TritonClient, tree: Path, repository: Path, names
 
 
 def drop_models(client: TritonClient, repository: Path, names: Sequence[str]) -> None:
-    """Unloads models that nothing calls any more, last loaded first, and removes their files; repeating is harmless."""
+    """Unloads models that nothing calls any more, last loaded first, and removes their files. Idempotent."""
     for name in reversed(names):
         client.unload(name)
         shutil.rmtree(repository / name, ignore_errors=True)

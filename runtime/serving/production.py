@@ -1,4 +1,4 @@
-"""What answers users' requests, whatever the place: the protocol that promotion and rollback rely on.
+"""The place that answers users' requests, of whatever kind: the protocol that promotion and rollback rely on.
 
 A site's place is one machine or a cluster, and a step never knows which. Every place makes the same guarantees, and
 each method can be killed at any line and called again. A new place is a type in `records.site` and a case in the
@@ -16,17 +16,17 @@ from shiplift.runtime.spec.serving_settings import Rollout
 
 
 class Production(Protocol):
-    """What answers users' requests."""
+    """The place that answers users' requests."""
 
     def lock(self, model: str) -> AbstractContextManager[None]:
-        """A lock for one promotion or rollback of a model at a time; released if its holder dies.
+        """A lock that allows one promotion or rollback of a model at a time; released if its holder dies.
 
         Raises:
             Temporary: another holder kept it for too long.
         """
 
     def endpoint(self, model: str) -> Endpoint:
-        """Where a model answers."""
+        """The addresses at which a model answers."""
 
     def serving(self, model: str) -> int:
         """The version that answers most of a model's requests, whatever the registry says; 0 if none does."""
@@ -48,12 +48,12 @@ class Production(Protocol):
         """
 
     def retire(self, model: str) -> None:
-        """Stops what no longer serves, after its last request."""
+        """Stops former versions, once their last requests are answered."""
 
     def declare(
         self, package: Package, replicas: int, capacity: Capacity | None = None, others: Sequence[Beside] = ()
     ) -> bool:
-        """Says that a model's champion should serve, if production has no word of the model; returns whether it did."""
+        """Declares a model's champion if production has no record of the model; returns whether it did."""
 
 
 def production(site: Site) -> Production:

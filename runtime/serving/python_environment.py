@@ -1,4 +1,4 @@
-"""The environments of Python models where they are served: made again on a machine that lacks one."""
+"""Makes the environments of Python models on the machines that serve them."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ from shiplift.runtime.records.site import Site
 
 
 def prepare(site: Site, package: Package, tree: Path | None = None) -> None:
-    """Makes the environment of a package's Python model, if it has one and this machine does not have it yet.
+    """Makes the environment of a package's Python model, if it has one that this machine lacks.
 
-    `tree` is the package, fetched; a package that was made on a cluster has the environment in it.
+    `tree` is the fetched package; a package that was made on a cluster contains the environment.
 
     Raises:
         NotAdmitted, Temporary, NotConfined, ArtifactCorrupt, StorageFull: it can't be made (`environments.ensure`).

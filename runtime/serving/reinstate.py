@@ -1,4 +1,4 @@
-"""Puts right what the registry and production say about a model, after somebody changed one of them by hand."""
+"""Repairs what the registry and production say about a model, after someone has changed one of them by hand."""
 
 from shiplift.runtime.records.serving import Reinstated
 from shiplift.runtime.records.site import Site
@@ -8,9 +8,9 @@ from shiplift.runtime.store.registry.client import Registry
 
 
 def reinstate(site: Site, model: str) -> Reinstated:
-    """Moves back what was moved by hand, and says what that was; doing it again does nothing.
+    """Moves back the aliases that were moved by hand, and returns them. Idempotent.
 
-    A champion that production has no word of is declared again.
+    If production has no record of the champion, it is declared again.
 
     Raises:
         Temporary: the registry or production does not respond.

@@ -12,7 +12,7 @@ from shiplift.runtime.serving.kubernetes.connection import Answer
 
 FORWARDED = "X-Shiplift-Authorization"  # the Service's `Authorization`: see `pipelines.installation.authentication`
 _TIMEOUT_S = 30.0
-# The proxy sets or removes these itself; `authorization` would reach the API server in place of our own.
+# The proxy sets or removes these itself; `authorization` would replace our own credentials for the API server.
 _REQUEST_HEADERS = {"host", "connection", "content-length", "accept-encoding", "authorization"}
 _RESPONSE_HEADERS = {"connection", "content-length", "content-encoding", "transfer-encoding"}  # the body is read by now
 
@@ -56,10 +56,12 @@ def transport_to(api: KubernetesClient, uri: str) -> httpx.BaseTransport | None:
 
 
 def _raise_api_server_error(status: int, doing: str, content: bytes) -> None:
-    """Raises an error if the API server refused, and not the Service.
+    """Raises an error if it was the API server that refused, rather than the Service.
+
+    Only the API server answers with a Kubernetes `Status`; other errors are the Service's own.
 
     Raises:
-        ClusterRefused, Temporary: there is no such Service, no permission to use it, or no pod behind it.
+        ClusterRefused, Temporary: the Service does not exist, may not be used, or has no pod behind it.
     """
     try:
         body = json.loads(content)

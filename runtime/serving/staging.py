@@ -1,4 +1,4 @@
-"""Where a model version is tried out, whatever the place: the protocol that `deploy` and `load_test` rely on.
+"""The place where a model version is tried out, of whatever kind: the protocol that `deploy` and `load_test` rely on.
 
 A site's place is one machine or a cluster, and a step never knows which. Every place makes the same guarantees, and
 each method can be killed at any line and called again. A new place is a type in `records.site` and a case in the
@@ -16,7 +16,7 @@ from shiplift.runtime.spec.serving_settings import Rollout, Serving
 
 
 class Staging(Protocol):
-    """Where a model version is tried out, apart from production traffic."""
+    """The place where a model version is tried out, apart from production traffic."""
 
     def start(self, tuned: tuple[Tuned, ...], serving: Serving, rollout: Rollout) -> Deployment:
         """Serves the packages of as many targets as the place can: loaded, warmed up, and answering golden requests.
@@ -41,7 +41,7 @@ class Staging(Protocol):
         """
 
     def end(self) -> None:
-        """Stops whatever was started here and does not serve production; nothing running is no error."""
+        """Stops everything that was started here and does not serve production; does nothing if nothing runs."""
 
 
 def staging(site: Site, model: str, version: int) -> Staging:

@@ -1,6 +1,6 @@
-"""Requests that Triton answers in pieces, over gRPC: one call per request, whose end or cancellation is the request's.
+"""Requests that Triton answers in pieces, over gRPC: one call per request, so cancelling the call cancels the request.
 
-A model that streams has no other way: Triton refuses ordinary requests to it.
+Models that stream need this: Triton refuses ordinary requests to them.
 """
 
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ Options = Sequence[tuple[str, str | int]]
 
 @contextmanager
 def connected(address: str, options: Options = (), *, secure: bool = False) -> Iterator[Any]:
-    """Triton's gRPC service at `host:port`, as long as the context lasts."""
+    """Triton's gRPC service at `host:port`, for as long as the context lasts."""
     channel = (
         grpc.secure_channel(address, grpc.ssl_channel_credentials(), options=list(options))
         if secure
@@ -48,7 +48,7 @@ def request_of(model: str, signature: Signature, inputs: Arrays, version: int | 
 def pieces(service: Any, request: Any, signature: Signature, timeout_s: float) -> Generator[Arrays]:
     """The pieces of a request's answer as they come, each with the outputs by name.
 
-    Who stops listening before the last one cancels the request.
+    Closing the generator before the last piece cancels the request.
 
     Raises:
         InferenceServerException, grpc.RpcError: Triton refuses or fails the request, or does not answer in time.
@@ -63,7 +63,7 @@ def pieces(service: Any, request: Any, signature: Signature, timeout_s: float) -
 
 
 def answering_version(service: Any, request: Any, timeout_s: float) -> int:
-    """The version that answers a request, by its first piece; the rest is cancelled.
+    """The version that answers a request, according to the first piece; the rest is cancelled.
 
     Raises:
         InferenceServerException: Triton refuses or fails the request, or does not answer in time.
@@ -82,7 +82,7 @@ def answering_version(service: Any, request: Any, timeout_s: float) -> int:
 
 
 async def pieces_async(service: Any, request: Any, signature: Signature, timeout_s: float) -> AsyncGenerator[Arrays]:
-    """The same over a channel of `grpc.aio`."""
+    """Like `pieces`, over a channel of `grpc.aio`."""
     call = service.ModelStreamInfer(iter([request]), timeout=timeout_s)
     try:
         async for answer in call:
@@ -93,7 +93,7 @@ async def pieces_async(service: Any, request: Any, signature: Signature, timeout
 
 
 def _outputs(answer: Any, signature: Signature) -> Arrays:
-    """The outputs in one answer; none in one that only ends the stream."""
+    """The outputs in one answer; empty in an answer that only ends the stream."""
     if answer.error_message:
         raise InferenceServerException(answer.error_message)
     result = triton.InferResult(answer.infer_response)
@@ -105,7 +105,7 @@ def whole(signature: Signature, parts: Iterable[Arrays]) -> Arrays:
     """The pieces of an answer put together: texts one after the other, numbers by addition.
 
     Raises:
-        InferenceServerException: there are none.
+        InferenceServerException: there are no pieces.
     """
     answer: Arrays = {}
     for part in parts:

@@ -138,14 +138,14 @@ def test_a_request_whose_inputs_differ_in_length_fails_alone(engine: Engine, tmp
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"length_buckets": "16,8"}, "length_buckets is no rising list"),
-        ({"length_buckets": "eight"}, "length_buckets is no rising list"),
+        ({"length_buckets": "16,8"}, "length_buckets is not a rising list"),
+        ({"length_buckets": "eight"}, "length_buckets is not a rising list"),
         ({"length_buckets": ",".join(map(str, range(1, 34)))}, "length_buckets has more than 32 lengths"),
         ({"length_buckets": " " * 600 + "8"}, "length_buckets is longer than 511 characters"),
-        ({"length_pad.ids": "0.5"}, "length_pad.ids is no number of the input's data type"),
-        ({"length_pad.ids": "1e19"}, "length_pad.ids is no number of the input's data type"),
-        ({"length_pad.vectors": "1e39"}, "length_pad.vectors is no number of the input's data type"),
-        ({"length_pad.vectors": "nan"}, "length_pad.vectors is no number of the input's data type"),
+        ({"length_pad.ids": "0.5"}, "length_pad.ids is not a number of the input's data type"),
+        ({"length_pad.ids": "1e19"}, "length_pad.ids is not a number of the input's data type"),
+        ({"length_pad.vectors": "1e39"}, "length_pad.vectors is not a number of the input's data type"),
+        ({"length_pad.vectors": "nan"}, "length_pad.vectors is not a number of the input's data type"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_at_load(
@@ -185,5 +185,5 @@ def test_what_fills_an_input_up_must_fit_its_data_type(datatype: str, value: str
         if fits:
             client.load("m")
         else:
-            with pytest.raises(ServerFailed, match=r"length_pad\.x is no number of the input's data type"):
+            with pytest.raises(ServerFailed, match=r"length_pad\.x is not a number of the input's data type"):
                 client.load("m")

@@ -1,1 +1,1 @@
-"""What Triton serves of a pipeline of models: a repository with each member, and the graph as an ensemble or in BLS."""
+"""A pipeline of models as Triton serves it: a repository with each member, and the graph as an ensemble or in BLS."""

@@ -1,7 +1,7 @@
-"""A pipeline on its way to production: its members are put together, and the whole is asked what it answers.
+"""Composes a pipeline for production: puts its members together, and records what the whole answers.
 
-Nobody can say beforehand what a pipeline should answer: its golden answers are those of the bundle itself, on a private
-server that is confined as production is. They prove that whatever is loaded later, and wherever, is this bundle.
+There is no reference for the answers of a whole pipeline. So its golden answers are the bundle's own, from a private
+server that is confined like production's. They prove that what is loaded later, wherever that is, is this bundle.
 """
 
 from collections.abc import Iterator, Mapping
@@ -49,13 +49,13 @@ def compose(
     scoring: Scoring,
     folder: Path,
 ) -> tuple[Package, CheckedPipeline]:
-    """The package of a pipeline's bundle for a target, made below the empty `folder`, and what it is made of.
+    """The package of a pipeline's bundle for a target, made below the empty `folder`, and the checked pipeline.
 
-    It is scored on its validation data, if there are any.
+    The bundle is scored on its validation data, if it has any.
 
     Raises:
         SpecInvalid: its check finds mistakes, such as members that were refused or retired; the target's server is not
-            the members'; or it does not answer its requests, or not twice alike.
+            the members'; or it does not answer its requests, or answers the same request differently.
         ServerFailed: the bundle does not load.
         ArtifactCorrupt: a member's package is missing or altered.
         StorageFull: no space is left.
@@ -86,7 +86,7 @@ def compose(
 
 
 def described(checked: CheckedPipeline) -> tuple[str, ...]:
-    """For a report: how the pipeline runs and why, and what each member is."""
+    """The sentences of a report: how the pipeline runs and why, and what each member is."""
     reasons = f": {'; '.join(checked.reasons)}" if checked.reasons else ": the graph is static"
     way = "an ensemble" if checked.way == "ensemble" else "BLS, in Triton's Python backend"
     members = (
@@ -129,10 +129,10 @@ def _served(site: Site, tree: Path, models: Mapping[str, str]) -> Iterator[Trito
 
 
 def _golden(client: TritonClient, spec: PipelineSpec, requests: Arrays) -> Arrays:
-    """The golden requests with what a bundle answers to them, twice alike.
+    """The golden requests with a bundle's answers to them, which it gives twice.
 
     Raises:
-        SpecInvalid: it does not answer, answers the same request differently, or with NaN.
+        SpecInvalid: it does not answer, answers the same request differently, or answers with NaN.
     """
     progress("asking the bundle for its golden answers")
     signature, name = pipeline_signature(spec), serving_name(spec.name)
@@ -158,7 +158,7 @@ def _golden(client: TritonClient, spec: PipelineSpec, requests: Arrays) -> Array
 
 
 def _answers(client: TritonClient, spec: PipelineSpec, inputs: Arrays) -> Arrays:
-    """The answers to many requests, as many of them at once as the pipeline works on."""
+    """The answers to many requests, sent as many at once as the pipeline has instances."""
     progress("asking the bundle about the validation data")
     signature, name = pipeline_signature(spec), serving_name(spec.name)
     with measuring(), ThreadPoolExecutor(spec.instances) as pool:
@@ -167,11 +167,11 @@ def _answers(client: TritonClient, spec: PipelineSpec, inputs: Arrays) -> Arrays
 
 
 def _check_again(client: TritonClient, name: str, signature: Signature, golden: Arrays) -> None:
-    """Asks a second time: who answers at random can't be told from who answers wrongly."""
+    """Asks a second time. If answers vary by chance, golden requests can't tell a wrong bundle from the right one."""
     try:
         check_golden(client, name, signature, golden, tolerance=TOLERANCE["fp32"])
     except GoldenMismatch as error:
         raise SpecInvalid(
             f"the pipeline answers the same request differently each time: {error.what}",
-            do="Leave chance and time out of its Python steps: golden requests prove which bundle answers.",
+            do="Make its Python steps independent of chance and time: golden requests prove which bundle answers.",
         ) from error

@@ -1,8 +1,8 @@
-"""Members of a pipeline that decode images: packages made here, which nobody registers.
+"""Members of a pipeline that decode images: packages that are made here and never registered.
 
-On the bundled server Pillow decodes, whose libjpeg-turbo and libpng are native code. NVIDIA's image has DALI, with
-nvJPEG on GPUs. Both are members like any other: named by the bundle, loaded with it, counted, and proven by a golden
-request.
+On the bundled server Pillow decodes, with libjpeg-turbo and libpng in native code. NVIDIA's image has DALI, with nvJPEG
+on GPUs. Both are members like any other: the bundle names and loads them, they are counted, and a golden request proves
+them.
 """
 
 import base64
@@ -64,7 +64,7 @@ def decoded():
 def members_of(
     spec: PipelineSpec, find: Callable[[PipelineMember], Package | Unusable], store: ArtifactStore
 ) -> dict[str, Package | Unusable]:
-    """A pipeline's members by its names for them: `find` gives the registered ones, the decoders are made here.
+    """A pipeline's members by its names for them: `find` returns the registered ones, the decoders are made here.
 
     A decoder is for the server that the other members are for.
     """
@@ -140,7 +140,7 @@ def bundled_config(name: str, decoder: ImageDecoder) -> pb.ModelConfig:
 
 
 def decoder_settings(decoder: ImageDecoder) -> dict[str, Any]:
-    """What `pixel_front` decodes by."""
+    """The settings that `pixel_front` decodes with."""
     return decoder.model_dump(mode="json", exclude={"workers"}) | {"datatype": decoder.datatype}
 
 
@@ -158,7 +158,7 @@ def dali_config(name: str, decoder: ImageDecoder) -> pb.ModelConfig:
 def dali_source(decoder: ImageDecoder, *, gpu: bool) -> str:
     """DALI's pipeline, which its backend serializes when it loads the model.
 
-    DALI's normalization has no scale, so that it goes into both others: (x s - m) / d = (x - m / s) / (d / s).
+    DALI's normalization has no scale, so mean and deviation absorb it: (x s - m) / d = (x - m / s) / (d / s).
     """
     scale = 1.0 if decoder.scale is None else decoder.scale
     means, deviations = decoder.mean or (0.0,) * decoder.channels, decoder.std or (1.0,) * decoder.channels

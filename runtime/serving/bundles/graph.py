@@ -1,7 +1,7 @@
 """A pipeline's configuration in Triton: an ensemble, or a model of the Python backend that calls the members (BLS).
 
-Both take and give whole tensors, without a batch dimension of Triton's: members batch the rows of many requests
-themselves, and a pipeline's tensors need not have the same number of rows.
+Both work on whole tensors, without Triton's batch dimension: the members batch the rows of many requests themselves,
+and a pipeline's tensors need not have the same number of rows.
 """
 
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ from shiplift.runtime.spec.pipeline import (
 )
 
 VERSION = 1
-_WITNESSES = 2  # at once: each answers in a fraction of a millisecond
+_WITNESSES = 2  # instances; each answers in a fraction of a millisecond
 
 
 def ensemble(spec: PipelineSpec, checked: CheckedPipeline, version: int = VERSION) -> pb.ModelConfig:
-    """The pipeline as an ensemble: its steps, one after another, and last the witness, which passes on what they gave.
+    """The pipeline as an ensemble: its steps, one after another, and last the witness, which passes on their outputs.
 
-    Nothing runs beside another step: Triton loses a request of which a step fails while another one is under way.
+    No two steps run at the same time: Triton loses a request if a step fails while another one is under way.
     """
     config = _graph(spec, version)
     config.platform = "ensemble"
@@ -57,7 +57,7 @@ def ensemble(spec: PipelineSpec, checked: CheckedPipeline, version: int = VERSIO
 
 
 def witness(spec: PipelineSpec, checked: CheckedPipeline) -> pb.ModelConfig:
-    """The model that passes the pipeline's outputs on, and gives the bundle's digest with them."""
+    """The model that passes the pipeline's outputs on and adds the bundle's digest."""
     config = pb.ModelConfig(name=witness_name(spec.name, checked.digest), backend="python")
     for name, kind in spec.outputs.items():
         _tensor(config.input.add(), _inner(name), kind)
@@ -79,7 +79,7 @@ def bls(spec: PipelineSpec, version: int = VERSION) -> pb.ModelConfig:
 
 
 def pool(spec: PipelineSpec, checked: CheckedPipeline) -> pb.ModelConfig:
-    """The model that runs the author's Python: each instance is one worker, and Triton's queue gives it its calls."""
+    """The model that runs the author's Python: each instance is one worker, and Triton's queue hands it the calls."""
     config = pb.ModelConfig(name=pool_name(spec.name, checked.digest), backend="python")
     for name, datatype, dim in (("call", "UINT8", -1), ("limits", "FP64", 2)):
         config.input.add(name=name, data_type=datatype_value(datatype), dims=[dim])
@@ -108,7 +108,7 @@ def plan(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, Any]:
 
 
 def _graph(spec: PipelineSpec, version: int) -> pb.ModelConfig:
-    """The part that both have in common: the tensors that clients see."""
+    """What an ensemble and a BLS model have in common: the tensors that clients see."""
     config = pb.ModelConfig(name=serving_name(spec.name))
     config.version_policy.specific.versions.append(version)
     for name, kind in spec.inputs.items():
@@ -125,7 +125,7 @@ def _tensor(entry: Any, name: str, kind: TensorType) -> None:
 
 
 def _inner(tensor: str) -> str:
-    """The name of a tensor between steps, which no output has: outputs come from the witness alone."""
+    """The name of a tensor between steps. It differs from every output's, since only the witness gives outputs."""
     return f"step/{tensor}"
 
 
@@ -162,7 +162,7 @@ def _type(kind: TensorType) -> dict[str, Any]:
 
 
 def _condition(when: Condition | None) -> Mapping[str, Any] | None:
-    """A condition with its one comparison by name."""
+    """A condition, with its only comparison by name."""
     if when is None:
         return None
     comparison = next(name for name in ("below", "at_least", "equals") if getattr(when, name) is not None)

@@ -1,7 +1,7 @@
-"""The names of a bundle's models in a server: with its digest, so that two bundles never share a model.
+"""The names of a bundle's models in a server. They contain its digest, so that two bundles never share a model.
 
-A member is then loaded beside those of the bundle that serves, and never reloaded in place, which would unload what
-uses it. No registered model has such a name: `serving_name` never contains `--`.
+A new member is thus loaded beside those of the serving bundle, and never reloaded in place, which would unload the
+ensembles that use it. No registered model has such a name: `serving_name` never contains `--`.
 """
 
 from shiplift.runtime.base.names import serving_name
@@ -10,7 +10,7 @@ from shiplift.runtime.records.serving import Package
 
 
 def member_name(package: Package, digest: str) -> str:
-    """The name of a member; two members at the same version of a model are one."""
+    """The name of a member; two members with the same version of a model share one."""
     return f"{serving_name(package.model)}-{package.version}--{digest}"
 
 
@@ -20,7 +20,7 @@ def members_by_name(checked: CheckedPipeline) -> dict[str, Package]:
 
 
 def witness_name(pipeline: str, digest: str) -> str:
-    """The name of the small model that says which bundle answered, where the graph itself can't."""
+    """The name of the small model that says which bundle answered, because an ensemble itself can't."""
     return f"{serving_name(pipeline)}-bundle--{digest}"
 
 

@@ -1,7 +1,7 @@
-"""A pipeline's bundle as a package: what moves traffic, verifies and rolls back then treats it like a model's.
+"""A pipeline's bundle as a package, so that promotion, verification and rollback treat it like any model's.
 
 Clients call the pipeline's own model; its members are the package's member models. The golden requests are the whole
-pipeline's, and expect the bundle's digest in their answers, so that they also prove which bundle answers.
+pipeline's, and expect the bundle's digest in the answers, so they also prove which bundle answers.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,10 +35,10 @@ def package_bundle(
     version: int,
     ask: Callable[[Path, Mapping[str, str]], Arrays],
 ) -> PipelinePackage:
-    """The package of a sound pipeline's bundle, written below the new or empty `folder` and stored.
+    """The package of a checked pipeline's bundle, written below the new or empty `folder` and stored.
 
-    `ask` is given the bundle's repository and what its models are, in the order in which to load them. It returns the
-    golden requests with the right answers, as `golden_arrays` does. The package's have one of each member too.
+    `ask` gets the bundle's repository and a description of its models, in the order in which to load them. It returns
+    the golden requests with the right answers, as `golden_arrays` does. The package adds one golden request per member.
 
     Raises:
         SpecInvalid: the members can't share a server.
@@ -95,7 +95,7 @@ def _golden_of_members(checked: CheckedPipeline, store: ArtifactStore) -> Arrays
 
 
 def _loosest(members: list[Package]) -> Precision:
-    """The precision that allows the whole the largest differences."""
+    """The members' precision with the largest tolerance, which then holds for the whole."""
     return max((member.precision for member in members), key=TOLERANCE.__getitem__)
 
 
@@ -110,7 +110,7 @@ def _needs(members: list[Package]) -> ServerNeeds:
 
 
 def _environment(members: list[Package]) -> PythonEnvironment | None:
-    """The environment of the members that are Python models, of which a package has one.
+    """The environment of the members that are Python models; a package has room for one.
 
     Raises:
         SpecInvalid: there are no members, or two need different ones.

@@ -1,4 +1,4 @@
-"""A bundle on disk: a Triton repository with the members of a pipeline and its graph, complete or not there at all."""
+"""A bundle on disk: a Triton repository with a pipeline's members and its graph, written completely or not at all."""
 
 import json
 import shutil
@@ -38,10 +38,10 @@ def write_bundle(
     store: ArtifactStore,
     version: int = graph.VERSION,
 ) -> dict[str, str]:
-    """Writes the repository into the new or empty folder `to`; returns what each of its models is.
+    """Writes the repository into the new or empty folder `to`; returns a description of each model by name.
 
-    Members come first, since the graph can't be loaded without them. `version` is the pipeline's: the graph changes in
-    place, so that each of its versions needs another number.
+    Members come first, since the graph can't be loaded without them. `version` is the pipeline's: the graph is replaced
+    under the same name, so each of its versions needs its own number.
 
     Raises:
         UsageError: the folder is not empty.
@@ -49,7 +49,7 @@ def write_bundle(
         StorageFull: no space is left.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise UsageError(f"{to} is there already, and not an empty folder", do="Name a new folder with --out.")
+        raise UsageError(f"{to} already exists and is not an empty folder", do="Name a new folder with --out.")
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{to.name}-", dir=to.parent) as scratch:
         repository = Path(scratch) / "repository"

@@ -1,7 +1,7 @@
-"""How well a pipeline as a whole answers its validation data.
+"""Scores a whole pipeline on its validation data.
 
-The data are their author's, so only the sandbox opens them: one run reads the inputs, another judges the answers, which
-the bundle's private server gave in between.
+The data come from the author, so only the sandbox opens them: one run reads the inputs, and after the bundle's private
+server has answered, another run judges the answers.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ _INPUTS = "inputs.npz"
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """A pipeline's validation data, and what the site and the spec say about them."""
+    """A pipeline's validation data, with the settings of the site and the spec for them."""
 
     site: Site
     signature: Signature
@@ -43,13 +43,13 @@ class Scoring:
     limits: SandboxLimits
 
     def score(self, ask: Callable[[Arrays], Arrays]) -> dict[str, Any]:
-        """The fields of a package that tell its score; none without validation data.
+        """The fields of a package that hold its score; empty without validation data.
 
-        `ask` gives the answers to many requests, a row of each input for each, one after the other.
+        `ask` returns the answers to many requests, one request per row of the inputs.
 
         Raises:
-            DataInvalid: the data do not fit the pipeline, or its answers can't be compared with their labels.
-            SandboxLimit: that takes more memory or time than the spec allows.
+            DataInvalid: the data do not fit the pipeline, or its answers can't be compared with the labels.
+            SandboxLimit: scoring takes more memory or time than the spec allows.
         """
         if self.datasets.validation is None:
             return {}
@@ -129,11 +129,11 @@ def judge(
     if labels is None:
         return Ladder(metric=None, candidates=(Built(precision="fp32", method="composed"),)).model_dump(mode="json")
     count, answered = len(next(iter(inputs.values()))), load_npz(Path(answers))
-    outputs = {name: array for name, array in answered.items() if len(array) == count}  # else: any number for each
+    outputs = {name: array for name, array in answered.items() if len(array) == count}  # others vary in rows
     if not outputs:
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in answered.items())
         raise DataInvalid(
-            f"no output of the pipeline has a row for each of the {count} requests, which labels can be compared with: "
+            f"no output of the pipeline has one row for each of the {count} requests, to compare with the labels: "
             f"{shapes}",
             do="Give the pipeline an output of shape [1, ...], or leave the labels out.",
         )
@@ -163,7 +163,7 @@ def judge(
 def _logged(
     validation: list[str], signature: dict[str, Any], data: dict[str, Any], unpacked_mb: int, samples: int
 ) -> tuple[Arrays, Any, Arrays]:
-    """The inputs, a row of each for each request; the labels, None if there are none; and the slicing columns."""
+    """The inputs, with one row per request; the labels, or None; and the columns that data are sliced by."""
     (file, name), wanted = validation, Data.model_validate(data)
     limits = DataLimits(unpacked_bytes=unpacked_mb << 20, samples=samples)
     specs = [

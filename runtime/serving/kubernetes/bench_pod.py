@@ -1,7 +1,7 @@
-"""The life cycle of a bench's pod: created fresh, waited for, and deleted whatever happens.
+"""The life cycle of a bench's pod: it is created fresh, awaited, and deleted whatever happens.
 
-Its name depends only on what is searched, so a killed search that runs again deletes the pod it left. If it never runs
-again, `ClusterStaging.end` does that, or in the end the pod's own deadline.
+Its name depends only on what is searched, so a killed search that runs again deletes the pod that it left behind. If it
+never runs again, `ClusterStaging.end` deletes the pod, or at the latest its own deadline ends it.
 """
 
 import secrets
@@ -63,11 +63,11 @@ class BenchPod:
         return Running(self._ready(), key)
 
     def end(self) -> None:
-        """Deletes the pod, whatever its state; nothing there is no error."""
+        """Deletes the pod, whatever its state; does nothing if there is none."""
         self._client.delete(POD, self.name)
 
     def why_ended(self) -> str:
-        """Why it no longer answers, according to the cluster; empty if the cluster gives no reason."""
+        """Why the pod no longer answers, according to the cluster; empty if the cluster gives no reason."""
         pod = self._client.get(POD, self.name)
         why = diagnosis.of_pod(pod) if pod else None
         return why.sentence if why else "" if pod else "the pod is gone"
@@ -92,13 +92,13 @@ class BenchPod:
             time.sleep(_POLL_S)
 
     def _check_patience(self, pod: Object | None, waited: float) -> None:
-        """Raises `ServerFailed` if the pod is not worth waiting for any longer."""
+        """Raises `ServerFailed` if it makes no sense to wait any longer."""
         why = diagnosis.of_pod(pod) if pod else None
         patience = diagnosis.patience_s(why, self._cluster.ready_timeout_s, restarts=False)
         if pod is not None and waited < patience:
             return
-        sentence = why.sentence if why else "it gives no reason" if pod else "somebody deleted it"
+        sentence = why.sentence if why else "it gives no reason" if pod else "it was deleted"
         raise ServerFailed(
             f"pod {self.name}, for measuring configurations, did not become ready in {waited:.0f} s: {sentence}",
-            do=f"{why.do if why else 'See `kubectl describe pod`.'} Then rerun the release; what serves still does.",
+            do=f"{why.do if why else 'See `kubectl describe pod`.'} Then rerun the release; production goes on.",
         )

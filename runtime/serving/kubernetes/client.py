@@ -3,7 +3,7 @@
 Commands, stages, daemons and the operator's watches all use it. Objects are applied server-side under one field
 manager, so applying is idempotent and leaves others' fields alone.
 
-It is a thin layer over urllib3, because every library that was measured does less of what is needed, for more memory:
+It is a thin layer over urllib3, because every library that was measured does less and takes more memory:
 
 | | import | 1,000 pods | watches | typing |
 |---|---|---|---|---|
@@ -13,8 +13,8 @@ It is a thin layer over urllib3, because every library that was measured does le
 | kubernetes 37 (official) | 0.6 s, 36 MB | 1.4 s, 125 MB | go on by version | built-in kinds typed |
 | kopf 1.45 | 0.8 s, 34 MB | | complete, but it does nothing else | objects untyped |
 
-None repeats requests as the API server asks, translates errors, or passes plain requests to Services; lightkube deletes
-without preconditions. kopf watched for the operator until this client did: that took 47 of its 131 MB.
+None of them retries requests as the API server asks, translates errors, or passes plain requests to Services; lightkube
+deletes without preconditions. The operator used kopf for its watches before: that took 47 of its 131 MB.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,12 +35,12 @@ from shiplift.runtime.serving.kubernetes.streams import event_of, read_lines
 from shiplift.runtime.serving.kubernetes.transport import SILENT_S, Transport, connect
 
 MANAGER = "shiplift"
-_GRACE_S = 30.0  # for a watch to end by itself
+_GRACE_S = 30.0  # for the API server to end a watch whose time is up
 
 
 @dataclass(frozen=True)
 class KubernetesClient:
-    """A client of one cluster; `namespace` is the default where neither the call nor the object names one.
+    """A client of one cluster; `namespace` is the default if neither the call nor the object names one.
 
     Every method raises `Temporary` if the API server fails, throttles or drops the connection, `ClusterUnreachable` if
     there is no configuration or a kubeconfig leads to no API server, and `ClusterRefused` if the cluster forbids
@@ -54,7 +54,7 @@ class KubernetesClient:
     # --- reading ---
 
     def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
-        """An object; None if there is none."""
+        """An object; None if it does not exist."""
         return self._send("GET", kind, name, namespace).or_none()
 
     def find(self, kind: Kind, selector: str = "", namespace: str = "") -> list[Object]:
@@ -64,7 +64,7 @@ class KubernetesClient:
     def each(
         self, kind: Kind, selector: str = "", namespace: str = "", *, page: int = 50, fields: str = ""
     ) -> Iterator[Object]:
-        """Like `find`, but one page at a time, for when all objects at once would take much memory.
+        """Like `find`, but one page at a time, because all objects at once may take much memory.
 
         `fields` is a field selector, such as `spec.unschedulable=true`.
         """
@@ -79,15 +79,19 @@ class KubernetesClient:
             query["continue"] = answer["metadata"]["continue"]
 
     def watch(self, kind: Kind, namespace: str = "", *, since: str = "", seconds: int) -> Iterator[Object]:
-        """What happens to objects of a kind for so many seconds, as the API server's events.
+        """Watches the objects of a kind for so many seconds; gives the API server's events.
 
         It begins after the resource version `since`; without one, with an `ADDED` for each object that exists. A
-        `BOOKMARK` has a new resource version alone. The watch has begun when this returns.
+        `BOOKMARK` carries a new resource version and nothing else: it keeps `since` recent while nothing happens, so
+        that the next watch does not start from a version that the API server has forgotten. The watch has begun when
+        this returns.
 
         Raises:
             Temporary: among other reasons, events after `since` are no longer known, or it was silent for too long.
         """
         namespace = namespace or self.namespace
+        # Both ends have a time-out. The API server ends the watch after `seconds`; if it does not, the connection is
+        # dead, although no error says so.
         query = [("watch", "true"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(seconds))]
         query += [("resourceVersion", since)] if since else []
         what, silent_s = f"{kind.plural} in {namespace}", seconds + _GRACE_S
@@ -113,15 +117,15 @@ class KubernetesClient:
         return self._send("PATCH", *self.locate(body), body=body, query=query, content=content).checked()
 
     def replace(self, body: Object) -> Object:
-        """Writes an object back, unless somebody else has written it since it was read.
+        """Writes an object back, unless it has changed since it was read.
 
         Raises:
-            Conflict: somebody else has written it.
+            Conflict: it has changed.
         """
         return self._send("PUT", *self.locate(body), body=body).checked()
 
     def merge(self, kind: Kind, name: str, body: Object, namespace: str = "") -> Object | None:
-        """Merges fields into an object (JSON merge patch, RFC 7396); None if there is no such object.
+        """Merges fields into an object (JSON merge patch, RFC 7396); None if it does not exist.
 
         Raises:
             Conflict: `body` names a `resourceVersion` that the object no longer has.
@@ -129,7 +133,7 @@ class KubernetesClient:
         return self._send("PATCH", kind, name, namespace, body=body, content="application/merge-patch+json").or_none()
 
     def delete(self, kind: Kind, name: str, namespace: str = "", *, uid: str = "") -> bool:
-        """Deletes an object and, in the background, what it owns; returns whether there was one.
+        """Deletes an object and, in the background, what it owns; returns whether it existed.
 
         Raises:
             Conflict: the object of that name has a different `uid`.
@@ -144,7 +148,7 @@ class KubernetesClient:
         return self._discover(kind.version, kind.name) is not None
 
     def locate(self, body: Object) -> tuple[Kind, str, str]:
-        """The kind, name and namespace of an object, which are the arguments of `get` and `delete`."""
+        """The kind, name and namespace of an object: the arguments of `get` and `delete`."""
         version, name, meta = body["apiVersion"], body["kind"], body["metadata"]
         kind = KNOWN.get((version, name)) or self._discover(version, name)
         if kind is None:
@@ -152,7 +156,7 @@ class KubernetesClient:
         return kind, meta.get("name", ""), meta.get("namespace", "")
 
     def _discover(self, version: str, name: str) -> Kind | None:
-        """A kind as the cluster describes it; None if it has none of that name."""
+        """A kind as the cluster describes it; None if the cluster does not know it."""
         if (version, name) not in self._discovered:
             what = f"the kinds of {version}"
             answer = send(self._transport, "GET", group_path(version), what=what).or_none() or {}
@@ -163,12 +167,12 @@ class KubernetesClient:
                     )
         return self._discovered.get((version, name))
 
-    # --- requests for what is neither an object nor JSON ---
+    # --- requests for anything but JSON objects ---
 
     def log(self, pod: str, container: str, *, lines: int, follow: bool = False) -> Iterator[str]:
-        """The last lines of a container's log, and with `follow` also those to come, until it ends.
+        """The last lines of a container's log, and with `follow` new ones until it ends.
 
-        There are none if the pod is gone, or its container has not started.
+        Empty if the pod is gone, or its container has not started.
         """
         path = f"{POD.path(self.namespace, pod)}/log"
         query = [("container", container), ("tailLines", str(lines)), *([("follow", "true")] if follow else [])]
@@ -178,7 +182,7 @@ class KubernetesClient:
     def forward(
         self, method: str, path: str, *, query: list[tuple[str, str]], headers: dict[str, str], body: bytes | None
     ) -> tuple[int, list[tuple[str, str]], bytes]:
-        """Sends a plain HTTP request to the API server; returns status, headers and body, whatever they are."""
+        """Sends a plain HTTP request to the API server; returns status, headers and body, even of an error."""
         return send_bytes(self._transport, method, path, query=query, headers=headers, body=body)
 
     @cached_property
@@ -193,7 +197,7 @@ class KubernetesClient:
 
 
 def managers(body: Object, field: str) -> frozenset[str]:
-    """Who set a field of an object's spec."""
+    """The field managers that set a field of an object's spec."""
     entries = body["metadata"].get("managedFields") or ()
     return frozenset(
         entry.get("manager", "")

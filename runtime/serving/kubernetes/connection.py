@@ -1,7 +1,7 @@
-"""Sends requests to the Kubernetes API, and translates what can go wrong into our errors.
+"""Sends requests to the Kubernetes API, and translates its errors into ours.
 
-The official client's typed models are not used: they don't know custom kinds, and a list of them takes several times
-the memory of the JSON.
+The official client's typed models are not used: they lack custom kinds, and a list of them takes several times the
+memory of the JSON.
 """
 
 import json
@@ -27,7 +27,7 @@ _DOING: dict[Method, str] = {
 
 
 class Conflict(Exception):
-    """Somebody else wrote the object first, or created one of that name."""
+    """The object was changed first by another writer, or one of that name already exists."""
 
 
 def quantity(text: str) -> Decimal:
@@ -40,7 +40,7 @@ def quantity(text: str) -> Decimal:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The API server's answer to a request; `doing` names that, as in `changing Deployment models/digits-3`."""
+    """The API server's answer to a request, which `doing` describes, as in `changing Deployment models/digits-3`."""
 
     status: int
     body: Object
@@ -60,7 +60,7 @@ class Answer:
         return self.body
 
     def or_none(self) -> Object | None:
-        """The answer's body, or None if there is no such object. Raises what `checked` raises."""
+        """The answer's body, or None if the object does not exist. Raises what `checked` raises."""
         return None if self.status == 404 else self.checked()
 
     def _error(self) -> Exception:
@@ -101,7 +101,7 @@ def send(
     """Sends a request through the transport from `connect`; `what` names the object for people.
 
     Raises:
-        Temporary: the connection broke; in a pod, also if there is none, because the cluster must exist.
+        Temporary: the connection broke; in a pod, also if none can be made, since the cluster must exist there.
         ClusterUnreachable: a kubeconfig leads to no API server.
     """
     with translated_errors():
@@ -125,7 +125,7 @@ def send_bytes(
     headers: dict[str, str],
     body: bytes | None,
 ) -> tuple[int, list[tuple[str, str]], bytes]:
-    """Sends a request of any content; returns the answer's status, headers and body, whatever they are.
+    """Sends a request of any content; returns the answer's status, headers and body, even of an error.
 
     Raises:
         Temporary, ClusterUnreachable: as `send`.

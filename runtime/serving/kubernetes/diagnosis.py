@@ -1,7 +1,7 @@
 """Why a pod does not run, and what could still change that: one table of reasons for all code that waits for pods.
 
-A pod gives its reasons in many places: its phase, the scheduler's condition, what its containers wait for, how they
-last ended. The prospect decides how long the code waits; the sentence and the advice are for people.
+Kubernetes gives the reasons in many places: the pod's phase, the scheduler's condition, what the containers wait for,
+how they last ended. The prospect decides how long the code waits; the sentence and the advice are for people.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,8 +14,8 @@ from shiplift.runtime.guest.pod import guard
 from shiplift.runtime.serving.kubernetes.objects.names import STAGES
 
 Object = Mapping[str, Any]
-_MAX_RESTARTS = 2  # what has failed three times in a row will fail again
-_RETRIES_S = 20.0  # for the cluster's own retries to help
+_MAX_RESTARTS = 2  # a container that failed three times in a row will fail again
+_RETRIES_S = 20.0  # how long to wait for the cluster's own retries
 _MAX_MESSAGE = 500  # characters of a container's last output
 
 
@@ -68,7 +68,7 @@ _LOG = "See the container's log."
 _AGAIN = "If it happens again, see `kubectl describe node`."
 _IMAGE, _CONTAINER = "image {image} of container {container}", "container {container}"
 
-# By subject: what containers wait for, how they ended, what happened to the pod, scheduling, creating it at all.
+# By subject: what containers wait for, how they ended, what happened to the pod, its scheduling, its creation.
 _TABLE: tuple[tuple[str, Prospect, str, str], ...] = (
     ("InvalidImageName", _NOTHING, f"{_IMAGE} has an invalid name", _PULL),
     ("ErrImageNeverPull", _NOTHING, f"{_IMAGE} is not on the node and must not be pulled", "Load it into the node."),
@@ -106,7 +106,7 @@ _TABLE: tuple[tuple[str, Prospect, str, str], ...] = (
 )
 REASONS = {name: PodReason(prospect=prospect, means=means, do=do) for name, prospect, means, do in _TABLE}
 _UNINFORMATIVE = ("Error", "NotReady")  # they add nothing to the sentence
-# Reasons that mean several things, told apart by their message; the first phrase that occurs in it counts.
+# Some reasons mean several things, which the message tells apart; the first phrase that occurs in it counts.
 _PHRASES: tuple[tuple[str, str, Prospect, str], ...] = (
     ("Unschedulable", "Insufficient ", _ROOM, "Wait for room, add a node, or lower what it requests."),
     ("Unschedulable", "persistentvolumeclaim", _NODE, "Create the volume that it claims."),
@@ -129,15 +129,15 @@ def of_pod(pod: Object) -> Diagnosis | None:
     if (pod.get("metadata") or {}).get("deletionTimestamp") or status.get("phase") == "Succeeded":
         return None
     reasons = _reasons(pod, status)
-    if status.get("phase") == "Failed":  # for good: whatever controls it creates another
+    if status.get("phase") == "Failed":  # this pod never runs again; its controller creates another
         reasons = (replace(reason, prospect=Prospect.RESTART) for reason in reasons)
     return min(reasons, key=lambda reason: reason.prospect, default=None)
 
 
 def patience_s(why: Diagnosis | None, limit_s: float, *, restarts: bool = True) -> float:
-    """How many seconds to wait for pods with this problem: no longer than `limit_s`, and not where waiting can't help.
+    """How many seconds to wait for pods with this problem: at most `limit_s`, and 0 if waiting can't help.
 
-    Without `restarts`, a container that ended is not started again, and no other pod takes this one's place.
+    Without `restarts`, a container that ended is not started again, and no other pod replaces this one.
     """
     if why is None:
         return limit_s
@@ -152,7 +152,7 @@ def is_ready(pod: Object) -> bool:
 
 
 def passes_probes(pod: Object) -> bool:
-    """Whether a pod is ready, which it may be while it is being deleted."""
+    """Whether a pod is ready; it may still be while it is being deleted."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
@@ -168,7 +168,7 @@ def _ends(pod: Object) -> bool:
 
 
 def address_of(pod: Object) -> str:
-    """A pod's address as it stands in a URL; empty if it has none yet."""
+    """A pod's address in the form for URLs; empty if it has none yet."""
     return bracketed(str((pod.get("status") or {}).get("podIP", "")))
 
 
@@ -241,7 +241,7 @@ def _entry(reason: str) -> PodReason:
 
 
 def _requested_node(pod: Object) -> str:
-    """The node labels that a pod asks for: its target's, which a person may have mistyped or removed."""
+    """The node labels that a pod asks for, from its target. They may be mistyped, or removed from the nodes."""
     stages = ((pod.get("metadata") or {}).get("labels") or {}).get(STAGES, "the pod")
     selector = (pod.get("spec") or {}).get("nodeSelector") or {}
     labels = ", ".join(f"{name}={value}" for name, value in sorted(selector.items()))

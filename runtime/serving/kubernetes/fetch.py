@@ -2,12 +2,12 @@
 
     python -m shiplift.runtime.serving.kubernetes.fetch --artifacts-uri URI --sha256 DIGEST --to /models --name digits
 
-A shared server has several packages, each with `--package DIGEST NAME URI`; the others are fetched if one can't be.
+A shared server has several packages, each with `--package DIGEST NAME URI`; one that can't be fetched is left out.
 `--served-as` gives the model another name, so that a bench's repository can hold several precisions of it. For a server
-in NVIDIA's image, which contains none of our code, `--guard DIR` also puts the modules there that start it. Every byte
-is verified. `--environments DIR` is for what a package brings for its Python models. `--cache` names a store that is
-asked first, so that a pod can start while the origin is away. If both are away for a moment, this waits for them,
-because Kubernetes restarts a failed pod only after a growing delay.
+in NVIDIA's image, which contains none of our code, `--guard DIR` also copies the modules that start it. Every byte is
+verified. `--environments DIR` takes the environments of the package's Python models. `--cache` names a store that is
+asked first, so that a pod can start while the origin is down. If neither answers, this waits for a while, because
+Kubernetes restarts a failed container only after a growing delay.
 """
 
 import argparse
@@ -40,10 +40,11 @@ def fetch(
     cache: str = "",
     environments: Path | None = None,
 ) -> None:
-    """Installs the model `name` of the package with that digest into the repository `to`; repeating it is harmless.
+    """Installs the model `name` of the package with that digest into the repository `to`. Idempotent.
 
-    Its member models are installed too, and what else the package serves unless the model is `served_as` another name.
-    What its Python models run in is unpacked into the folder `environments`. A `cache` is asked before `artifacts_uri`.
+    Its member models are installed too, and so are the package's other models unless the model is `served_as` another
+    name. The environments of its Python models are unpacked into the folder `environments`. A `cache` is asked before
+    `artifacts_uri`.
 
     Raises:
         ArtifactCorrupt: the package is missing or altered, or has no such model.
@@ -66,7 +67,7 @@ def fetch(
 
 
 def fetch_all(packages: Sequence[tuple[str, str, str]], to: Path, *, cache: str = "") -> dict[str, ShipliftError]:
-    """Installs every package, by digest, model and address, that can be fetched; returns the errors by model.
+    """Installs the packages (digest, model and address) that can be fetched; returns the others' errors by model.
 
     Raises:
         ShipliftError: none could be fetched.
@@ -84,7 +85,7 @@ def fetch_all(packages: Sequence[tuple[str, str, str]], to: Path, *, cache: str 
 
 def _from_any(uris: tuple[str, str], tree: Artifact, folder: Path) -> None:
     cache, origin = uris
-    with contextlib.suppress(ShipliftError):  # whatever is wrong with it, the origin decides
+    with contextlib.suppress(ShipliftError):  # the cache's errors don't matter: the origin is asked next
         if cache:
             ArtifactStore(cache).fetch(tree, folder)
             return
@@ -109,7 +110,7 @@ def main() -> None:
     parser.add_argument("--name")
     parser.add_argument("--package", nargs=3, action="append", default=[], metavar=("DIGEST", "NAME", "URI"))
     parser.add_argument("--served-as", default="", help="Another name for the model.")
-    parser.add_argument("--environments", type=Path, help="A folder for what the package's Python models run in.")
+    parser.add_argument("--environments", type=Path, help="A folder for the package's Python environments.")
     parser.add_argument("--guard", type=Path, help="A folder for the modules that start NVIDIA's server.")
     options = parser.parse_args()
     if not options.package and not (options.artifacts_uri and options.sha256 and options.name):

@@ -1,6 +1,6 @@
 """The kinds of Kubernetes objects that Shiplift works with, as data: their names and paths in the API.
 
-A kind that is not here can still be applied, read and deleted: its names are then looked up in the cluster.
+Other kinds can be applied, read and deleted too: their names are then looked up in the cluster.
 """
 
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind: `version` is its apiVersion (`apps/v1`), `origin` what must be installed for a cluster to know it."""
+    """A kind: `version` is its apiVersion (`apps/v1`), `origin` what to install so that a cluster knows it."""
 
     name: str
     version: str
     plural: str
     namespaced: bool = True
-    origin: str = "what defines it"
+    origin: str = "its definition"
 
     def path(self, namespace: str = "", name: str = "") -> str:
         """The path of an object, or without a name, of all of them in a namespace.
@@ -23,7 +23,7 @@ class Kind:
             ValueError: this kind is namespaced, and no namespace was passed.
         """
         if self.namespaced and not namespace:
-            raise ValueError(f"a {self.name} is in a namespace: name it")
+            raise ValueError(f"a {self.name} belongs to a namespace: pass its name")
         parts = [group_path(self.version), *(("namespaces", namespace) if self.namespaced else ()), self.plural]
         return "/".join([*parts, *([name] if name else [])])
 

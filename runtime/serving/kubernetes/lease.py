@@ -1,7 +1,8 @@
 """Locks that any pod can hold and none can hold forever: Leases (coordination.k8s.io/v1).
 
-A holder that dies stops renewing its Lease, and the next one takes it over once it is stale. A promotion holds that of
-its model (`held`); the operator's leader holds one for as long as it acts (`pipelines.daemons.operator.leadership`).
+A holder that dies stops renewing its Lease, and the next one takes it over once it is stale. A promotion holds its
+model's Lease (`held`). The operator's leader holds one for as long as it acts
+(`pipelines.daemons.operator.leadership`).
 """
 
 import threading
@@ -24,7 +25,7 @@ _POLL_S = 1.0
 class Lease:
     """A Lease that this process may hold.
 
-    Every method raises `Temporary` or `ClusterRefused` if the API server can't say.
+    Every method raises `Temporary` or `ClusterRefused` if the API server does not answer or refuses.
     """
 
     def __init__(
@@ -36,15 +37,19 @@ class Lease:
         displaces: Callable[[Object], bool],
         identity: str = "",
     ) -> None:
-        """`displaces` says from the Lease's spec whether its holder, another one, no longer counts.
+        """`displaces` decides from the Lease's spec whether another holder no longer counts.
 
-        `identity` outlives a restart of the process, but no two processes have it at once; empty: a random one.
+        `identity` may survive a restart of the process, but two processes never share it; empty: a random one.
         """
         self._api, self._name, self._lasts_s, self._displaces = api, name, lasts_s, displaces
         self._me = identity or uuid.uuid4().hex
 
     def take(self) -> bool:
-        """Takes it if it is free, or renews it; returns whether this process holds it now."""
+        """Takes the Lease if it is free, or renews it; returns whether this process holds it now.
+
+        A replaced Lease carries the resource version that was read. So if two processes take it at the same time, one
+        of them gets a conflict.
+        """
         lease = self._api.get(LEASE, self._name)
         spec = (lease or {}).get("spec") or {}
         holder = str(spec.get("holderIdentity") or "")
@@ -61,17 +66,17 @@ class Lease:
         return True
 
     def renew(self) -> None:
-        """Renews it, if this process still holds it."""
+        """Renews the Lease if this process still holds it."""
         self._replace(self._spec)
 
     def release(self) -> None:
-        """Lets another process take it at once, if this one still holds it."""
+        """Frees the Lease if this process still holds it, so that another one can take it at once."""
         self._replace(lambda _: {"holderIdentity": "", "leaseDurationSeconds": 1})
 
     def _replace(self, changed: Callable[[Object], Object]) -> None:
         lease = self._api.get(LEASE, self._name)
         if lease is not None and lease["spec"].get("holderIdentity") == self._me:
-            with suppress(Conflict):  # somebody else has taken it since
+            with suppress(Conflict):  # another process has taken it since
                 self._api.replace({**lease, "spec": changed(lease["spec"])})
 
     def _spec(self, before: Object) -> Object:
@@ -89,6 +94,8 @@ class Lease:
 @contextmanager
 def held(api: KubernetesClient, name: str, *, wait_s: float = 600) -> Iterator[None]:
     """Holds the Lease `name` for as long as the context lasts; a thread renews it.
+
+    It is renewed four times within its duration, so that one failed request does not lose it.
 
     Raises:
         Temporary: another holder kept it for more than `wait_s` seconds.
@@ -110,7 +117,7 @@ def held(api: KubernetesClient, name: str, *, wait_s: float = 600) -> Iterator[N
     finally:
         done.set()
         renewing.join()
-        with suppress(ShipliftError):  # otherwise it goes stale by itself
+        with suppress(ShipliftError):  # if this fails, it goes stale by itself
             lease.release()
 
 
@@ -121,5 +128,6 @@ def _renew(lease: Lease, done: threading.Event) -> None:
 
 
 def _stale(spec: Object) -> bool:
+    """Whether a holder has not renewed its Lease in time. Its clock and this one should agree."""
     renewed = datetime.fromisoformat(str(spec.get("renewTime") or "1970-01-01T00:00:00.000000Z"))
     return (datetime.now(UTC) - renewed).total_seconds() > float(spec.get("leaseDurationSeconds") or 0)

@@ -1,7 +1,7 @@
 """Production on a cluster: a promotion writes what should serve into a `TritonService`, and waits for the operator.
 
-The operator starts the pods, moves the traffic share by share, and says in the status what it saw. If it gives up, the
-service names again what served before. Every method can be killed at any line and called again.
+The operator starts the pods, moves the traffic share by share, and reports in the status what it saw. If it gives up,
+the service is set back to the previous revision. Every method can be killed at any line and called again.
 """
 
 import time
@@ -40,8 +40,8 @@ from shiplift.runtime.serving.operator.resources import (
 from shiplift.runtime.spec.serving_settings import Rollout
 
 _POLL_S = 0.5
-_SILENT_S = 60.0  # without a word from the operator about the spec
-_STILL_S = 180.0  # without a change, beyond what pods and shares may take
+_SILENT_S = 60.0  # how long the operator may take to look at a new spec
+_STILL_S = 180.0  # how long nothing may change, on top of the time for pods and shares
 _RETIRE_S = 120.0
 _AT_ONCE = RolloutSpec(canary_percent=(), hold_seconds=0)
 _ERRORS: dict[Reason, type[ShipliftError]] = {
@@ -62,12 +62,12 @@ class ClusterProduction:
 
     @contextmanager
     def lock(self, model: str) -> Iterator[None]:
-        """A lock for one promotion or rollback of a model at a time, in the whole cluster."""
+        """A lock that allows one promotion or rollback of a model at a time, in the whole cluster."""
         with held(self._api, f"shiplift-{dns_name(model)}"):
             yield
 
     def endpoint(self, model: str) -> Endpoint:
-        """Where a model answers, with its name in the cluster's DNS."""
+        """The addresses at which a model answers, with its name in the cluster's DNS."""
         host = hostnames(model, self._cluster)[1]
         return Endpoint(http=f"http://{host}:{HTTP}/v2/models/{serving_name(model)}", grpc=f"{host}:{GRPC}")
 
@@ -96,12 +96,12 @@ class ClusterProduction:
             declared.declare(self._api, package.model, name, revision, replicas=replicas, rollout=shares)
             self._wait(package.model, name, patience_s=self._cluster.ready_timeout_s + rollout.hold_s + _STILL_S)
         except BaseException:
-            with suppress(ShipliftError):  # what went wrong first says more
+            with suppress(ShipliftError):  # the first error says more
                 self._give_back(package.model, name, current)
             raise
 
     def retire(self, model: str) -> None:
-        """Waits until the operator has stopped what no longer has traffic; it goes on if that takes long."""
+        """Waits until the operator has stopped the pods without traffic; after a while it does so on its own."""
         deadline = time.monotonic() + _RETIRE_S
         while time.monotonic() < deadline and (idle := self._idle(model)):
             progress(f"waiting for the last requests of {', '.join(sorted(idle))}")
@@ -110,9 +110,9 @@ class ClusterProduction:
     def declare(
         self, package: Package, replicas: int, capacity: Capacity | None = None, others: Sequence[Beside] = ()
     ) -> bool:
-        """Creates the service of a model that was promoted before there were any, or whose service was deleted.
+        """Creates a model's service if it has none: it was promoted before services existed, or someone deleted it.
 
-        Returns whether there was none.
+        Returns whether it was created.
         """
         if declared.find(self._api, package.model) is not None:
             return False
@@ -128,7 +128,7 @@ class ClusterProduction:
             if service is None or service.spec.revision != revision:
                 now = f"names {service.spec.revision}" if service else "is gone"
                 raise Temporary(
-                    f"TritonService {dns_name(model)} should name {revision}, but somebody changed it: it {now}",
+                    f"TritonService {dns_name(model)} should name {revision}, but someone changed it: it {now}",
                     do="Rerun the release.",
                 )
             if service.serves_only(revision):
@@ -137,7 +137,7 @@ class ClusterProduction:
             time.sleep(_POLL_S)
 
     def _give_back(self, model: str, revision: str, before: Declared | None) -> None:
-        """Names again what served before; with nothing before it, the service goes, and what it owns."""
+        """Sets the service back to the previous revision; without one, deletes the service and all that it owns."""
         service = declared.find(self._api, model)
         if service is None or service.spec.revision != revision:
             return
@@ -150,7 +150,7 @@ class ClusterProduction:
             self._api.delete(TRITON_SERVICE, dns_name(model))
 
     def _idle(self, model: str) -> set[str]:
-        """The revisions that run for the model's service although they should not serve."""
+        """The revisions that still run for the model's service but should no longer serve."""
         service = declared.find(self._api, model)
         if service is None:
             return set()
@@ -169,7 +169,7 @@ def _revision(package: Package, others: Sequence[Beside]) -> str:
 
 @dataclass(kw_only=True)
 class _Watch:
-    """How long the operator has been silent about a service, or at the same point of a rollout."""
+    """Tracks how long the operator has been silent about a service, or at the same point of a rollout."""
 
     model: str
     patience_s: float
@@ -180,7 +180,7 @@ class _Watch:
         """Reports the progress of a rollout.
 
         Raises:
-            ServerFailed, GoldenMismatch, CanaryFailed, Temporary: it failed, or the operator does nothing.
+            ServerFailed, GoldenMismatch, CanaryFailed, Temporary: it failed, or the operator makes no progress.
         """
         status = service.status.model_copy(update={"heartbeat_time": ""})
         if status != self.last:
@@ -195,7 +195,7 @@ class _Watch:
         if stalled and stalled.status == "True":
             raise _ERRORS.get(stalled.reason, ServerFailed)(
                 stalled.message or str(stalled.reason),
-                do="What served before has the traffic; rerun the release once that is fixed.",
+                do="The previous version has the traffic. Fix the problem, then rerun the release.",
             )
         if waited > self.patience_s:
             raise self._silent(f"has reported nothing new for {waited:.0f} s")
@@ -205,5 +205,5 @@ class _Watch:
     def _silent(self, what: str) -> Temporary:
         return Temporary(
             f"TritonService {dns_name(self.model)} should change, but the operator {what}",
-            do="See that Deployment `operator` runs in the pipeline's namespace, and its logs; then rerun the release.",
+            do="Check that Deployment `operator` runs in the pipeline's namespace, read its logs, rerun the release.",
         )

@@ -1,12 +1,12 @@
 """What a serving pod runs: Triton itself, with every model of its repository and no way to load another.
 
-In the pod of a bench nothing is loaded at the start: the search does that, with the key in SHIPLIFT_REPOSITORY_KEY.
+The pod of a bench loads nothing at the start: the search loads models, with the key in SHIPLIFT_REPOSITORY_KEY.
 
     python -m shiplift.runtime.serving.kubernetes.serve --repository /models --model digits
 
-With `--shared` it serves what it can: each model of a shared server is checked on its own before it gets requests.
+With `--shared` it serves the models that it can: each model of a shared server is checked before it gets requests.
 
-This process becomes the server (execve(2)), so that Triton gets the pod's SIGTERM and drains.
+This process becomes the server (execve(2)), so that Triton itself gets the pod's SIGTERM and drains.
 """
 
 import argparse
@@ -33,8 +33,8 @@ def command_line(
     """The server's command line; a key makes it the server of a bench.
 
     Raises:
-        NotFound: the repository lacks one of the models, without which the server would still report ready, or all of
-            those of a `tolerant` server.
+        NotFound: the repository lacks one of the models, without which the server would report ready all the same; a
+            `tolerant` server may lack some, but not all.
     """
     missing = [model for model in models if not (repository / model / "config.pbtxt").is_file()]
     if missing and not (features.tolerant and len(missing) < len(models)):
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--model", action="append", required=True, help="A model that must be there; may be repeated.")
     parser.add_argument("--environment", type=Path, default=Path(ENVIRONMENT), help="The bundled server's environment.")
     parser.add_argument("--environments", type=Path, help="The folder of Python models' environments.")
-    parser.add_argument("--allow-without", nargs="*", default=[], help="Mechanisms that their processes may lack.")
+    parser.add_argument("--allow-without", nargs="*", default=[], help="Mechanisms of confinement that may be missing.")
     parser.add_argument("--cache-mb", type=int, default=16)
     parser.add_argument("--rate-limiter", action="store_true")
     parser.add_argument("--flag", action="append", default=[], help="A flag of Triton's; may be repeated.")

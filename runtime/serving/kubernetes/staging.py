@@ -46,9 +46,9 @@ class ClusterStaging:
         self._workloads = Workloads(site, cluster)
 
     def start(self, tuned: tuple[Tuned, ...], serving: Serving, rollout: Rollout) -> Deployment:  # noqa: ARG002 - the package says it all
-        """Starts the challenger's pods, a group for each target that can serve beside the first.
+        """Starts the challenger's pods, with a group for each target that can serve beside the first.
 
-        It waits until they answer their golden requests correctly.
+        Waits until they answer their golden requests correctly.
         """
         first, *others = tuned
         left_out = {
@@ -69,7 +69,7 @@ class ClusterStaging:
     def _groups(
         self, together: Sequence[Tuned], revision: str, several: str, rollout: Rollout, left_out: dict[str, str]
     ) -> Iterator[Deployment]:
-        """Starts each group; one but the first that fails is left out, if the spec says so."""
+        """Starts each group. If one other than the first fails, it is left out, unless the spec refuses that."""
         for index, tuned in enumerate(together):
             name = group_name(revision, tuned.target) if index else revision
             try:
@@ -98,17 +98,17 @@ class ClusterStaging:
 
     @contextmanager
     def beside(self, deployment: Deployment, package: Package) -> Iterator[Staged]:  # noqa: ARG002 - it needs own pods
-        """Serves the champion's package on extra pods, because production's have users, which would be unfair to it."""
+        """Serves the champion's package on extra pods: production's also answer users, so it would compare badly."""
         extra = {_COMPARED_WITH: f"{dns_name(self._model)}-{self._version}"}
         name = f"{package_name(package)}-twin"
         try:
             self._workloads.run(package, name=name, extra=extra)
             yield Staged(model=serving_name(package.model), endpoint=self._endpoint(name, package.model))
         finally:
-            self._workloads.remove(name)  # the node's room is needed for what comes next
+            self._workloads.remove(name)  # the next stages need the room on the node
 
     def memory_mb(self, deployment: Deployment) -> float | None:
-        """The memory of a server in MiB: from the metrics API if there is one, else as measured in tuning."""
+        """The memory of a server in MiB: from the metrics API if the cluster has one, else as measured in tuning."""
         servers = deployment.workload
         if not isinstance(servers, ServerPods):
             raise ServerFailed("the staging server has no pods on this cluster", do="Rerun the release.")

@@ -1,4 +1,4 @@
-"""Answers of the Kubernetes API that arrive line by line: logs as they grow, and what happens to objects."""
+"""Answers of the Kubernetes API that arrive line by line: growing logs, and the events of watches."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,7 +22,7 @@ def read_lines(
 ) -> Iterator[str]:
     """The lines of an answer as they arrive; none if its status is one of `absent`.
 
-    The connection is made before this returns. `silent_s` may pass between two lines, or any time if it is None.
+    The connection is made before this returns. `silent_s` may pass between two lines; None: any time.
 
     Raises:
         ClusterRefused: the cluster forbids it, or does not know the kind.
@@ -42,11 +42,11 @@ def event_of(line: str, what: str, kind: Kind) -> Object:
     """An event of a watch from its line: its `type` and its `object`.
 
     Raises:
-        Temporary, ClusterRefused: the line is an error of the API server, or makes no sense.
+        Temporary, ClusterRefused: the line is an error of the API server, or malformed.
     """
     event = json_object(line.encode())
     body = event.get("object")
-    if event.get("type") == "ERROR" and isinstance(body, dict):
+    if event.get("type") == "ERROR" and isinstance(body, dict):  # after status 200, an error can only come as an event
         Answer(status=int(body.get("code") or 500), body=body, doing=f"reading {what}", kind=kind).checked()
     if "type" not in event or not isinstance(body, dict) or "metadata" not in body:
         raise Temporary(f"the cluster sent a malformed event of {what}: {line[:200]}", do="Try again in a moment.")

@@ -1,8 +1,8 @@
 """How requests reach the Kubernetes API: in a pod with its service account, elsewhere with the user's kubeconfig.
 
-A pod connects by itself. All that the official client would do there is read a token and a certificate, and it takes
-21 MB and 0.4 s in each process of the control plane and in every stage's pod. Kubeconfigs, with their many ways of
-logging in, are left to it.
+A pod needs only a token and a certificate, which are read here: the official client would take 21 MB and 0.4 s for
+that, in each process of the control plane and in every stage's pod. It is used for kubeconfigs, with their many ways
+of logging in.
 """
 
 import json
@@ -23,16 +23,16 @@ _CONNECT_S = 5.0
 SILENT_S = 60.0  # between two bytes of an answer
 _PAUSE_S = 0.25  # before the second retry of a request; doubled for each one after it
 _CONNECTIONS = 16  # kept open: the operator asks from several threads
-_REREAD_S = 60.0  # a token is replaced long before it ends; this is also the official clients' period
+_REREAD_S = 60.0  # tokens are replaced long before they expire; the official clients use the same period
 
 Headers = Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transport:
-    """An API server's address, the connections to it, and what proves who asks: headers, made anew for each request.
+    """An API server's address, the connections to it, and `proof`: the headers that authenticate the next request.
 
-    `pool` is an `urllib3.PoolManager`. It retries requests after a pause if the connection breaks or the API server
+    `pool` is a `urllib3.PoolManager`. It retries requests after a pause if the connection breaks or the API server
     asks for it (`Retry-After`), except creations, which must not be sent twice.
     """
 
@@ -50,7 +50,7 @@ class Transport:
         body: bytes | None = None,
         silent_s: float | None = SILENT_S,
     ) -> Any:
-        """urllib3's response, its body unread. `silent_s` may pass between two bytes of it, or any time if None.
+        """urllib3's response, with its body unread. `silent_s` may pass between two bytes; None: any time.
 
         Raises:
             urllib3.exceptions.HTTPError: the connection can't be made, or broke.
@@ -82,21 +82,22 @@ def in_pod() -> bool:
 
 
 def retries() -> Any:
-    """What is tried again: see `Transport`."""
+    """Which requests are retried, and when: see `Transport`."""
     import urllib3  # noqa: PLC0415
 
+    # Applying or merging the same patch twice changes nothing more. An error's status is the reader's to translate.
     repeatable = urllib3.Retry.DEFAULT_ALLOWED_METHODS | {"PATCH"}
     return urllib3.Retry(3, connect=1, backoff_factor=_PAUSE_S, allowed_methods=repeatable, raise_on_status=False)
 
 
 def encoded(body: Any) -> bytes:
-    """An object as JSON; what YAML read as a date is a date's text again."""
+    """An object as JSON; a date, which YAML reads from unquoted text, becomes that text again."""
     return json.dumps(body, default=_text).encode()
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, date):
-        raise TypeError(f"{type(value).__name__} is nothing that an object of Kubernetes has")
+        raise TypeError(f"a Kubernetes object can't contain a {type(value).__name__}")
     return value.isoformat()
 
 
@@ -110,7 +111,7 @@ class _Token:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def headers(self) -> Headers:
-        """The header with the token as it was in the last minute."""
+        """The header with the token, which is read again once a minute."""
         with self.lock:
             if time.monotonic() - self.read_at >= _REREAD_S:
                 self.text, self.read_at = self.file.read_text().strip(), time.monotonic()

@@ -1,7 +1,7 @@
 """Runs packages as pods: applies them, waits for them, and explains why they don't become ready.
 
-The pods are diagnosed during the wait, so a release fails with the reason instead of "timed out", and fails at once
-where waiting can't help.
+The pods are diagnosed during the wait, so a release fails with the reason instead of "timed out", and fails at once if
+waiting can't help.
 """
 
 import time
@@ -49,8 +49,8 @@ class Workloads:
     ) -> str:
         """Runs a package with at least this many replicas, and waits until they are ready; returns its name.
 
-        `revision` is the one of which this is a group, if it has several. What production serves from a shared server
-        runs there already, and is left as it is.
+        `revision` is the revision that this is a group of, if it has several groups. A package that production serves
+        from a shared server already runs there, and is left alone.
 
         Raises:
             ServerFailed: it can't be scheduled, fetched or loaded; the message says why.
@@ -77,7 +77,7 @@ class Workloads:
         return name
 
     def remove(self, name: str) -> None:
-        """Removes a package's pods; nothing there is no error."""
+        """Removes a package's pods; does nothing if there are none."""
         self.api.delete(POD_DISRUPTION_BUDGET, name)
         self.api.delete(SERVICE, name)
         self.api.delete(DEPLOYMENT, name)
@@ -109,7 +109,7 @@ class Workloads:
                 raise ServerFailed(
                     f"{name} did not become ready in {waited:.0f} s: "
                     + (f"{where}{why.sentence}" if why else "its pods give no reason"),
-                    do=f"{why.do if why else _DESCRIBE} Then rerun the release; what served before still does.",
+                    do=f"{why.do if why else _DESCRIBE} Then rerun the release; the previous version still serves.",
                 )
             progress(f"waiting for {status.get('availableReplicas', 0)}/{replicas} pods of {name}")
             time.sleep(_POLL_S)

@@ -2,10 +2,10 @@
 
 A version is first loaded next to the serving one, under a name of its own, where it must answer its golden requests.
 Then the served name is reloaded in place: Triton warms up the new version while the old one answers, switches
-atomically, and stays with the old one if that fails. `NAME--tensors` follows in the same way, and both are put back if
-either fails. There is no router in between, so requests pay nothing for it.
-A package's member models (a pipeline's members) have names of their own: they are loaded beside those that serve, and
-those of the package before stay loaded until the next move, so that its last requests end and a rollback loads nothing.
+atomically, and keeps the old one if that fails. `NAME--tensors` follows in the same way, and both are put back if
+either fails. There is no router in between that would slow down requests.
+A package's member models (a pipeline's members) have names of their own: they are loaded beside the serving ones.
+Those of the previous package stay loaded until the next move: its last requests can end, and a rollback loads nothing.
 Every method can be killed at any line and called again.
 """
 
@@ -52,19 +52,19 @@ class LocalProduction:
 
     @contextmanager
     def lock(self, model: str) -> Iterator[None]:
-        """A lock for one promotion or rollback of a model at a time; the kernel releases it if its holder dies."""
+        """Allows one promotion or rollback of a model at a time; the kernel releases the lock if its holder dies."""
         with self.lock_of(serving_name(model)).open("w") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
 
     def lock_of(self, name: str) -> Path:
-        """The file that is locked while a served name moves; what ends a name moves with it."""
+        """The file that is locked while a served name moves; names such as `NAME--tensors` share the lock of `NAME`."""
         file = self._home / "locks" / name.partition("--")[0]
         file.parent.mkdir(parents=True, exist_ok=True)
         return file
 
     def endpoint(self, model: str) -> Endpoint:
-        """Where a model answers."""
+        """The addresses at which a model answers."""
         return Endpoint(http=f"http://{self._machine.http}/v2/models/{serving_name(model)}", grpc=self._machine.grpc)
 
     def serving(self, model: str) -> int:
@@ -106,10 +106,10 @@ class LocalProduction:
         note_served(Path(self._site.home), package)
 
     def retire(self, model: str) -> None:
-        """Unloads what was only needed for the move, and removes the files of versions that no longer serve."""
+        """Unloads the models that only the move needed, and removes the files of versions that no longer serve."""
         name, state = serving_name(model), served(Path(self._site.home), model)
         unneeded = [_BESIDE, _BESIDE + TENSORS]
-        if state and not state.package.graph_tensors:  # unlike the version before
+        if state and not state.package.graph_tensors:  # the previous version may have had them
             unneeded.append(TENSORS)
         with TritonClient(self._machine.grpc) as client:
             drop_models(client, self.repository, [name + ending for ending in unneeded])
@@ -124,20 +124,20 @@ class LocalProduction:
         capacity: Capacity | None = None,  # noqa: ARG002
         others: Sequence[Beside] = (),  # noqa: ARG002
     ) -> bool:
-        """Does nothing: the server's own repository survives whatever stops the server."""
+        """Does nothing: the server's repository survives whatever stops the server."""
         return False
 
     def load_again(self, name: str, *, timeout_s: float) -> None:
-        """Loads what the repository has of a served name, whether it changed or not."""
+        """Loads a served name again from the repository, even if its files have not changed."""
         for file in (self.repository / name).glob("*/model.*"):
-            os.utime(file)  # Triton loads a model again only if a file of it is newer
+            os.utime(file)  # Triton reloads a model only if one of its files is newer
         with TritonClient(self._machine.grpc) as client:
             client.load(name, timeout_s=timeout_s)
 
     def _beside(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
         progress(f"loading version {package.version} beside the one that serves")
         beside, home = name + _BESIDE, Path(self._site.home)
-        if package.member_models:
+        if package.member_models:  # noted before they are loaded: after a kill, `retire` still knows what to unload
             note_member_models(home, package.model, (*member_models(home, package.model), *package.member_models))
         new = load_member_models(client, tree, self.repository, package.member_models)
         try:

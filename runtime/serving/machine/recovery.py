@@ -24,7 +24,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 def reload_stuck(site: Site, machine: Machine, name: str, *, timeout_s: float) -> None:
     """Gives a served name new instances; the old ones stay until their executions end, if ever.
 
-    Nothing happens while a promotion or a rollback of the model is under way, because that does the same.
+    Does nothing while a promotion or a rollback of the model is under way, because that does the same.
 
     Raises:
         ServerFailed: Triton can't load it, or not in time.
@@ -37,12 +37,12 @@ def reload_stuck(site: Site, machine: Machine, name: str, *, timeout_s: float) -
 def reinstall(site: Site, machine: Machine, package: Package, *, timeout_s: float) -> None:
     """Serves a package again from the artifact store, whatever happened to the server's copy of it.
 
-    Nothing happens while a promotion or a rollback of the model is under way.
+    Does nothing while a promotion or a rollback of the model is under way.
 
     Raises:
         ServerFailed: Triton can't load it, or not in time.
-        ArtifactCorrupt: the store does not have it any more.
-        GoldenMismatch: it answers wrongly again.
+        ArtifactCorrupt: the store no longer has it.
+        GoldenMismatch: it still answers wrongly.
     """
     name = serving_name(package.model)
     with _unless_it_moves(site, machine, name) as place, scratch_folder(Path(site.home)) as folder:
@@ -71,9 +71,9 @@ def moves(home: Path, name: str) -> bool:
 
 
 def unload_stuck(site: Site, machine: Machine, name: str) -> None:
-    """Stops serving a name until the server's next start; its executions go on, but nobody can begin another.
+    """Stops serving a name until the server's next start; running executions go on, but no new ones can begin.
 
-    Nothing happens while a promotion or a rollback of the model is under way.
+    Does nothing while a promotion or a rollback of the model is under way.
 
     Raises:
         ServerFailed: Triton can't unload it.

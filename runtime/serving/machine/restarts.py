@@ -1,7 +1,7 @@
 """How soon a server may be restarted because of requests that never end.
 
-A restart takes every model down for some seconds. A client that repeats such a request must not be able to cause one
-after another, so the pause before each restart is twice the one before. Times are in seconds, of any clock that never
+A restart takes every model down for some seconds. A client that repeats such a request must not be able to cause
+restart after restart, so each pause is twice as long as the one before. Times are in seconds, of any clock that never
 goes back.
 """
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 FIRST_PAUSE_S = 60.0
 LONGEST_PAUSE_S = 1800.0
-HEALTHY_S = 3600.0  # without a restart for so long, the next is again the first
+HEALTHY_S = 3600.0  # after so long without a restart, the next one counts as the first
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restarts:
-    """The restarts so far that requests made necessary: how many in a row, and when the last was."""
+    """The restarts that requests have caused so far: how many in a row, and when the last one was."""
 
     in_a_row: int = 0
     last_at: float = 0.0
@@ -24,11 +24,11 @@ class Restarts:
         before = self._in_a_row(now)
         if not before:
             return 0.0
-        doubled = 2.0 ** min(before - 1, 16)  # beyond that the longest pause holds, and a float would overflow some day
+        doubled = 2.0 ** min(before - 1, 16)  # already beyond the longest pause; floats overflow some day
         return max(0.0, self.last_at + min(FIRST_PAUSE_S * doubled, LONGEST_PAUSE_S) - now)
 
     def after(self, now: float) -> "Restarts":
-        """The restarts with another one, now."""
+        """The restarts after another one now."""
         return Restarts(in_a_row=self._in_a_row(now) + 1, last_at=now)
 
     def _in_a_row(self, now: float) -> int:

@@ -1,6 +1,7 @@
-"""What each name serves on a machine: written after every move of production, and read by whoever asks about it.
+"""Records what each name serves on a machine: written after every move of production, and read by everyone else.
 
-Beside it is what was put into the server for a name, noted before that happens, so that a kill leaves nothing unknown.
+A second file notes which member models are in the server for a name. It is written before they are loaded, so that a
+kill leaves no model that is unknown.
 """
 
 import json
@@ -17,22 +18,22 @@ from shiplift.runtime.records.serving import Package
 
 
 class Served(Record):
-    """What answers under a model's name; `former` are the member models of the package that answered before."""
+    """The package that answers under a model's name; `former` are the member models of the previous package."""
 
     package: Package
     former: tuple[str, ...] = ()
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The member models that stay loaded: requests that the package before took may still be under way."""
+        """The member models that stay loaded: requests to the previous package may still be under way."""
         return (*self.former, *self.package.member_models)
 
 
 def served(home: Path, model: str) -> Served | None:
-    """What production in a home serves under a model's name; None if nothing."""
+    """What production in a home serves under a model's name; None if it serves nothing."""
     try:
         return Served.model_validate_json(_file(home, model).read_bytes())
-    except (FileNotFoundError, ValidationError):  # never served, or cut off by a crash of the machine
+    except (FileNotFoundError, ValidationError):  # never served, or truncated by a crash of the machine
         return None
 
 
@@ -43,7 +44,7 @@ def served_version(home: Path, model: str) -> int:
 
 
 def every_served(home: Path) -> Iterator[Served]:
-    """What production in a home serves, of every model."""
+    """What production in a home serves, for every model."""
     for file in sorted((home / "production" / "served").glob("*.json")):
         with suppress(FileNotFoundError, ValidationError):
             yield Served.model_validate_json(file.read_bytes())
@@ -58,10 +59,10 @@ def note_served(home: Path, package: Package) -> None:
 
 
 def member_models(home: Path, model: str) -> tuple[str, ...]:
-    """Every member model that was put into the server for a model, in the order of loading."""
+    """Every member model that was loaded into the server for a model, in the order of loading."""
     try:
         return tuple(map(str, json.loads(_member_models(home, model).read_text())))
-    except (FileNotFoundError, ValueError):  # none ever, or cut off by a crash of the machine
+    except (FileNotFoundError, ValueError):  # never written, or truncated by a crash of the machine
         return ()
 
 

@@ -1,7 +1,7 @@
 """How much of the machine's memory production's server uses, and how much it may use.
 
-Its /tmp and /dev/shm are file systems in memory that the kernel limits. They are in no process's memory, so they are
-counted here. A page of /dev/shm that a process has mapped counts twice.
+Its /tmp and /dev/shm are file systems in memory, whose size the kernel limits. They belong to no process's memory, so
+they are added here. A page of /dev/shm that a process has mapped counts twice.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ def default_limit_mb() -> int:
 def used_mb(pid: int, *, limit: int) -> float:
     """The memory of a confined server, by the pid that it was started with, in MiB.
 
-    Below `limit` it can be more than it is: pages that its processes share are told apart only near the limit, because
-    that takes the kernel tens of milliseconds per GiB.
+    Below `limit` the figure may be too high, because pages that its processes share count several times. Only above it
+    are they counted once, which costs the kernel tens of milliseconds per GiB.
     """
     confined = worker(pid)
     files = sum(_files_mb(Path(f"/proc/{confined}/root") / name, Path("/") / name) for name in _IN_MEMORY)
@@ -33,7 +33,7 @@ def used_mb(pid: int, *, limit: int) -> float:
 
 
 def _files_mb(folder: Path, ours: Path) -> float:
-    """What the files in a server's private file system take; 0 if it is not a private one."""
+    """The MiB that the files in a server's private file system take; 0 if it shares the machine's."""
     with contextlib.suppress(OSError):
         if folder.stat().st_dev != ours.stat().st_dev:
             usage = os.statvfs(folder)

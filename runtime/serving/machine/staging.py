@@ -1,7 +1,7 @@
 """Staging on one machine: a release's own bundled server, started by `deploy` and used by `load_test`.
 
 It is a child of the release's process and dies with it. Its folder also records the process, so that the release's last
-stage can stop it and clear the folder, whatever happened before.
+stage can stop it and remove the folder whatever happened before.
 """
 
 import shutil
@@ -72,7 +72,7 @@ class LocalStaging:
                 golden = load_npz(tree / GOLDEN)
                 check_package(client, name, package, golden)
         except BaseException:
-            kill(server.process)  # it may not have been noted yet
+            kill(server.process)  # it may not be recorded yet
             self.end()
             raise
         return Deployment(
@@ -86,7 +86,7 @@ class LocalStaging:
 
     @contextmanager
     def beside(self, deployment: Deployment, package: Package) -> Iterator[Staged]:
-        """Serves another package on the same server, under a name of its own; both end with the release."""
+        """Serves another package on the same server under a name of its own; both end with the release."""
         prepare(self._site, package)
         name = serving_name(package.model)
         tree = self._store.fetch(package.repository, self.folder / "beside")

@@ -1,1 +1,1 @@
-"""What people see of a model that serves: its alerts and its dashboard, as queries over Triton's own metrics."""
+"""The alerts and the dashboard of a served model, as queries over Triton's own metrics."""

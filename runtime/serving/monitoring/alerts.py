@@ -1,7 +1,7 @@
-"""The alerts of a model: each says that users are, or soon will be, worse off, and what to do.
+"""The alerts of a model. Each means that users are affected, or soon will be, and says what to do.
 
-The error budget is watched as in Google's SRE workbook (chapter 5): a burn rate over a long window shows that it
-matters, the same rate over a short one that it still goes on.
+The error budget is watched as in Google's SRE workbook (chapter 5): a burn rate over a long window shows that the
+problem matters, and the same rate over a short window that it still lasts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from shiplift.runtime.serving.scaling.queries import Labels, selector
 
 _BURNS = {"Fast": (14.4, "1h", "5m", 60), "Slow": (6.0, "6h", "30m", 900)}  # rate, long and short window, for (s)
 _ERRORS, _FULL = 0.05, 0.9
-_STUCK_S = 600.0  # beyond what a rollout holds its shares
+_STUCK_S = 600.0  # on top of the time that a rollout holds its shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +99,8 @@ def _requests(watched: Watched) -> Iterator[Alert]:
         expr=f"{waiting} > 10 * count(up{pods}) and deriv({waiting}[5m:15s]) > 0",
         for_s=120,
         severity="warning",
-        summary="More requests come than are answered: the queue grows.",
-        do="Raise `spec.scaling.maxReplicas`, or `spec.replicas` where nothing scales; see that new pods start.",
+        summary="Requests arrive faster than they are answered: the queue grows.",
+        do="Raise `spec.scaling.maxReplicas`, or `spec.replicas` without autoscaling; check that new pods start.",
     )
     if watched.p99_ms is None:
         return
@@ -130,13 +130,13 @@ def _heartbeat(watched: Watched) -> Iterator[Alert]:
         expr=f"absent(shiplift_heartbeat_failing_pods{where})",
         for_s=300,
         severity="warning",
-        summary="Nobody checks this service's answers.",
-        do="See that the Deployment `operator` runs, and that Prometheus scrapes it.",
+        summary="The answers of this service are not being checked.",
+        do="Check that the Deployment `operator` runs, and that Prometheus scrapes it.",
     )
 
 
 def _operated(watched: Watched) -> Iterator[Alert]:
-    """The alerts on what the operator sees."""
+    """The alerts on what the operator reports."""
     where = selector(watched.service)
     yield Alert(
         name="ShipliftAtMaximum",
@@ -144,7 +144,7 @@ def _operated(watched: Watched) -> Iterator[Alert]:
         for_s=900,
         severity="warning",
         summary="All pods that `spec.scaling.maxReplicas` allows are in use.",
-        do="Raise it if nodes have room: the next rise of the load will be felt.",
+        do="Raise it if the nodes have room: users will feel the next rise in load.",
     )
     share = f"shiplift_revision_weight_percent{where}"
     yield Alert(
@@ -161,7 +161,7 @@ def _operated(watched: Watched) -> Iterator[Alert]:
         expr=f"shiplift_service_condition{stalled} == 1",
         for_s=60,
         severity="warning",
-        summary="What the spec wants can't be reached; what served before serves.",
+        summary="The operator can't do what the spec asks for; the previous revision still serves.",
         do="See `kubectl describe tritonservice`: the condition Stalled says why, and what to do.",
     )
 
@@ -178,7 +178,7 @@ def _target_down(watched: Watched) -> Alert:
 
 
 def _memory(watched: Watched) -> Alert:
-    """By the kubelet's own metrics, so that it needs nothing but what every Prometheus on Kubernetes scrapes."""
+    """Uses the kubelet's own metrics, which every Prometheus on Kubernetes scrapes."""
     namespace = watched.requests["namespace"]
     labels = selector({"namespace": namespace, "container": "triton"})[1:-1]
     where = f'{{{labels},pod=~"{watched.pod_names}"}}'

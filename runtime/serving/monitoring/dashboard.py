@@ -13,7 +13,7 @@ from shiplift.runtime.serving.scaling.queries import ARRIVALS, selector
 def dashboard(
     *, model: str, label: str, namespace: str, service: str, operator_namespace: str, several: bool = False
 ) -> str:
-    """The dashboard as JSON. It shows every revision of the model, so that it stays the same over promotions.
+    """The dashboard as JSON. It covers every revision of the model, so a promotion does not change it.
 
     `model` is the name on Triton's series and `label` the one on its pods. `several`: more than one target serves.
     """

@@ -1,1 +1,1 @@
-"""OpenAI's API for models that generate text, so that the clients and tools that people have work with Shiplift."""
+"""OpenAI's API for models that generate text, so that existing clients and tools work with Shiplift."""

@@ -2,8 +2,8 @@
 
 `/v1/completions` continues prompts, `/v1/chat/completions` conversations, for models with a chat template.
 
-A client that goes away cancels its request at the model. Bodies are limited before they are read, and a key, if there
-is one, is checked before anything else.
+A client that disconnects cancels its request at the model. The size of bodies is limited while they are read, and a
+key, if there is one, is checked before anything else.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ from shiplift.runtime.serving.openai.messages import (
     RequestProblem,
 )
 
-MAX_BODY_BYTES = 8 << 20  # some prompts of the model's 1 MiB
-_KNOWN_S = 2.0  # for which what serves is not looked up again
+MAX_BODY_BYTES = 8 << 20  # several prompts of 1 MiB, the model's limit
+_KNOWN_S = 2.0  # how long a look-up of the serving models stays valid
 
 
 class Models:
-    """The models that generate text now; `look_up` gives all models that serve."""
+    """The models that generate text now; `look_up` returns all served models."""
 
     def __init__(self, look_up: Callable[[], Sequence[ServedModel]]) -> None:
         self._look_up = look_up
@@ -52,7 +52,7 @@ class Models:
         """The models by name.
 
         Raises:
-            Problem: nobody knows at the moment.
+            RequestProblem: they can't be looked up at the moment.
         """
         async with self._lock:
             if time.monotonic() - self._known_at > _KNOWN_S:
@@ -68,7 +68,7 @@ class Models:
         """The model of that name.
 
         Raises:
-            Problem: there is none.
+            RequestProblem: it does not exist.
         """
         known = await self.all()
         if model not in known:
@@ -79,7 +79,7 @@ class Models:
 
 
 class Api:
-    """What the routes do."""
+    """The handlers of the routes."""
 
     def __init__(self, look_up: Callable[[], Sequence[ServedModel]]) -> None:
         self._models, self._generators = Models(look_up), Generators()
@@ -119,13 +119,13 @@ class Api:
 
     @asynccontextmanager
     async def running(self, _: FastAPI) -> AsyncIterator[None]:
-        """As long as the application runs."""
+        """The application's lifespan: closes the connections at its end."""
         yield
         await self._generators.close()
 
 
 def create_app(look_up: Callable[[], Sequence[ServedModel]], *, key: str = "") -> FastAPI:
-    """The application; `look_up` gives all models that serve. With a `key`, requests must carry it as their token."""
+    """The application; `look_up` returns all served models. With a `key`, requests must carry it as their token."""
     api = Api(look_up)
 
     async def check_key(request: Request) -> None:
@@ -178,7 +178,7 @@ async def _whole(head: Head, asked: AnswerOptions, pieces: AsyncIterator[tuple[i
 
 
 async def _streamed(head: Head, asked: AnswerOptions, pieces: AsyncIterator[tuple[int, Piece]]) -> Response:
-    """A stream of events; what is refused at once is refused with its status instead."""
+    """A stream of events. The first piece is awaited before the status is sent, so an early refusal has its own."""
     first = await anext(pieces, None)
     if first is None:
         raise RequestProblem(500, f"{head.model!r} gave no answer", kind="server_error")
@@ -213,7 +213,7 @@ def _event(body: Mapping[str, object]) -> str:
 
 
 async def _while_connected(request: Request, answering: Coroutine[Any, Any, Response]) -> Response:
-    """The answer, unless the client goes away: then nobody works on it any more."""
+    """The answer, or if the client disconnects, an empty one: the work on it is then cancelled."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -224,8 +224,8 @@ async def _while_connected(request: Request, answering: Coroutine[Any, Any, Resp
         await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if answer.done():
             return answer.result()
-        structlog.get_logger().info("cancelled", path=request.url.path, why="the client has gone")
-        return Response(status_code=499)  # nobody reads it
+        structlog.get_logger().info("cancelled", path=request.url.path, why="the client disconnected")
+        return Response(status_code=499)  # never delivered
     finally:
         for each in (answer, leaving):
             each.cancel()

@@ -1,4 +1,4 @@
-"""Asks models for text over Triton's gRPC stream, many at a time in one thread, and tells their errors apart."""
+"""Asks models for text over Triton's gRPC stream, many at a time in one thread, and translates their errors."""
 
 import asyncio
 import secrets
@@ -27,7 +27,7 @@ from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.serving.openai.messages import AnswerOptions, Piece, RequestProblem
 
 _LONGEST_S = 3600.0  # a model has its own limit, `serving.request_timeout_s`
-# How the errors begin that are not the client's (`guest/generation/generation_model.py`), and OpenAI's status for each.
+# How errors begin that are not the client's fault (`guest/generation/generation_model.py`), with OpenAI's status codes.
 _BUSY, _UNLOADED, _LATE, _BROKEN = (
     "the server has",
     "the model is being unloaded",
@@ -45,7 +45,7 @@ class Generators:
         self._channels: dict[tuple[str, str, bool], grpc.aio.Channel] = {}
 
     def answers(self, served: ServedModel, request: AnswerOptions) -> list[AsyncGenerator[Piece]]:
-        """The answers to a request, in OpenAI's order: `n` to the first prompt, then those to the next."""
+        """The answers to a request, in OpenAI's order: `n` to the first prompt, then `n` to the next."""
         return [
             self._answer(served, _inputs(request, prompt, number))
             for prompt in request.prompts
@@ -86,7 +86,7 @@ class Generators:
 async def merged(answers: Sequence[AsyncGenerator[Piece]]) -> AsyncIterator[tuple[int, Piece]]:
     """The pieces of several answers as they come, each with the number of its answer.
 
-    The first error ends all of them; so does whoever stops listening.
+    The first error cancels all of them, and so does closing the iterator.
     """
     queue: asyncio.Queue[tuple[int, Piece | Exception | None]] = asyncio.Queue()
 
@@ -118,7 +118,7 @@ async def merged(answers: Sequence[AsyncGenerator[Piece]]) -> AsyncIterator[tupl
 
 
 def problem_of(error: Exception, model: str) -> RequestProblem:
-    """What a client is told about an error of a model's server."""
+    """A model server's error as the client gets it."""
     status = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
     text = (error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else str(error.message())  # type: ignore[attr-defined]
     message = " ".join(text.split())[:600]
@@ -134,7 +134,7 @@ def _status_of(message: str) -> int:
 
 
 def _inputs(request: AnswerOptions, prompt: str, number: int) -> Arrays:
-    """What the model gets; without a seed, each answer is drawn with one of its own."""
+    """The model's inputs; without a seed in the request, each answer gets a random one."""
     seed = secrets.randbelow(1 << 31) if request.seed is None else (request.seed + number) % (1 << 31)
     inputs: dict[str, Any] = {
         PROMPT: np.array([[prompt.encode()]], dtype=object),

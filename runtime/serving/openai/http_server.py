@@ -1,4 +1,4 @@
-"""Serves the application over HTTP until the process is told to end."""
+"""Serves the application over HTTP until the process gets a signal to end."""
 
 import ipaddress
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ _GRACE_S = 20
 
 
 def serve(look_up: Callable[[], Sequence[ServedModel]], host: str, port: int, *, key: str) -> None:
-    """Serves until SIGTERM or SIGINT; answers in progress are finished first."""
+    """Serves until SIGTERM or SIGINT; answers in progress get time to finish."""
     uvicorn.run(
         create_app(look_up, key=key),
         host=host,
@@ -31,7 +31,7 @@ def serve(look_up: Callable[[], Sequence[ServedModel]], host: str, port: int, *,
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; a name counts if it is `localhost`."""
+    """Whether an address can be reached from this machine alone; of names, only `localhost` counts."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,6 +1,7 @@
-"""What a client of `/v1/completions` and `/v1/chat/completions` may ask, and how answers and errors look on the wire.
+"""The requests of `/v1/completions` and `/v1/chat/completions`, and how answers and errors look on the wire.
 
-The source is OpenAI's API reference. What can't be served is refused by its name: ignored, it would change the answer.
+The source is OpenAI's API reference. An option that can't be served is refused by name: to ignore it would change the
+answer.
 """
 
 import json
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from shiplift.runtime.guest.generation.front import MAX_MESSAGES, MAX_STOPS
 
 MOST_PROMPTS, MOST_CHOICES = 64, 128
-# Options that change nothing at these values, and that the models behind this can't honour at any other.
+# Options that have no effect at these values. The models behind this API can't honour any other value.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
     "echo": (None, False),
@@ -42,9 +43,9 @@ _NEUTRAL_IN_CHATS: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """How answers look on the wire: what they are called, whole and in parts, and how one holds its text.
+    """How answers look on the wire: their names, whole and in parts, and where their text is.
 
-    In a streamed chat, the first part of an answer has no text: it says who speaks.
+    In a streamed chat, the first part of an answer has no text: it names the speaker's role.
     """
 
     prefix: str
@@ -63,7 +64,7 @@ class Form:
         return _choice(index, {"delta": delta} if self.chat else {"text": text}, finish_reason)
 
     def openings(self, answers: int) -> list[dict[str, Any]]:
-        """What comes before all pieces."""
+        """The parts of a stream that come before all pieces."""
         opening = {"delta": {"role": _ASSISTANT, "content": ""}}
         return [_choice(index, opening, "") for index in range(answers)] if self.chat else []
 
@@ -86,9 +87,9 @@ class StreamOptions(BaseModel):
 
 
 class AnswerOptions(BaseModel):
-    """What both kinds of requests may say of each answer. `user` is accepted, and not used.
+    """The options of both kinds of requests. `user` is accepted and not used.
 
-    What is not given is as the model's author set it.
+    An option that is left out has the value that the model's author set.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -130,17 +131,17 @@ class AnswerOptions(BaseModel):
 
     @property
     def prompts(self) -> list[str]:
-        """What the model gets, for `n` answers each."""
+        """The model's inputs, for `n` answers each."""
         raise NotImplementedError
 
     @property
     def most_tokens(self) -> int | None:
-        """How many tokens an answer may have; none: as many as fit."""
+        """How many tokens an answer may have; None: as many as fit."""
         raise NotImplementedError
 
     @property
     def answers(self) -> int:
-        """How many answers there are to it."""
+        """How many answers the request asks for."""
         return self.n * len(self.prompts)
 
 
@@ -157,7 +158,7 @@ class CompletionRequest(AnswerOptions):
 
     @property
     def prompts(self) -> list[str]:
-        """The prompts, also if there is only one."""
+        """The prompts, as a list even if there is only one."""
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
     @property
@@ -167,7 +168,7 @@ class CompletionRequest(AnswerOptions):
 
 
 class TextPart(BaseModel):
-    """A part of a message's content. Of the kinds that OpenAI has, the models here take only text."""
+    """A part of a message's content. Of OpenAI's kinds, the models here take only text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -215,7 +216,7 @@ class ChatRequest(AnswerOptions):
 
     @property
     def most_tokens(self) -> int | None:
-        """How many tokens an answer may have; none: as many as fit."""
+        """How many tokens an answer may have; None: as many as fit."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
@@ -232,7 +233,7 @@ class RequestProblem(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A piece of an answer: its text, the tokens that it adds to both counts, and in the last one why it ended."""
+    """A piece of an answer: its text, the tokens that it adds to both counts, and in the last piece why it ended."""
 
     text: str
     tokens: int
@@ -241,7 +242,7 @@ class Piece:
 
 
 class Count:
-    """How many tokens the answers to a request took: a prompt is read once, however many answers it has."""
+    """Counts the tokens of the answers to a request. A prompt counts once, however many answers it has."""
 
     def __init__(self, request: AnswerOptions) -> None:
         self._answers = request.n
@@ -276,7 +277,7 @@ def read(kind: type[_Request], body: bytes) -> _Request:
     """The request of that kind in a body.
 
     Raises:
-        Problem: it is none; the message names the first field that is wrong.
+        RequestProblem: the body is invalid; the message names the first wrong field.
     """
     try:
         return kind.model_validate_json(body)

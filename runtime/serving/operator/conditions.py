@@ -1,4 +1,4 @@
-"""A service's status: what is true now, in Kubernetes' terms. It changes only if something it says has changed."""
+"""A service's status: what is true now, in Kubernetes' terms. It changes only if something that it says has changed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _LEADING = ("Service", "EndpointSlice", "GRPCRoute", "HTTPRoute", "Ingress", "Ba
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesEvent:
-    """Something that people should know: a Kubernetes Event on the service."""
+    """A Kubernetes Event on the service, for people to read."""
 
     reason: str
     message: str
@@ -45,7 +45,7 @@ class Saying:
 
 
 def observed_status(observed: Observed, step: RolloutStep, *, repaired: Sequence[Object]) -> ServiceStatus:
-    """The status after a step; `repaired` are the objects that are put back."""
+    """The status after a step; `repaired` are the objects that are being restored."""
     serving = max(step.weights, key=lambda name: (step.weights[name], name), default="")
     package, pods = observed.package(serving), observed.pods_of(serving)
     wanted = observed.spec.revision if observed.spec else ""
@@ -71,7 +71,7 @@ def observed_status(observed: Observed, step: RolloutStep, *, repaired: Sequence
 
 
 def unusable(observed: Observed) -> ServiceStatus:
-    """The status of a service whose spec is invalid: whatever served still does."""
+    """The status of a service whose spec is invalid: what served before still serves."""
     sayings = {
         ConditionType.READY: Saying(holds=False, reason=Reason.INVALID_SPEC, message=observed.problem),
         ConditionType.RECONCILING: Saying(holds=False, reason=Reason.IDLE),
@@ -85,7 +85,7 @@ def unusable(observed: Observed) -> ServiceStatus:
 
 
 def leads_traffic(body: Object) -> bool:
-    """Whether requests may have been lost while an object was not as it should be, although pods were ready."""
+    """Whether a wrong object of this kind may have lost requests although pods were ready."""
     return body["kind"] in _LEADING
 
 
@@ -158,7 +158,7 @@ def _reconciling(observed: Observed, step: RolloutStep, repaired: Sequence[Objec
 
 
 def _short(ready: dict[str, int], least: int, groups: Sequence[str]) -> str:
-    """How many pods are missing, in which groups if there are several."""
+    """How many pods are ready, by group if there are several."""
     where = [f"{count} of {least} pods{f' of {group}' if len(groups) > 1 else ''}" for group, count in ready.items()]
     return f"{' and '.join(where)} are ready"
 
@@ -180,7 +180,7 @@ def _available(observed: Observed, weights: Weights) -> Saying:
 
 
 def _verified(observed: Observed, weights: Weights) -> Saying:
-    """What the heartbeats say; between a missed one and the limit, what was said before."""
+    """What the heartbeats say. Between the first miss and the limit, the condition stays as it was."""
     if observed.spec is None or not observed.spec.heartbeat.interval_seconds:
         return Saying(holds=None, reason=Reason.NOT_CHECKED, message="the heartbeat is off")
     pods = [pod.name for name, percent in weights.items() if percent for pod in observed.ready(name)]
@@ -197,7 +197,7 @@ def _verified(observed: Observed, weights: Weights) -> Saying:
 
 
 def _scaling(observed: Observed, weights: Weights) -> dict[ConditionType, Saying]:
-    """What the autoscaler of the revision with most of the traffic says; nothing without one."""
+    """What the autoscaler of the revision with most of the traffic says; empty without an autoscaler."""
     main = max(weights, key=lambda name: (weights[name], name), default="")
     spec = observed.spec
     said = (zero.activity(observed, spec) or activity(observed, spec, main)) if spec else None
@@ -208,7 +208,7 @@ def _scaling(observed: Observed, weights: Weights) -> dict[ConditionType, Saying
 
 def _repairing(repaired: Sequence[Object]) -> str:
     names = [f"{body['kind']} {body['metadata']['name']}" for body in repaired]
-    return f"put back as it should be: {', '.join(names)}"
+    return f"restored after a change from outside: {', '.join(names)}"
 
 
 def _condition(observed: Observed, kind: ConditionType, saying: Saying) -> Condition:

@@ -1,7 +1,7 @@
-"""The operator's decision: from what is seen of a service to what to do about it, without any side effect.
+"""The operator's decision: from what is seen of a service to what to do about it, without side effects.
 
-It is level-based: the same state gives the same decision, however it came about. So the operator may be killed and
-started again at any moment, and may look as often as it likes.
+It is level-based: the same state leads to the same decision, however it came about. So the operator can be killed and
+restarted at any moment, and can look as often as it likes.
 """
 
 from collections.abc import Sequence
@@ -38,9 +38,9 @@ _REST_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What to do now, in this order: apply, patch, delete, write the status, tell, measure. Then look again.
+    """What to do now, in this order: apply, patch, delete, write the status, record events, measure. Then look again.
 
-    `status` is None if it is right as it is. `evidence` replaces what was known; measurements add to it.
+    `status` is None if the present one is right. `evidence` replaces what was known; measurements add to it.
     """
 
     evidence: Evidence
@@ -67,7 +67,7 @@ def next_action(observed: Observed) -> Decision:
     observed = bursts.judged(phases.begun(observed), spec)
     step = next_step(RolloutState.of(observed, spec))
     activation = phases.after(observed, spec, step)
-    if activation is not observed.activation:
+    if activation is not observed.activation:  # it depends on the step, and the step on it: decide once more
         observed = phases.changed(observed, activation)
         step = next_step(RolloutState.of(observed, spec))
     bodies = _wanted(observed, spec, step)
@@ -93,23 +93,23 @@ def next_action(observed: Observed) -> Decision:
 
 
 def _wanted(observed: Observed, spec: ServiceSpec, step: RolloutStep) -> list[Object]:
-    """All that should exist. Routes lead to Services: those come first."""
+    """All objects that should exist. Services come before the routes that lead to them."""
     kept = _kept(spec, step)
     bodies = wanted.workloads(observed, spec, kept)
     return [*bodies, *wanted.front(observed, spec, step.weights), *wanted.monitoring(observed, spec, kept)]
 
 
 def _failed(observed: Observed, step: RolloutStep) -> bool:
-    """Whether the front has just failed although it looks right: then it is written again once."""
+    """Whether the front has just failed although its objects look right. Then they are written again, once."""
     return step.moved and fronts.just_failed(observed.evidence)
 
 
 def _after_writing(
     observed: Observed, spec: ServiceSpec, step: RolloutStep, apply: Sequence[Object], repaired: Sequence[Object]
 ) -> Evidence:
-    """What is still known once these objects are applied, some of them because somebody changed or deleted them.
+    """What is still known once these objects are applied, some of them to undo a change from outside.
 
-    Where no route led elsewhere, nobody else can have got the traffic: that each route answers again is enough.
+    If no route led to another revision, no other can have got the traffic: it is enough that each route answers again.
     """
     put_back = any(map(leads_traffic, repaired))
     if put_back and step.moved and not shares.leads_elsewhere(observed, spec.revision):
@@ -122,7 +122,7 @@ def _after_writing(
 def _moves_traffic(observed: Observed, spec: ServiceSpec, step: RolloutStep, apply: Sequence[Object]) -> bool:
     """Whether requests may go elsewhere after this, so that what was measured through the front no longer counts.
 
-    A front that was right, and only lets go of revisions without traffic, sends them to where they went before.
+    If the front was right and only drops revisions without traffic, requests go where they went before.
     """
     leading = [body for body in apply if leads_traffic(body) and not _is_shifted(observed, body)]
     before = shares.current(observed)
@@ -137,7 +137,7 @@ def _moves_traffic(observed: Observed, spec: ServiceSpec, step: RolloutStep, app
 
 
 def _to_delete(observed: Observed, spec: ServiceSpec, step: RolloutStep, bodies: Sequence[Object]) -> list[Key]:
-    """Objects of revisions that have no traffic on any route and won't get any, and those around what serves."""
+    """The objects of revisions that have no traffic on any route and won't get any, and obsolete ones of the others."""
     dropped, kept = set(shares.current(observed)) - set(step.weights), _kept(spec, step)
     surplus = [
         key_of(body)
@@ -158,7 +158,11 @@ def _of_revision(body: Object) -> bool:
 
 
 def _repaired(observed: Observed, step: RolloutStep, apply: Sequence[Object]) -> list[Object]:
-    """The objects that somebody else changed or deleted: those that a revision or front that served already needs."""
+    """The objects that were changed or deleted from outside, if a serving revision or the front needs them.
+
+    An object that differs because the operator itself wants a change, such as a new share or one more pod, is not
+    repaired but updated, and must not make the service look broken.
+    """
     before = shares.current(observed)
     if step.weights != before or observed.status.observed_generation != observed.generation:
         return []

@@ -1,6 +1,6 @@
-"""The `TritonService`s of a namespace, as a promotion writes them and as everybody else reads them.
+"""The `TritonService`s of a namespace, as a promotion writes them and all others read them.
 
-Whoever asks what serves gets the operator's answer, which was seen on the data plane, not what a route says.
+Their answer to "what serves?" is what the operator saw on the data plane, not what a route says.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ from shiplift.runtime.serving.operator.resources import (
 class Declared:
     """A `TritonService`: what should serve, and what the operator last saw.
 
-    `generation` counts the changes of the spec. `scaled` says whether somebody else owns the number of replicas.
+    `generation` counts the changes of the spec. `scaled`: another field manager owns the number of replicas.
     """
 
     spec: ServiceSpec
@@ -38,7 +38,7 @@ class Declared:
 
     @property
     def current(self) -> bool:
-        """Whether the status is about the spec as it is now."""
+        """Whether the status is about the current spec."""
         return self.status.observed_generation >= self.generation
 
     @property
@@ -48,7 +48,7 @@ class Declared:
 
     @property
     def revisions(self) -> frozenset[str]:
-        """The revisions that should serve, or have a share of the traffic, if only 0."""
+        """The revisions that should serve or have a share of the traffic, even one of 0."""
         names = {self.spec.revision, self.status.revision, *(weight.revision for weight in self.status.weights)}
         return frozenset(names - {""})
 
@@ -71,7 +71,7 @@ def of_object(body: Object) -> Declared:
 
 
 def find(api: KubernetesClient, model: str) -> Declared | None:
-    """A model's service in the client's namespace; None if there is none."""
+    """A model's service in the client's namespace; None if it does not exist."""
     body = api.get(TRITON_SERVICE, dns_name(model))
     return of_object(body) if body else None
 
@@ -102,10 +102,10 @@ def in_use(api: KubernetesClient, cluster: Cluster, model: str) -> frozenset[str
 def declare(
     api: KubernetesClient, model: str, name: str, revision: RevisionSpec, *, replicas: int | None, rollout: RolloutSpec
 ) -> Declared:
-    """Writes what should serve: a revision of this name, then the name into the model's service.
+    """Writes what should serve: first the revision of this name, then the name into the model's service.
 
-    Fields that are not named here (`production`, `scaling`, `slo`, `heartbeat`) stay as somebody else set them, and so
-    does the number of replicas if it is None.
+    Fields that are not written here (`production`, `scaling`, `slo`, `heartbeat`) keep the values that users set, and
+    so does the number of replicas if it is None: server-side apply leaves the fields of other managers alone.
     """
     api.apply(revision_object(name, api.namespace, revision))
     return want(api, model, name, replicas=replicas, rollout=rollout)

@@ -1,6 +1,6 @@
 """What the operator has measured of one service so far, kept in memory between two looks.
 
-Losing it costs nothing but measuring again: where a rollout stands is in the routes and in the status.
+If it is lost, it is measured again: the progress of a rollout is in the routes and in the status.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ Counters = Mapping[str, Counts]  # by pod
 
 
 def since(first: Counters, last: Counters) -> Counts:
-    """The requests between two readings; a pod that was not there, or started again, counts from 0."""
+    """The requests between two readings; a pod that is new, or has restarted, counts from 0."""
     answered = failed = 0
     for pod, now in last.items():
         before = first.get(pod, Counts())
@@ -34,9 +34,9 @@ def since(first: Counters, last: Counters) -> Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficSample:
-    """Requests through the front: how many were asked, and how many of them the new revision answered.
+    """Requests through the front: how many were sent, and how many of them the new revision answered.
 
-    `failure` is the first error. `unreachable`: it is one of those that a proxy gives before it has the new route.
+    `failure` is the first error. `unreachable`: it is an error that a proxy gives before it has the new route.
     """
 
     asked: int
@@ -47,7 +47,7 @@ class TrafficSample:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What the front answered since it got these weights; `grew` are the requests that each side's pods counted."""
+    """What the front answered since it got these weights; `grew` are the requests that each revision's pods counted."""
 
     weights: Weights
     since: float
@@ -59,7 +59,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """A share that is being watched: each revision's counters at its begin and now."""
+    """A share that is being watched: each revision's counters at the start and now."""
 
     weights: Weights
     since: float
@@ -69,7 +69,7 @@ class Hold:
 
 @dataclass(frozen=True, kw_only=True)
 class Idle:
-    """A revision without traffic: its counters, and since when they have not changed."""
+    """A revision without traffic: its counters, and when they last changed."""
 
     since: float
     changed_at: float
@@ -78,9 +78,9 @@ class Idle:
 
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """The heartbeat of a pod or a route: how many requests in a row were missed, and how the last one was.
+    """The heartbeat of a pod or a route: how many requests in a row it missed, and what happened to the last one.
 
-    `wrong`: it was answered, but not with the right values.
+    `wrong`: it was answered, but with wrong values.
     """
 
     misses: int = 0
@@ -90,9 +90,9 @@ class Beat:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """The requests of clients, by the servers' own counters: when the last was seen, and when all pods told last.
+    """Clients' requests by the servers' own counters: when the last one was seen, and when all pods were last read.
 
-    `counters` is None if a pod did not tell. `since`: when the service's activation changed.
+    `counters` is None if a pod did not answer. `since`: when the service's activation changed.
     """
 
     counters: Counters | None = None
@@ -112,7 +112,7 @@ class Latency:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueDemand:
-    """The last readings of the servers' queues, and the least number of pods in each group because of them, `until`."""
+    """The last readings of the servers' queues, and the least pods per group that they call for, valid `until` then."""
 
     readings: tuple[QueueReading, ...] = ()
     least: int = 0
@@ -121,10 +121,10 @@ class QueueDemand:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """A group's way to a server (empty: to its own pods): how its golden requests were answered there.
+    """A group's move to a server (empty: to its own pods), and how its golden requests were answered there.
 
-    `right`: the last ones were; `misses`: how many in a row were not, the last one for the reason in `message`.
-    `arrived_at`: since when its Service leads there; 0: it does not.
+    `right`: the last ones were answered right. `misses`: how many in a row were not; `message` says why the last one
+    was not. `arrived_at`: since when its Service leads there; 0: it does not.
     """
 
     to: str = ""
@@ -145,7 +145,7 @@ class GivenUp:
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
-    """What the cluster made of an object that was applied: the digest of what was wanted, and the version it got."""
+    """What the cluster made of an applied object: the digest of what was wanted, and the version that it got."""
 
     digest: str
     version: str
@@ -155,11 +155,10 @@ class Applied:
 class Evidence:
     """Everything measured. What belongs to a rollout is forgotten when the spec changes (`generation`).
 
-    `waiting`: since when a revision's pods are waited for. `answers`: why a revision's golden answers are wrong, empty
-    if they are right. `verified`: the revision that was seen to answer all requests; None if this process has not
-    looked yet. `restarts`: when the heartbeat replaced pods. `put_back_at`: when what leads traffic was put back as it
-    should be. `beats` are by pod. `moves` are what is known of each
-    group's way between its own pods and shared servers.
+    `waiting`: since when a revision's pods have been awaited. `answers`: why a revision's golden answers are wrong,
+    empty if they are right. `verified`: the revision that was seen to answer all requests; None if this process has not
+    looked yet. `restarts`: when the heartbeat replaced pods. `put_back_at`: when objects that lead traffic were last
+    restored. `beats` are by pod. `moves` are the groups' moves between their own pods and shared servers.
     """
 
     generation: int = 0
@@ -190,9 +189,9 @@ class Evidence:
         return replace(fresh, share=None, hold=None)
 
     def moved(self) -> "Evidence":
-        """After the front's objects were written: what was measured through it no longer counts."""
+        """The evidence after the front's objects were written: what was measured through it no longer counts."""
         return replace(self, share=None, hold=None, verified="", routes={})
 
     def put_back(self, now: float) -> "Evidence":
-        """After the front's objects were put back as they were: every route has to answer again."""
+        """The evidence after the front's objects were restored: every route has to answer again."""
         return replace(self, share=None, hold=None, routes={}, put_back_at=now)

@@ -18,7 +18,7 @@ from shiplift.runtime.serving.operator.evidence import (
 )
 from shiplift.runtime.serving.scaling.burst import QueueReading
 
-_READINGS = 4  # of the queues: the rule needs three
+_READINGS = 4  # of the queues; the rule needs three
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class CheckAnswers:
 
 @dataclass(frozen=True, kw_only=True)
 class AskFront:
-    """So many requests through the front on every protocol: fills `Evidence.share`."""
+    """A number of requests through the front, on every protocol: fills `Evidence.share`."""
 
     target: str
     weights: Weights
@@ -58,8 +58,8 @@ class AskPods:
 class AskRoutes:
     """One request on every route, which one of these versions should answer: fills `Evidence.routes`.
 
-    `revision` is the one whose golden requests are sent. With `asleep` it is the activator that should answer, and
-    nothing reaches a pod. `patience_s`: a route that does not answer is asked again for so long, also while a request
+    `revision` is the revision whose golden requests are sent. With `asleep`, the activator should answer, so that no
+    request reaches a pod. `patience_s`: for so long, a route that does not answer is asked again, even while a request
     hangs.
     """
 
@@ -71,7 +71,7 @@ class AskRoutes:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadTraffic:
-    """The counters of a revision's pods: fills `Evidence.traffic`. `own`: how many requests the operator just sent."""
+    """The counters of a revision's pods: fills `Evidence.traffic`. `own`: the requests that the operator just sent."""
 
     revision: str
     pods: int
@@ -80,7 +80,7 @@ class ReadTraffic:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadLatency:
-    """The servers' own 99th percentile: fills `Evidence.latency`. `own`: at most how many requests are not clients'."""
+    """The servers' own 99th percentile: fills `Evidence.latency`. `own`: the most requests that the operator sent."""
 
     revision: str
     own: int
@@ -95,7 +95,7 @@ class ReadDemand:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckServer:
-    """Golden requests to the pods of where a group is to be served (`to`; empty: its own): fills `Evidence.moves`."""
+    """Golden requests to the pods that a group moves to (on server `to`; empty: its own): fills `Evidence.moves`."""
 
     revision: str
     group: str
@@ -109,12 +109,12 @@ Measurement = (
 
 
 def with_answers(evidence: Evidence, revision: str, wrong: str) -> Evidence:
-    """After golden requests; `wrong` is empty if they were answered right."""
+    """The evidence after golden requests; `wrong` is empty if they were answered right."""
     return replace(evidence, answers={**evidence.answers, revision: wrong})
 
 
 def with_move(evidence: Evidence, ask: CheckServer, wrong: str) -> Evidence:
-    """After golden requests to where a group is to be served; `wrong` is empty if they were answered right."""
+    """The evidence after golden requests to a group's new place; `wrong` is empty if they were answered right."""
     before = evidence.moves.get(ask.group, Move())
     before = before if before.to == ask.to else Move(to=ask.to)
     move = replace(before, right=not wrong, misses=before.misses + 1 if wrong else 0, message=wrong)
@@ -124,7 +124,7 @@ def with_move(evidence: Evidence, ask: CheckServer, wrong: str) -> Evidence:
 def with_share(
     evidence: Evidence, ask: AskFront, samples: Mapping[Protocol, TrafficSample], grew: Mapping[str, int], now: float
 ) -> Evidence:
-    """After requests through the front, and how many of them each revision's pods counted."""
+    """The evidence after requests through the front, of which each revision's pods counted `grew`."""
     share = evidence.share
     if share is None or share.weights != ask.weights:
         share = Share(weights=ask.weights, since=now)
@@ -133,26 +133,26 @@ def with_share(
 
 
 def with_counters(evidence: Evidence, ask: ReadCounters, counters: Mapping[str, Counters], now: float) -> Evidence:
-    """After reading the counters of revisions' pods."""
+    """The evidence after reading the counters of revisions' pods."""
     if ask.idle:
         return replace(evidence, idle={name: _idle(evidence, name, counters[name], now) for name in ask.revisions})
     hold = evidence.hold
     if hold is None:
         return evidence
-    # A pod that is first seen now begins with what it has counted so far.
+    # A pod that is seen for the first time starts from its present count.
     first = {name: {**counters[name], **hold.first.get(name, {})} for name in counters}
     since = hold.since if hold.first else now
     return replace(evidence, hold=Hold(weights=hold.weights, since=since, first=first, last=counters))
 
 
 def with_beat(evidence: Evidence, pod: str, wrong: bool, message: str) -> Evidence:
-    """After a golden request to a pod; an empty message means that it was answered right."""
+    """The evidence after a golden request to a pod; an empty message means that it was answered right."""
     misses = evidence.beats.get(pod, Beat()).misses + 1 if message else 0
     return replace(evidence, beats={**evidence.beats, pod: Beat(misses=misses, wrong=wrong, message=message)})
 
 
 def with_routes(evidence: Evidence, messages: Mapping[Route, str]) -> Evidence:
-    """After a request on each route; an empty message means that it was answered by a version that should."""
+    """The evidence after a request on each route; an empty message means that a right version answered."""
     routes = {
         route: Beat(misses=evidence.routes.get(route, Beat()).misses + 1 if message else 0, message=message)
         for route, message in messages.items()
@@ -161,7 +161,10 @@ def with_routes(evidence: Evidence, messages: Mapping[Route, str]) -> Evidence:
 
 
 def with_traffic(evidence: Evidence, ask: ReadTraffic, counters: Counters, now: float) -> Evidence:
-    """After reading the counters of a revision's pods; what can't be told from a client's request counts as one."""
+    """The evidence after reading the counters of a revision's pods.
+
+    In doubt, a request counts as a client's: a service that seems idle by mistake would lose its pods.
+    """
     before = evidence.traffic.counters
     if len(counters) < ask.pods:
         return replace(evidence, traffic=replace(evidence.traffic, counters=None))
@@ -173,7 +176,7 @@ def with_traffic(evidence: Evidence, ask: ReadTraffic, counters: Counters, now: 
 
 
 def with_demand(evidence: Evidence, reading: QueueReading) -> Evidence:
-    """After reading the queues of a revision's pods."""
+    """The evidence after reading the queues of a revision's pods."""
     readings = (*evidence.demand.readings[-_READINGS + 1 :], reading)
     return replace(evidence, demand=replace(evidence.demand, readings=readings))
 

@@ -1,4 +1,4 @@
-"""What the operator sees when it looks at a service: all that `deciding.next_action` knows."""
+"""What the operator sees when it looks at a service: the only input of `deciding.next_action`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from shiplift.runtime.serving.operator.resources import Activation, ServiceSpec,
 class PodSeen:
     """A pod of a revision; `address` is its IP, `problem` why it does not run.
 
-    `runs`: its containers have started, whether they are ready or not. `cordoned`: its node takes no more.
+    `runs`: its containers have started, ready or not. `cordoned`: its node takes no more pods.
     """
 
     name: str
@@ -30,7 +30,7 @@ class PodSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class RetiredPod:
-    """A pod that was taken off the route, `since` then (seconds since the epoch), and is to be deleted."""
+    """A pod that was taken off the route at `since` (seconds since the epoch), and will be deleted."""
 
     name: str
     since: float
@@ -38,7 +38,7 @@ class RetiredPod:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The pods of a revision that serve one target's package, under a name of their own, and what one of them takes."""
+    """The pods of a revision that serve one target's package under a name of their own, and one pod's capacity."""
 
     name: str
     package: Package
@@ -48,10 +48,10 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class RevisionSeen:
-    """A `TritonRevision`: its package and what a pod with it can take, or why it can't be used.
+    """A `TritonRevision`: its package and the capacity of a pod with it, or why it can't be used.
 
-    `others` are its groups besides the first, which serves `package`. `history_of` is the service whose promotions
-    wrote it; empty if somebody else did. `created_at` is in seconds since the epoch.
+    `others` are its groups besides the first, which serves `package`. `history_of` is the service whose promotion wrote
+    it; empty if no promotion did. `created_at` is in seconds since the epoch.
     """
 
     package: Package | None = None
@@ -65,7 +65,7 @@ class RevisionSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldRequests:
-    """What the activator says of a service: how many of its requests it holds, and when the last one came.
+    """The activator's report on a service: how many of its requests it holds, and when the last one came.
 
     `answered_at` is when the activator last answered. Both times are in seconds since the epoch; 0: never.
     """
@@ -101,13 +101,13 @@ class Observed:
     """One look at a service.
 
     `spec` is None if it is invalid, which `problem` explains. `live` are all objects with the model's label, of the
-    kinds that the operator writes; `pods` are those that take requests of its revisions, by group, and `own` those
-    that serve nothing else. `servers` are the shared ones that hold a group of it, and `assigned` the one that
+    kinds that the operator writes. `pods` are the pods that take requests of its revisions, by group, and `own` those
+    that serve nothing else. `servers` are the shared servers that hold a group of it, and `assigned` the server that
     placement wants for a group (empty: none; no entry: not known yet). `ending` are the groups with a pod that is
-    ending and still answers, `stopping` the groups of pods whose server was told to end, by pod. `address` is the
+    ending and still answers, `stopping` the groups of pods whose server is shutting down, by pod. `address` is the
     gateway's, empty if it has none, and `gateway` says whether it takes connections; `policies`: the cluster knows
-    `BackendTrafficPolicy`. `optional` are the kinds of autoscaling and monitoring that it knows. `activation` is
-    decided, not seen. `now` is in seconds since the epoch.
+    `BackendTrafficPolicy`. `optional` are the kinds of autoscaling and monitoring that the cluster knows. `activation`
+    is decided, not seen. `now` is in seconds since the epoch.
     """
 
     name: str
@@ -157,7 +157,7 @@ class Observed:
         return (first, *seen.others)
 
     def names(self, revision: str) -> tuple[str, ...]:
-        """The names of a revision's groups: those that run, if the revision is gone."""
+        """The names of a revision's groups; of the running ones, if the revision was deleted."""
         if groups := self.groups(revision):
             return tuple(group.name for group in groups)
         running = (name for kind, name in self.live if kind == "Deployment" and self.revision_of(name) == revision)
@@ -174,7 +174,7 @@ class Observed:
     def host(self, group: str) -> str:
         """The shared server that takes a group's requests; empty if its own pods do.
 
-        That is what its Service says. If that leads nowhere, as after somebody's edit, the status remembers.
+        Its Service says so. If that leads nowhere, for example after an edit by hand, the status remembers.
         """
         body = self.live.get(("Service", group)) or {}
         if (server := selected_server(body, group)) in self.servers:
@@ -186,11 +186,11 @@ class Observed:
         return remembered if seen and group in seen.digests else ""
 
     def revision_of(self, group: str) -> str:
-        """The revision of a group, by their names."""
+        """The revision that a group belongs to, by its name."""
         return group if group in self.revisions else revision_of_group(group)
 
     def package(self, revision: str) -> Package | None:
-        """A revision's package; None if there is no such revision, or it can't be used."""
+        """A revision's package; None if the revision does not exist or can't be used."""
         seen = self.revisions.get(revision)
         return seen.package if seen else None
 

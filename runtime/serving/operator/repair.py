@@ -1,7 +1,7 @@
-"""What differs between the objects that should exist and those that do.
+"""Compares the objects that should exist with those that do.
 
-A live object is right if it covers the wanted one. Where the API server writes a value differently from how it was
-wanted, it never does: then it is right for as long as it is what our own writing of the same object produced.
+A live object is right if it covers the wanted one. If the API server spells a value differently, it never does. Then it
+is right for as long as it is the version that our own write of the same object produced.
 """
 
 import hashlib
@@ -21,19 +21,19 @@ def key_of(body: Object) -> Key:
 
 
 def is_right(wanted: Object, observed: Observed) -> bool:
-    """Whether an object is live as wanted, and not being deleted."""
+    """Whether an object exists as wanted, and is not being deleted."""
     live = observed.live.get(key_of(wanted))
     if live is None or "deletionTimestamp" in live["metadata"] or strangers(wanted, live):
         return False
     applied = observed.evidence.applied.get(key_of(wanted))
     if covers(live, wanted):
-        # Something added to a route, such as a filter, may lead its requests elsewhere.
+        # Covering is not enough for a route: an added filter may lead its requests elsewhere.
         return wanted["kind"] not in _ROUTES or applied is None or applied.version == remember(wanted, live).version
     return applied == remember(wanted, live) and covers(live["metadata"], wanted["metadata"])
 
 
 def remember(wanted: Object, live: Object) -> Applied:
-    """That applying this object produced that one."""
+    """A note that applying the object `wanted` produced the object `live`."""
     digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
     meta = live["metadata"]
     return Applied(digest=digest, version=str(meta.get("generation") or meta.get("resourceVersion", "")))
@@ -52,9 +52,10 @@ def covers(live: Any, wanted: Any) -> bool:
 
 
 def strangers(wanted: Object, live: Object) -> Object:
-    """A merge patch that removes what somebody has added, and what applying does not.
+    """A merge patch that removes what another writer added and applying does not remove.
 
-    That is a Service's selector, which would match no pod then, and the hosts of a route that should have none.
+    That concerns additions to a Service's selector, which would then match no pod, and the hosts of a route that should
+    have none. Server-side apply removes only fields that the same manager once set.
     """
     if wanted["kind"] in _ROUTES:
         extra = live.get("spec", {}).get("hostnames") and "hostnames" not in wanted["spec"]

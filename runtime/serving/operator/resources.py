@@ -2,7 +2,7 @@
 
 A promotion creates a revision, then writes its name into `spec.revision` of the model's service, and waits for the
 status. Everything else (pods, Services, routes) belongs to the operator. The definitions that the cluster validates
-against are in `templates/kubernetes/resources.yaml.j2`; a test holds both to the same fields.
+against are in `templates/kubernetes/resources.yaml.j2`; a test keeps the fields of both the same.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ SERVICE_KIND, REVISION_KIND = "TritonService", "TritonRevision"
 class Resource(Record):
     """A record in Kubernetes' spelling: `canary_percent` is `canaryPercent` there.
 
-    Fields that it does not know are left out. They come from a newer definition, which another installation of the
-    cluster has applied: the API server refuses or drops those of no definition.
+    Unknown fields are left out. They come from a newer definition that another installation in the cluster has applied:
+    the API server refuses or drops fields that no definition has.
     """
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
@@ -41,7 +41,7 @@ class Resource(Record):
 
 
 class RolloutSpec(Resource):
-    """The traffic shares that a new revision gets on the way, each held for `hold_seconds`."""
+    """The traffic shares that a new revision gets step by step, each held for `hold_seconds`."""
 
     canary_percent: tuple[int, ...] = (10, 50)
     hold_seconds: float = Field(10, ge=0, le=86400)
@@ -54,11 +54,11 @@ class HeartbeatSpec(Resource):
 
 
 class ScalingSpec(Resource):
-    """Between how many pods an autoscaler may choose; without `max_replicas` there is none.
+    """The range in which an autoscaler chooses the number of pods; without `max_replicas` there is no autoscaler.
 
-    `min_replicas` counts if it is more than the service's `replicas`. `target_cpu_utilization_percentage` is of the
-    CPU that a pod requests; it counts only where requests can't be the signal, as on a cluster without KEDA.
-    With `to_zero` no pod runs after `idle_seconds` without a request; the next one is held until a pod is ready.
+    `min_replicas` counts if it is more than the service's `replicas`. `target_cpu_utilization_percentage` is relative
+    to the CPU that a pod requests; it counts only if requests can't be the signal, as on a cluster without KEDA.
+    With `to_zero`, all pods stop after `idle_seconds` without a request; the next request is held until a pod is ready.
     """
 
     to_zero: bool = False
@@ -69,10 +69,10 @@ class ScalingSpec(Resource):
 
 
 class SloSpec(Resource):
-    """What clients may rely on: alerts tell when the error budget burns.
+    """What clients may rely on: alerts fire when the error budget burns.
 
-    `objective` is the percentage of requests that are to be answered without an error. `p99_milliseconds` is the
-    servers' limit for the 99th percentile; without it, the one that the revision's capacity was measured within.
+    `objective` is the percentage of requests that should be answered without an error. `p99_milliseconds` is the
+    servers' limit for the 99th percentile; by default, the limit within which the revision's capacity was measured.
     """
 
     objective: float = Field(99.9, gt=0, lt=100)
@@ -82,9 +82,9 @@ class SloSpec(Resource):
 class ServiceSpec(Resource):
     """What should serve under a model's name.
 
-    `revision` names a `TritonRevision` in the same namespace. `replicas` is the least number of pods of what serves;
-    `production` raises it to three. `placement` says whether its pods may serve other models too; None: as the
-    installation does. Of the revisions that no longer serve, the newest `revision_history_limit` stay.
+    `revision` names a `TritonRevision` in the same namespace. `replicas` is the least number of serving pods;
+    `production` raises it to three. `placement` says whether its pods may serve other models too; None: the
+    installation's default. Of the revisions that no longer serve, the newest `revision_history_limit` are kept.
     """
 
     model: str = Field(min_length=1)
@@ -117,10 +117,11 @@ class ServiceSpec(Resource):
 
 
 class CapacitySpec(Resource):
-    """What one pod was measured to take, in requests per second.
+    """The measured capacity of one pod, in requests per second.
 
-    `peak_per_second` is when it always has work, `within_slo_per_second` the highest rate of random arrivals that it
-    answers within `p99_milliseconds` (absent: there was no limit). `memory_mebibytes` is what its server used at most.
+    `peak_per_second` is its throughput when it always has work. `within_slo_per_second` is the highest rate of random
+    arrivals that it answers within `p99_milliseconds` (absent: without a limit). `memory_mebibytes` is the most memory
+    that its server used.
     """
 
     peak_per_second: float = Field(gt=0)
@@ -130,7 +131,7 @@ class CapacitySpec(Resource):
 
     @property
     def record(self) -> Capacity:
-        """The same, as the autoscaler's rule knows it."""
+        """The same as the record that the autoscaler's rule uses."""
         return Capacity(
             peak_per_s=max(self.peak_per_second, self.within_slo_per_second),
             within_slo_per_s=self.within_slo_per_second,
@@ -140,7 +141,7 @@ class CapacitySpec(Resource):
 
 
 class GroupSpec(Resource):
-    """The package of another target, served by a group of pods of its own; without `artifacts_uri` the revision's."""
+    """The package of another target, served by its own group of pods; `artifacts_uri` defaults to the revision's."""
 
     package: dict[str, Any]
     artifacts_uri: str | None = Field(None, min_length=1)
@@ -148,9 +149,9 @@ class GroupSpec(Resource):
 
 
 class RevisionSpec(Resource):
-    """A package, which is immutable, the artifact store that has it, and what a pod with it was measured to take.
+    """An immutable package, the artifact store that has it, and the measured capacity of a pod with it.
 
-    `other_groups` are the same for the other targets that serve the version; None: there is no other.
+    `other_groups` are the same for the other targets that serve the version; None if there are none.
     """
 
     artifacts_uri: str = Field(min_length=1)
@@ -162,13 +163,13 @@ class RevisionSpec(Resource):
         """The package.
 
         Raises:
-            pydantic.ValidationError: it is not one of this version of Shiplift.
+            pydantic.ValidationError: this version of Shiplift can't read it.
         """
         return Package.model_validate(self.package)
 
     @model_validator(mode="after")
     def _same_answers(self) -> Self:
-        """Clients must not notice which group answers them."""
+        """Checks that clients can't notice which group answers them."""
         first = self.parsed() if self.other_groups else None
         targets = [first.target] if first else []
         for group in self.other_groups or ():
@@ -177,7 +178,7 @@ class RevisionSpec(Resource):
             if first and (why := unlike(first, package)):
                 raise ValueError(f"otherGroups: the package of target {package.target} {why}")
         if len(set(targets)) < len(targets):
-            raise ValueError(f"otherGroups: each target has one group, not {', '.join(targets)}: name each once")
+            raise ValueError(f"otherGroups: each target may have one group, but they are {', '.join(targets)}")
         return self
 
 
@@ -195,10 +196,9 @@ def unlike(first: Package, other: Package) -> str:
 class ConditionType(StrEnum):
     """Conditions of a service; the first three are kstatus'.
 
-    `READY`: what the spec wants serves, verified. `RECONCILING`: the operator is working towards it. `STALLED`: it
-    can't be reached without a change of the spec or of the cluster. `AVAILABLE`: something serves. `VERIFIED`: the last
-    golden requests were answered correctly. `SCALING_ACTIVE`: an autoscaler sees its signal; there is no such condition
-    without an autoscaler.
+    `READY`: the spec is fulfilled, which is verified. `RECONCILING`: the operator is working on it. `STALLED`: only a
+    change of the spec or of the cluster can help. `AVAILABLE`: a revision serves. `VERIFIED`: the last golden requests
+    were answered correctly. `SCALING_ACTIVE`: the autoscaler sees its signal; absent without an autoscaler.
     """
 
     READY = "Ready"
@@ -212,8 +212,8 @@ class ConditionType(StrEnum):
 class Activation(StrEnum):
     """Whether a service that may be scaled to zero has pods.
 
-    `AWAKE`: as many as any other service. `DRAINING`: requests go to the activator, and the pods finish theirs.
-    `ASLEEP`: there are none. `WAKING`: pods start, and requests wait.
+    `AWAKE`: like any other service. `DRAINING`: new requests go to the activator, and the pods finish theirs.
+    `ASLEEP`: it has no pods. `WAKING`: pods start, and requests wait.
     """
 
     AWAKE = ""
@@ -223,7 +223,7 @@ class Activation(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a condition is what it is: all reasons that the operator gives."""
+    """The reasons that the operator gives for conditions."""
 
     SERVING = "Serving"
     STARTING = "Starting"
@@ -275,7 +275,7 @@ class Weight(Resource):
 class GroupStatus(Resource):
     """A group of the revision that serves most: its pods, and how much of the revision's traffic it gets, in percent.
 
-    `capacity_per_second` is what one pod was measured to take within the limit; None: it was not measured.
+    `capacity_per_second` is one pod's measured capacity within the limit; None: not measured.
     """
 
     name: str
@@ -289,12 +289,12 @@ class GroupStatus(Resource):
 class ServiceStatus(Resource):
     """What the operator last saw.
 
-    `revision` serves most of the traffic (empty: nothing does), `version` is its model version; `previous_revision` did
-    before it. `groups` are those of `revision` if it has several, `targets` the same for `kubectl get`. `server` is the
-    shared server that its requests go to (empty: its own pods). `isolated_revision` went wrong on a shared server, and
-    so has its own pods. `failed_revision` is the one that this generation of the spec wanted and that was given up,
-    with the reason in `Stalled`. `activation` says whether there are pods, where there may be none. `p99_milliseconds`
-    is the latency of clients' requests in the servers over the last minutes; None: there were too few.
+    `revision` serves most of the traffic (empty: none does), `version` is its model version; `previous_revision` served
+    before it. `groups` are the groups of `revision` if it has several, `targets` the same for `kubectl get`. `server`
+    is the shared server that its requests go to (empty: its own pods). `isolated_revision` failed on a shared server
+    and so has its own pods. `failed_revision` is the revision that this generation of the spec wanted and the operator
+    gave up; `Stalled` has the reason. `activation` says whether a service that may be scaled to zero has pods.
+    `p99_milliseconds` is the latency of clients' requests in the servers over the last minutes; None: too few requests.
     """
 
     observed_generation: int = 0
@@ -317,7 +317,7 @@ class ServiceStatus(Resource):
     conditions: tuple[Condition, ...] = ()
 
     def condition(self, kind: ConditionType) -> Condition | None:
-        """The condition of a type; None if there is none yet."""
+        """The condition of a type; None if it does not exist yet."""
         return next((condition for condition in self.conditions if condition.type == kind), None)
 
     def holds(self, kind: ConditionType) -> bool:
@@ -332,7 +332,7 @@ def service_object(name: str, namespace: str, spec: ServiceSpec) -> dict[str, An
 
 
 def revision_object(name: str, namespace: str, spec: RevisionSpec) -> dict[str, Any]:
-    """A `TritonRevision` of the history of its model's service."""
+    """A `TritonRevision` that belongs to the history of its model's service."""
     body = _object(REVISION_KIND, name, namespace, spec)
     body["metadata"]["labels"][MODEL] = dns_name(str(spec.package.get("model", "")))
     return body
@@ -341,7 +341,7 @@ def revision_object(name: str, namespace: str, spec: RevisionSpec) -> dict[str, 
 def revision_of(
     package: Package, artifacts_uri: str, capacity: Capacity | None = None, others: Sequence[Beside] = ()
 ) -> RevisionSpec:
-    """The revision of a package, and of the packages of other targets that serve `others` groups."""
+    """The revision of a package, with the packages of other targets (`others`) as its other groups."""
     groups = [GroupSpec(package=_fields(each.package), capacity=_measured(each.capacity)) for each in others]
     return RevisionSpec(
         artifacts_uri=artifacts_uri,
@@ -367,7 +367,7 @@ def _measured(capacity: Capacity | None) -> CapacitySpec | None:
 
 
 def status_of(body: dict[str, Any]) -> ServiceStatus:
-    """The status in a `TritonService`; an empty one if there is none yet."""
+    """The status of a `TritonService`; empty if it has none yet."""
     return ServiceStatus.model_validate(body.get("status") or {})
 
 

@@ -1,8 +1,8 @@
-"""The rollout of a revision: where it stands follows from what is seen, whoever began it.
+"""The rollout of a revision. Its progress follows from what is seen, so that any process can continue it.
 
-The pods are started beside what serves. Once they answer golden requests correctly, each share of the traffic is given,
-verified on the data plane and watched. The first failure gives all traffic back to what served before, and the revision
-is not tried again until the spec changes.
+The pods start beside the serving ones. Once they answer golden requests correctly, the revision gets its shares of the
+traffic, one after another; each is verified on the data plane and watched. The first failure gives all traffic back to
+the previous revision, and the new one is not tried again until the spec changes.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _AGAIN = "Fix that, then change the spec: any change makes the operator try agai
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutState:
-    """The rollout that one look shows: `weights` are the traffic shares now."""
+    """The rollout as one look shows it: `weights` are the current traffic shares."""
 
     observed: Observed
     spec: ServiceSpec
@@ -40,7 +40,7 @@ class RolloutState:
 
     @classmethod
     def of(cls, observed: Observed, spec: ServiceSpec) -> "RolloutState":
-        """The rollout of what the spec wants."""
+        """The rollout of the revision that the spec wants."""
         weights = shares.current(observed)
         others = {name: percent for name, percent in weights.items() if name != spec.revision}
         evidence = observed.evidence.at(observed.generation)
@@ -53,10 +53,10 @@ class RolloutState:
 
     @property
     def before(self) -> str:
-        """The revision that served before; empty if there is none."""
+        """The revision that served before; empty if none did."""
         return shares.main(self.observed, dict(self.others))
 
-    # --- what can't be rolled out ---
+    # --- revisions that can't be rolled out ---
 
     def unusable(self) -> tuple[Reason, str] | None:
         """Why the wanted revision can't be used; None if it can."""
@@ -74,7 +74,7 @@ class RolloutState:
         return None
 
     def given_up(self) -> GivenUp | None:
-        """The failure of this generation's rollout, from memory or the status."""
+        """The failure of this generation's rollout, from memory or, after a restart, from the status."""
         if self.evidence.given_up and self.evidence.given_up.revision == self.target:
             return self.evidence.given_up
         stalled = self.observed.status.condition(ConditionType.STALLED)
@@ -85,7 +85,7 @@ class RolloutState:
         return GivenUp(revision=self.target, reason=stalled.reason, message=stalled.message)
 
     def keep(self, reason: Reason, message: str, *, failed: str = "") -> RolloutStep:
-        """What serves keeps serving, whatever the spec wants."""
+        """Keeps what serves, whatever the spec wants."""
         main = shares.main(self.observed, self.weights, avoid=failed)
         weights = shares.only(main, self.weights) if main else {}
         if weights == self.weights:
@@ -102,7 +102,7 @@ class RolloutState:
     # --- with traffic ---
 
     def advance(self, percent: int) -> RolloutStep:
-        """Gives the next share."""
+        """Gives the target its next share of the traffic."""
         target, before = (self.observed.package(name) for name in (self.target, self.before))
         # A sequence's requests would be spread over both versions, but only one of them has its state.
         sequences = any(package.stateful for package in (target, before) if package)
@@ -117,7 +117,11 @@ class RolloutState:
         return self.step(weights, reason, f"giving {self.target} {share} % of the traffic", evidence=evidence)
 
     def drain(self, main: str, step: RolloutStep) -> RolloutStep:
-        """Lets go of revisions without traffic, after their last request."""
+        """Drops revisions without traffic after their last request.
+
+        A revision is done when its counters have not changed for a moment, or when it has had time enough: one request
+        that never ends must not keep its pods for ever.
+        """
         idle = {name: self._idle(name) for name in self.weights if name != main}
         if not idle:
             return replace(step, evidence=replace(step.evidence, idle={}))
@@ -142,14 +146,14 @@ class RolloutState:
         return self.evidence.idle.get(name) or Idle(since=self.observed.now, changed_at=self.observed.now)
 
     def share_now(self) -> Share:
-        """What is known of the present share on the data plane."""
+        """What is known about the current share on the data plane."""
         share = self.evidence.share
         return (
             share if share and share.weights == self.weights else Share(weights=self.weights, since=self.observed.now)
         )
 
     def asking(self, share: Share, percent: int) -> dict[str, Any]:
-        """The parts of a step that asks again, after pauses that double."""
+        """The parts of a step that asks again, with pauses that double."""
         pause = min(16, 2 ** (share.tries - 1)) if share.tries else 0
         left = share.tried_at + pause - self.observed.now
         evidence = replace(self.evidence, share=share)

@@ -1,7 +1,7 @@
 """Traffic shares: which revisions have them now, which one to fall back on, and whether the data plane has followed.
 
-The status says which shares the operator gave last. Where that can't be true, or there is none, the routes vote, so
-that one route edited by hand is outvoted by the others.
+The status says which shares the operator gave last. If it is missing or can't be true, the routes vote, so that the
+others outvote a route that was edited by hand.
 """
 
 import math
@@ -17,7 +17,7 @@ from shiplift.runtime.serving.operator.resources import percent_by_revision
 
 SETTLE_S = 60.0  # how long the data plane may take to follow
 _ROUTES = ("GRPCRoute", "HTTPRoute")
-_TAIL = 0.005  # on each side: intervals of 99 %
+_TAIL = 0.005  # on each side, for intervals of 99 %
 _LEAST, _MOST = 40, 600
 _POINTS, _RELATIVE = 5.0, 0.5  # a share is known to within 5 points or half of itself, whichever is more
 
@@ -32,7 +32,7 @@ class Judgement(Enum):
 
 
 def current(observed: Observed) -> Weights:
-    """The shares that revisions have; empty if nothing has ever served."""
+    """The shares that revisions have; empty if none has ever served."""
     written = percent_by_revision(observed.status.weights)
     if _plausible(observed, written):
         return dict(sorted(written.items()))
@@ -67,7 +67,7 @@ def leads_elsewhere(observed: Observed, revision: str) -> bool:
 
 
 def main(observed: Observed, weights: Weights, *, avoid: str = "") -> str:
-    """The revision to rely on: not the one to `avoid` if there is another, one that has traffic, then ready pods."""
+    """The revision to rely on: not `avoid` if possible, then one with traffic, ready pods, and the largest share."""
 
     def rank(name: str) -> tuple[bool, bool, bool, int, str]:
         return name != avoid, weights[name] > 0, bool(observed.ready(name)), weights[name], name
@@ -94,7 +94,7 @@ def judge(observed: Observed, share: Share, target: str) -> Judgement:
 
 
 def describe(share: Share, target: str) -> str:
-    """What was asked and answered, for people."""
+    """What was asked and answered, as a sentence."""
     counted = [
         f"{protocol} {sample.failure or f'{sample.answered} of {sample.asked} requests'}"
         for protocol, sample in share.samples.items()
@@ -105,7 +105,10 @@ def describe(share: Share, target: str) -> str:
 
 
 def _counted(share: Share, target: str) -> bool:
-    """Whether the target's own servers counted the requests, and no other revision's did."""
+    """Whether the target's own servers counted the requests, and no other revision's did.
+
+    Two revisions may serve the same model version, so the version in an answer is not enough.
+    """
     return share.grew.get(target, 0) > 0 and not any(n for name, n in share.grew.items() if name != target)
 
 
@@ -121,9 +124,9 @@ def requests_needed(percent: int) -> int:
     """How many requests tell a share from none, from all, and from its neighbours."""
     share = min(percent, 100 - percent) / 100
     if share <= 0:
-        return 60  # if one in ten went elsewhere, 60 requests would all be answered by it once in 550 times
+        return 60  # if one in ten went elsewhere, all of 60 would reach the target only once in 550 times
     margin = max(_POINTS, percent * _RELATIVE) / 100
-    to_measure = share * (1 - share) * (2.576 / margin) ** 2
+    to_measure = share * (1 - share) * (2.576 / margin) ** 2  # normal approximation; 2.576: 99 % lie within
     to_see_both_sides = math.log(_TAIL) / math.log1p(-share)
     return min(_MOST, max(_LEAST, math.ceil(to_measure), math.ceil(to_see_both_sides)))
 

@@ -13,17 +13,18 @@ from shiplift.runtime.serving.operator.shares import Judgement
 from shiplift.runtime.serving.operator.step import RolloutStep, why_not_ready
 from shiplift.runtime.serving.operator.zero.steps import resting
 
-_ANSWER_S = 60.0  # for ready pods to answer golden requests at all
-_MARGIN = 0.01  # by which the new side may fail a larger share of its requests
+_ANSWER_S = 60.0  # how long ready pods may take to answer golden requests
+_MARGIN = 0.01  # how much larger the new revision's share of failed requests may be
 
 
 def next_step(rollout: RolloutState) -> RolloutStep:
-    """The next step of a rollout, whoever began it."""
+    """The next step of a rollout, even if another process began it."""
     if problem := rollout.unusable():
         return rollout.keep(*problem)
     if given_up := rollout.given_up():
         return rollout.keep(given_up.reason, given_up.message, failed=rollout.target)
-    if sum(percent > 0 for percent in rollout.others.values()) > 1:  # the rollout of another revision was interrupted
+    # The rollout of another revision was interrupted. A share is only ever verified between two revisions.
+    if sum(percent > 0 for percent in rollout.others.values()) > 1:
         weights = shares.only(rollout.before, rollout.weights)
         return rollout.step(weights, Reason.MOVING, f"giving the traffic back to {rollout.before} first")
     share = rollout.weights.get(rollout.target, 0)
@@ -74,7 +75,7 @@ def _canary(rollout: RolloutState, percent: int) -> RolloutStep:
     if not rollout.observed.ready(rollout.target):
         return rollout.give_up(Reason.CANARY_FAILED, f"{rollout.target} lost its pods.")
     if not rollout.observed.ready(rollout.before):
-        return rollout.advance(99)  # half of the traffic to nobody would prove nothing
+        return rollout.advance(99)  # the old revision can't answer its part, so a share would prove nothing
     hold = rollout.evidence.hold
     if hold is not None and hold.weights == rollout.weights:
         return _hold(rollout, hold, percent)
@@ -82,7 +83,7 @@ def _canary(rollout: RolloutState, percent: int) -> RolloutStep:
 
 
 def _ask(rollout: RolloutState, percent: int) -> RolloutStep:
-    """Verifies a share on the data plane."""
+    """Verifies a share on the data plane: routes that are written may not have reached the proxies yet."""
     share = rollout.share_now()
     judgement = shares.judge(rollout.observed, share, rollout.target)
     if judgement is Judgement.HOLDS:
@@ -94,6 +95,7 @@ def _ask(rollout: RolloutState, percent: int) -> RolloutStep:
 
 
 def _hold(rollout: RolloutState, hold: Hold, percent: int) -> RolloutStep:
+    """Watches a share. The new revision is compared with the old one, since some requests fail on any revision."""
     new = since(hold.first.get(rollout.target, {}), hold.last.get(rollout.target, {}))
     old = since(hold.first.get(rollout.before, {}), hold.last.get(rollout.before, {}))
     if new.failed / max(1, new.total) > old.failed / max(1, old.total) + _MARGIN:
@@ -118,6 +120,7 @@ def _hold(rollout: RolloutState, hold: Hold, percent: int) -> RolloutStep:
 
 def _last(rollout: RolloutState) -> RolloutStep:
     verified = rollout.evidence.verified
+    # An operator that has just started trusts the status of the one before it.
     if verified is None and rollout.observed.status.revision == rollout.target:
         verified = rollout.target if rollout.observed.status.holds(ConditionType.READY) else ""
     if verified == rollout.target:

@@ -1,4 +1,4 @@
-"""What a rollout does after one look."""
+"""One step of a rollout: what it does after one look."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ BUSY_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutStep:
-    """What a rollout does now: the traffic shares, what to measure next, and what people are told.
+    """What a rollout does now: the traffic shares, what to measure next, and what the status says.
 
-    `moved`: the wanted revision has all traffic, verified. `stalled`: nothing more can be done for it. `failed` is the
-    revision that was given up.
+    `moved`: the wanted revision has all traffic, and that is verified. `stalled`: the operator can do no more for it.
+    `failed` is the revision that was given up.
     """
 
     weights: Weights
@@ -31,7 +31,7 @@ class RolloutStep:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the rollout has nothing left to do."""
         return self.moved and self.reason in (Reason.SERVING, Reason.SCALED_TO_ZERO)
 
 

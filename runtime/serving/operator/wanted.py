@@ -1,4 +1,4 @@
-"""The objects that should exist for a service, as they are built for a package everywhere else."""
+"""The objects that should exist for a service, built by the same functions as in staging."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,7 +18,7 @@ from shiplift.runtime.serving.operator.scaling.replicas import bounds, written
 from shiplift.runtime.serving.operator.upkeep.surge import extra_replicas
 from shiplift.runtime.serving.operator.zero.phases import serving
 
-_ADDRESSED = ("Service", "EndpointSlice")  # what gives the gateway's address the model's name
+_ADDRESSED = ("Service", "EndpointSlice")  # they give the gateway's address the model's name
 _ROUTES = ("GRPCRoute", "HTTPRoute")
 _MARGIN_S = 30.0  # for a request to wait in the server's queue, on top of its longest execution
 WORKLOADS = ("Deployment", "Service", "PodDisruptionBudget", *autoscalers.KINDS)  # the kinds of a revision's objects
@@ -27,7 +27,7 @@ _AROUND = (*autoscalers.KINDS, *seen.KINDS)
 
 
 def workloads(observed: Observed, spec: ServiceSpec, revisions: set[str]) -> list[Object]:
-    """The objects of these revisions; none for one whose package is not known, which is left as it is."""
+    """The objects of these revisions; none for a revision whose package is unknown, so its objects stay as they are."""
     bodies: list[Object] = []
     for name in sorted(revisions):
         for group in observed.groups(name):
@@ -36,7 +36,7 @@ def workloads(observed: Observed, spec: ServiceSpec, revisions: set[str]) -> lis
 
 
 def front(observed: Observed, spec: ServiceSpec, weights: Weights) -> list[Object]:
-    """The objects that lead a model's traffic to its revisions; none as long as nothing serves."""
+    """The objects that lead a model's traffic to its revisions; none until a revision serves."""
     if not any(weights.values()):
         return []
     groups = [group for name in weights for group in observed.groups(name)]
@@ -60,13 +60,13 @@ def front(observed: Observed, spec: ServiceSpec, weights: Weights) -> list[Objec
 
 
 def monitoring(observed: Observed, spec: ServiceSpec, revisions: set[str]) -> list[Object]:
-    """The objects by which people see what these revisions do."""
+    """The objects for monitoring these revisions."""
     groups = {name for revision in revisions for name in observed.names(revision)}
     return [_owned(body, observed) for body in seen.objects(observed, spec, groups)]
 
 
 def surplus(observed: Observed, kept: set[str], dropped: set[str]) -> Iterator[Object]:
-    """The objects of revisions that are not kept: what this service owns, and all of those it has just `dropped`."""
+    """The objects of revisions that are not kept: those that this service owns, and all of the `dropped` ones."""
     for (kind, _), body in sorted(observed.live.items()):
         revision = observed.revision_of((body["metadata"].get("labels") or {}).get(PACKAGE, ""))
         if (
@@ -79,9 +79,9 @@ def surplus(observed: Observed, kept: set[str], dropped: set[str]) -> Iterator[O
 
 
 def obsolete(observed: Observed, kept: set[str], bodies: Sequence[Object]) -> Iterator[Object]:
-    """The service's own objects around what serves that are not among `bodies`, all that should exist.
+    """The service's autoscaling and monitoring objects that are not among `bodies`, which are all that should exist.
 
-    Those of a revision that is kept but whose package is not known are left as they are.
+    Those of a revision that is kept but whose package is unknown stay as they are.
     """
     right = {(body["kind"], body["metadata"]["name"]) for body in bodies}
     for key, body in sorted(observed.live.items()):
@@ -122,7 +122,7 @@ def _of_group(observed: Observed, spec: ServiceSpec, revision: str, group: Group
 
 
 def _held(body: Object, observed: Observed, weights: Weights) -> Object:
-    """An object of the front, with the activator in the place of pods that are not there."""
+    """An object of the front, with the activator in the place of missing pods."""
     if body["kind"] not in _ROUTES:
         return body
     return to_activator(body, observed.name, observed.names(serving(weights)))

@@ -1,1 +1,1 @@
-"""What is written into a package beside its graph: the files of models in Python, and a model's earlier versions."""
+"""What a package contains besides its graph: the files of models in Python, and a model's earlier versions."""

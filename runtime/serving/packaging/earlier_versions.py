@@ -1,11 +1,11 @@
 """The earlier versions that are served beside a new one, as `serving.version_policy` asks.
 
-Under Triton's own `latest` and `all` a server serves whatever versions lie in a model's folder, and the highest one
-answers those who name none. After a rollback that would be the version that was rolled back. So a package holds the
-earlier versions itself, and its configuration names them: what is served is what was released. They are taken from the
-champion's package as they were promoted, with golden requests of their own.
+Under Triton's own `latest` and `all`, a server serves every version in a model's folder, and the highest one answers
+requests that name no version. After a rollback, that would be the version that was rolled back. So a package contains
+the earlier versions, and its configuration names them: what is served is what was released. They come from the
+champion's package as they were promoted, each with its own golden requests.
 
-All versions of a model share one configuration in Triton, so one that needs another can't be kept.
+All versions of a model share one configuration in Triton, so a version that needs a different one can't be kept.
 """
 
 import shutil
@@ -36,7 +36,7 @@ _ENGINE_CACHE = "trt_engine_cache_path"
 
 @dataclass(frozen=True, kw_only=True)
 class Incumbent:
-    """A package that was promoted, and the folder it was fetched to."""
+    """A promoted package, and the folder it was fetched to."""
 
     package: Package
     tree: Path
@@ -50,7 +50,7 @@ class Incumbent:
 
 @dataclass(frozen=True, kw_only=True)
 class Successor:
-    """A new package, before its earlier versions are added: the folder it is in, and what they must have in common."""
+    """A new package before its earlier versions are added: its folder, and what they must have in common with it."""
 
     tree: Path
     version: int
@@ -66,8 +66,9 @@ class _Unfit(Exception):
 def add_earlier(successor: Successor, incumbent: Incumbent | None, policy: VersionPolicy) -> EarlierVersions:
     """Adds the earlier versions that a policy keeps to a new package; returns them.
 
-    They are those of the champion's package. None is kept if that and the new one can't share a configuration, nor one
-    that is higher: it would answer the requests that name no version. The reasons are in the record.
+    They come from the champion's package. None is kept if that package and the new one can't share a configuration. A
+    version with a higher number is not kept either: it would answer the requests that name no version. The record says
+    why a version was left out.
     """
     most = policy.latest - 1 if isinstance(policy, Latest) else None
     if incumbent is None or most == 0:
@@ -96,7 +97,7 @@ def add_earlier(successor: Successor, incumbent: Incumbent | None, policy: Versi
 
 
 def _why_all_are_unfit(before: Package, successor: Successor, folders: Sequence[tuple[Path, Path]]) -> str:
-    """Why no version of the champion's package can be kept, whichever it is; empty: some may be."""
+    """Why no version of the champion's package can be kept; empty if some may be."""
     try:
         _require_same_kind(before, successor)
         for old, new in folders:
@@ -108,11 +109,11 @@ def _why_all_are_unfit(before: Package, successor: Successor, folders: Sequence[
 
 def _if_higher(version: int, successor: Successor) -> str:
     higher = version > successor.version
-    return "it would answer those who name no version, since its number is higher" if higher else ""
+    return "its number is higher, so it would answer requests that name no version" if higher else ""
 
 
 def _if_planned(version: int, before: Path, now: Path, successor: Successor) -> str:
-    """Why a version's TensorRT plan, if it has one, fits the target no more or takes other shapes."""
+    """Why a version's TensorRT plan, if it has one, no longer fits the target or takes other shapes."""
     stamp = tensorrt_plans.read_stamp(before / str(version))
     if stamp is None:
         return ""
@@ -128,12 +129,12 @@ def _refusal(versions: list[int], reason: str) -> str:
 
 
 def require_as_promoted(store: ArtifactStore, package: Package, promoted: Sequence[Package]) -> None:
-    """Checks that the earlier versions in a package have the files that they have in one of those `promoted`.
+    """Checks that the earlier versions in a package have the same files as in one of the `promoted` packages.
 
-    What packages new versions handles their authors' files, so it is not trusted with those of others.
+    The process that packages a version handles its author's files, so it is not trusted with the files of others.
 
     Raises:
-        ArtifactCorrupt: a version has other files, or is in no package that was promoted.
+        ArtifactCorrupt: a version has other files, or is in none of the promoted packages.
     """
     if not package.earlier.versions:
         return
@@ -141,7 +142,7 @@ def require_as_promoted(store: ArtifactStore, package: Package, promoted: Sequen
     for version in package.versions[:-1]:
         if not any(own[version] == files.get(version) for files in known):
             raise ArtifactCorrupt(
-                f"the package has files of version {version} that are not those that were promoted",
+                f"the package's files of version {version} are not the ones that were promoted",
                 do=f"Run `shiplift rerun {package.model}/{package.version}`, and look for what changed them.",
             )
 
@@ -173,7 +174,11 @@ def _require_same_kind(before: Package, now: Successor) -> None:
 
 
 def _require_same_config(before: Path, now: Path) -> None:
-    """Whether one configuration serves the models of both folders: what the spec and tuning set may differ."""
+    """Requires that one configuration can serve the models of both folders; settings of the spec and tuning may differ.
+
+    Raises:
+        _Unfit: it can't.
+    """
     old, new = (parse((folder / "config.pbtxt").read_text()) for folder in (before, now))
     if old.backend != new.backend:
         raise _Unfit(f"it runs in the backend {old.backend}, this one in {new.backend}")
@@ -194,7 +199,7 @@ def _require_same_config(before: Path, now: Path) -> None:
 
 
 def _tensors(config: pb.ModelConfig) -> list[Any]:
-    """The inputs and outputs, without the name of the file of labels, which has the version in it."""
+    """The inputs and outputs, without the name of the file of labels, which contains the version."""
     copy = pb.ModelConfig.FromString(config.SerializeToString())
     for output in copy.output:
         output.label_filename = ""
@@ -207,7 +212,7 @@ def _labels(folder: Path, config: pb.ModelConfig) -> list[str]:
 
 
 def _states(config: pb.ModelConfig) -> list[Any]:
-    """What the sequences of a model need, without the limits and delays that the spec and tuning set."""
+    """The states and controls of a model's sequences, without the limits and delays that the spec and tuning set."""
     batching = config.sequence_batching
     return [config.HasField("sequence_batching"), *batching.state, *batching.control_input]
 

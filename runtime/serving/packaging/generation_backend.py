@@ -1,9 +1,10 @@
 """What a server needs to generate text: a `model.py`, the code around the model, and an engine that continues tokens.
 
-For a model with a chat template also Jinja, and the process that renders conversations with it. For the bundled server
-the engine is OpenVINO GenAI. The libraries (70 MB) come with the model, so servers need not have them installed, and
-they generate with the versions that the model was checked with. GenAI runs on the server's own OpenVINO. For NVIDIA's
-server the engine is what its image has, vLLM or TensorRT-LLM; it reads the model's own weights, which come along.
+A model with a chat template also needs Jinja, and the process that renders conversations with it. For the bundled
+server the engine is OpenVINO GenAI. The libraries (70 MB) come with the model: servers need not have them installed,
+and they generate with the versions that the model was checked with. GenAI runs on the server's own OpenVINO. For
+NVIDIA's server the engine is what its image has, vLLM or TensorRT-LLM. It reads the model's own weights, which the
+package then contains.
 """
 
 import shutil
@@ -25,7 +26,7 @@ _ENGINES: dict[Engine, Path] = {
 }
 _CHAT = Path(generation.__file__).with_name("chat.py")
 _TEMPLATES = ("jinja2", "markupsafe")
-_AROUND = ("tokenizer.json", "generation.json", CHAT)  # not `front`'s names: it imports a library of the extra
+_AROUND = ("tokenizer.json", "generation.json", CHAT)  # spelled out: importing `front` needs a library of the extra
 _LOGGED = "model"  # where mlflow.transformers keeps what `save_pretrained` wrote
 _WEIGHTS = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 _EXTRA = "Install the `generation` extra: pip install 'shiplift[generation]'."
@@ -38,7 +39,7 @@ _UNNEEDED = shutil.ignore_patterns(
 def write_generation_backend(to: Path, model: Path, engine: Engine, logged: Path | None = None) -> Path:
     """Writes the files for the exported `model` into the new folder `to`, and returns it.
 
-    An engine that reads the model's own weights finds them in `logged`, MLflow's folder of the model.
+    `logged` is MLflow's folder of the model, for an engine that reads the model's own weights.
 
     Raises:
         MissingTool: a library is not installed here.
@@ -64,7 +65,7 @@ def write_generation_backend(to: Path, model: Path, engine: Engine, logged: Path
 
 
 def _write_weights(to: Path, model: Path, logged: Path | None) -> None:
-    """Writes what the exported model has around its weights, and the weights as they were logged."""
+    """Writes the exported model's files around the weights, and the weights as they were logged."""
     for name in _AROUND:
         if (model / name).exists():
             shutil.copyfile(model / name, to / name)
@@ -72,7 +73,7 @@ def _write_weights(to: Path, model: Path, logged: Path | None) -> None:
     files = sorted(file for pattern in _WEIGHTS for file in source.glob(pattern))
     if not any(file.suffix == ".safetensors" for file in files):
         raise ExportFailed(
-            f"the model's weights are in no safetensors file of its folder {_LOGGED}/",
+            f"the model's folder {_LOGGED}/ has no safetensors file with its weights",
             do="Log it with `mlflow.transformers.log_model(pipeline, ...)`, which keeps them there.",
         )
     (to / "weights").mkdir()

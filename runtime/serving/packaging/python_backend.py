@@ -1,7 +1,7 @@
 """What the bundled server needs to run a Python model: a `model.py`, the logged model, and the process that runs it.
 
-The model's environment is not in the package: it is beside the server's, and made again from the package's record of it
-where a machine does not have it.
+The package contains only a record of the model's environment. The environment itself lies beside the server's; a
+machine that lacks it makes it from that record.
 """
 
 import json

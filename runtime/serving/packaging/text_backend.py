@@ -1,6 +1,6 @@
-"""What the bundled server needs to run a text model: a `model.py`, what is around the graph, and the tokenizer library.
+"""What the bundled server needs to run a text model: a `model.py`, the code around the graph, the tokenizer library.
 
-The library (12 MB) works with every Python from 3.10 on and needs no other package. It comes with the model, so servers
+The library (12 MB) works with every Python from 3.10 on and needs no other package. It comes with the model: servers
 need not have it installed, and they tokenize with the version that the model was checked with.
 """
 
@@ -20,7 +20,8 @@ _MODEL = Path(graphs.__file__).with_name("text_model.py")
 def write_text_backend(to: Path, front: Path) -> Path:
     """Writes the files into the new folder `to`, and returns it; `front` has `tokenizer.json` and `text.json`.
 
-    A model of images has `image.json` or `pixels.json` instead, and no library: Pillow is in the server's environment.
+    A model of images has `image.json` or `pixels.json` instead, and needs no library: the server's environment has
+    Pillow.
 
     Raises:
         MissingTool: the tokenizer library is not installed here.

@@ -1,14 +1,17 @@
-"""The fast half of the rule: how many replicas a queue calls for right now, whatever the autoscaler has seen yet.
+"""The fast half of the rule: how many replicas a queue calls for right now, before the autoscaler has seen it.
 
 KEDA and the HPA learn of a sudden step from metrics 15 to 35 s later. By then a queue has grown that keeps requests
 late for as long again. The operator reads the servers' own counters every few seconds, and starts pods as soon as more
-requests wait than can be answered in time. It raises the autoscaler's minimum to that for `hold_s`, and takes no pod
-away: that is the autoscaler's, whose signal holds what was needed for a while (`signal.py`).
+requests wait than can be answered in time. It raises the autoscaler's minimum for `hold_s`, and never removes a pod:
+the autoscaler does that, and its signal remembers for a while what was needed (`signal.py`).
 
     replicas = (arrivals + waiting / drain_s) / peak_per_s, rounded up, if waiting / (ready x peak_per_s) > patience_s
 
-Short bursts that a queue can carry start nothing: their requests wait less than `patience_s`. As in Knative's panic
-mode, a single short window decides; unlike there, what decides is the time that requests wait, not how many they are.
+The condition compares the expected wait with the patience: a queue of `waiting` requests drains at the servers' peak
+rate. The formula asks for enough servers to keep up with the arrivals and to empty the queue within `drain_s`.
+
+A short burst that the queue absorbs starts no pod: its requests wait less than `patience_s`. As in Knative's panic
+mode, a single short window decides. Unlike there, the waiting time decides, not the number of requests.
 """
 
 import math
@@ -20,14 +23,14 @@ from shiplift.runtime.records.capacity import Capacity
 
 EVERY_S = 2.0  # between two readings
 FRESH_S = 3 * EVERY_S
-_PATIENCE = 0.5  # of the limit: who waits longer is late, or nearly
-_WINDOW = 2  # readings that arrivals are averaged over: one is noisy, more are late
+_PATIENCE = 0.5  # of the limit: a request that waits longer is late, or nearly so
+_WINDOW = 2  # readings that arrivals are averaged over: one is noisy, and more react late
 
 
 class QueueReading(NamedTuple):
     """All servers of a service at `at` (s): requests ended so far, those waiting, and the servers that take requests.
 
-    Ended requests are of the servers that are there: a server that is new begins at 0.
+    `ended` sums the counters of the servers that run now; a new server starts at 0.
     """
 
     at: float
@@ -55,7 +58,7 @@ def burst_of(capacity: Capacity, maximum: int, p99_ms: float | None = None) -> B
 
 
 def at_least(readings: Sequence[QueueReading], now: float, current: int, burst: Burst) -> int:
-    """The replicas that should at least be there, never fewer than the `current` ones; readings in order of time."""
+    """The least number of replicas to run, never less than the `current` one; readings are in order of time."""
     recent = [reading for reading in readings if now - reading.at <= FRESH_S][-_WINDOW - 1 :]
     if len(recent) < _WINDOW or not recent[-1].ready:
         return current
@@ -63,8 +66,8 @@ def at_least(readings: Sequence[QueueReading], now: float, current: int, burst: 
     power = burst.capacity.peak_per_s
     if last.at <= first.at or last.waiting <= burst.patience_s * power * last.ready:
         return current
-    ended = max(0.0, last.ended - first.ended)  # a server that is gone took its count along
-    arrivals = max(0.0, ended + last.waiting - first.waiting) / (last.at - first.at)
-    needed = math.ceil((arrivals + last.waiting / burst.drain_s) / power - 1e-9)
+    ended = max(0.0, last.ended - first.ended)  # negative if a server went away, and its count with it
+    arrivals = max(0.0, ended + last.waiting - first.waiting) / (last.at - first.at)  # what came has ended or waits
+    needed = math.ceil((arrivals + last.waiting / burst.drain_s) / power - 1e-9)  # rounding errors add no replica
     doubled = max(2 * current, current + 4)  # as fast as an HPA may grow
     return max(current, min(needed, burst.maximum, doubled))

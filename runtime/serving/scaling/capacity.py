@@ -1,4 +1,4 @@
-"""What one replica can take, from its load test: the autoscaler's only knowledge of the model."""
+"""The load that one replica can take, from its load test: all that the autoscaler knows about the model."""
 
 from shiplift.runtime.base.errors import MeasurementFailed
 from shiplift.runtime.records.capacity import Capacity

@@ -6,8 +6,8 @@ value is the number of replicas, so the trigger's threshold is 1 (metricType Ave
 
 The PromQL differs from `decide` in three ways. Minimum and maximum are the ScaledObject's. The latest rate is computed
 when KEDA asks, the others when Prometheus last evaluated the rules. And while any target of the service does not answer
-a scrape, whether it is starting or lost, the query's value is at least the number of targets: a replica that can't be
-seen is no reason to scale down.
+a scrape, whether it is starting or lost, the query's value is at least the number of targets: a replica must not be
+scaled away because Prometheus can't see it.
 """
 
 from collections.abc import Mapping
@@ -39,12 +39,12 @@ def _quoted(value: str) -> str:
 
 
 def arrivals(labels: Labels, scaling: Scaling) -> str:
-    """Requests that arrive per second: those that end, and the growth of the queue; nothing if that is NaN.
+    """Requests that arrive per second: those that end, and the growth of the queue; no result if that is NaN.
 
-    Triton counts a request when it ends, so the counters of an overloaded server show what it can do, not what comes.
-    `rate` would not do: it sees a new server's requests only from its second scrape on, spread over the whole range, so
-    that each scale-up looks like a trough and then a rise. Triton's counters begin at 0, so a new server's value is its
-    increase.
+    Triton counts a request when it ends, so the counters of an overloaded server show its capacity, not the demand.
+    `rate` does not work here: it sees a new server's requests only from its second scrape on, spread over the whole
+    range, so each scale-up looks like a trough and then a rise. Triton's counters start at 0, so a new server's value
+    is its increase.
     """
     where = selector(labels)
     ended = f"sum({_increase(f'nv_inference_request_success{where}', scaling)})"
@@ -54,10 +54,11 @@ def arrivals(labels: Labels, scaling: Scaling) -> str:
 
 
 def _increase(series: str, scaling: Scaling) -> str:
-    return f"clamp_min({_change(series, scaling)}, 0)"  # a counter that falls began again
+    return f"clamp_min({_change(series, scaling)}, 0)"  # a counter that falls was reset
 
 
 def _change(series: str, scaling: Scaling) -> str:
+    """How much each series grew within the window; a series that is new grew from 0."""
     return f"({series} - ({series} offset {scaling.window_s}s or {series} * 0))"
 
 
@@ -77,9 +78,9 @@ def recording_rules(labels: Labels, service: Mapping[str, str], scaling: Scaling
 
 
 def wanted(labels: Labels, service: Mapping[str, str], scaling: Scaling, *, targets: Labels | None = None) -> str:
-    """The trigger's query: the replicas wanted now, and while a target can't be scraped at least all of them.
+    """The trigger's query: the replicas wanted now, or while a target can't be scraped, at least all of them.
 
-    `targets` are the labels of the replicas that are scaled, if those in `labels` are more.
+    `targets` are the labels of the replicas that are scaled, if `labels` match more than those.
     """
     views = {
         "mean": _mean(service, scaling),
@@ -108,15 +109,15 @@ def trigger(
 
 
 def fallback(scaling: Scaling) -> dict[str, object]:
-    """The ScaledObject's fallback while Prometheus gives no value: what runs now, and at least the minimum.
+    """The ScaledObject's fallback while Prometheus gives no value: the current replicas, and at least the minimum.
 
-    Without one the HPA also keeps what it has; with it, it says so in its conditions. `behavior` needs KEDA 2.17.
+    Without a fallback the HPA keeps its replicas too; with one, the conditions say so. `behavior` needs KEDA 2.17.
     """
     return {"failureThreshold": 3, "replicas": scaling.minimum, "behavior": "currentReplicasIfHigher"}
 
 
 def behavior() -> dict[str, object]:
-    """The HPA's behavior: the query already holds scale-down, so that the controller adds no window of its own."""
+    """The HPA's behavior. The query already delays scale-down, so the controller adds no window of its own."""
     return {
         "scaleUp": {
             "stabilizationWindowSeconds": 0,
@@ -166,7 +167,7 @@ def _backlog(labels: Labels, scaling: Scaling) -> str:
 
 
 def _unseen(labels: Labels) -> str:
-    """The number of targets if one of them does not answer, else nothing."""
+    """The number of targets if one of them does not answer, else no result."""
     targets = selector({name: value for name, value in labels.items() if name not in _METRIC_LABELS})
     return f"count(up{targets}) and on() (min(up{targets}) == 0)"
 
@@ -175,7 +176,10 @@ _METRIC_LABELS = ("model", "version")  # Triton's own: `up` has only those of th
 
 
 def _largest(parts: Mapping[str, str]) -> str:
-    """The largest of several queries; those without a result don't count."""
+    """The largest of several queries; those without a result don't count.
+
+    Each gets a label of its own: `or` drops what has the same labels as a result to its left.
+    """
     named = [f'label_replace({query}, "part", "{name}", "", "")' for name, query in parts.items()]
     return f"max({' or '.join(named)})"
 

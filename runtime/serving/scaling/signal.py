@@ -2,10 +2,10 @@
 
     replicas = (level + max(headroom, waiting / drain_s)) / peak_per_s, rounded up
 
-**Level** is the highest of four views of the arrival rate: its mean; its latest value; the forecast for when a pod that
-is started now is ready (a line through the last minute: Holt's linear trend, PromQL's `predict_linear`); and a high
-quantile of the last minutes, which holds scale-down (the moving-window recommender of Autopilot, EuroSys 2020). The
-last three are noisy, so each counts only by how far it exceeds what chance explains.
+**Level** is the highest of four views of the arrival rate: its mean; its latest value; the forecast for the moment when
+a pod that is started now is ready (a line through the last minute: Holt's linear trend, PromQL's `predict_linear`); and
+a high quantile of the last minutes, which delays scale-down (the moving-window recommender of Autopilot, EuroSys 2020).
+The last three are noisy, so the deviation that chance explains is subtracted from each.
 
 **Headroom** is what keeps queues short. By Kingman's heavy-traffic bound, the spare capacity at which a wait is rarely
 longer than the SLO allows does not depend on the load; it grows with the variance of the arrivals. The load test
@@ -13,9 +13,9 @@ measured it for Poisson arrivals and one replica; burstier arrivals need more in
 (variance over mean; 1 for Poisson).
 
 **Waiting** requests are feedback: Triton counts requests when they end, so the rate of an overloaded fleet shows its
-capacity. The queue's growth is part of the arrivals (Little's law), and the queue itself is to be gone in `drain_s`.
+capacity. The queue's growth is part of the arrivals (Little's law), and the queue itself should be empty in `drain_s`.
 
-Without fresh, finite samples the decision is to hold: an empty, stale or NaN metric never scales down.
+Without fresh, finite samples the number of replicas stays: an empty, stale or NaN metric never scales down.
 """
 
 import math
@@ -64,9 +64,10 @@ class Scaling(Record):
     drain_s: int = 10
 
     def trend_chance(self, seconds: int) -> float:
-        """What chance explains of a forecast from this many seconds, in standard deviations of one rate.
+        """The part of a forecast from this many seconds that chance explains, in standard deviations of one rate.
 
-        It is the standard error of a least-squares line's value at `ready_in_s` beyond its last point.
+        It is the standard error of a least-squares line's value at `ready_in_s` beyond its last point:
+        sqrt(1 / n + ahead^2 / squares), with n points, `ahead` from their middle, and the sum of their squared times.
         """
         squares = seconds**3 / self.step_s / 12
         ahead = seconds / 2 + self.ready_in_s
@@ -74,7 +75,7 @@ class Scaling(Record):
 
 
 class ScalingDecision(NamedTuple):
-    """How many replicas are wanted, and what decided it."""
+    """How many replicas are wanted, and which part of the rule decided."""
 
     replicas: int
     reason: Reason
@@ -89,7 +90,7 @@ def decide(
         return ScalingDecision(_bounded(current, scaling, at_least=current), "no metrics")
     demand, reason = _demand(fresh, now, scaling)
     wanted = math.ceil(demand - 1e-9) if demand < scaling.maximum else scaling.maximum
-    if starting and wanted < current:  # what starts is not seen yet: nothing shrinks meanwhile
+    if starting and wanted < current:  # the metrics don't show starting replicas yet, so don't scale down meanwhile
         return ScalingDecision(_bounded(current, scaling), "starting")
     bounded = _bounded(wanted, scaling)
     return ScalingDecision(bounded, reason if bounded == wanted else "bounds")
@@ -117,6 +118,7 @@ def _demand(samples: list[Sample], now: float, scaling: Scaling) -> tuple[float,
     dispersion = scaling.window_s * spread**2 / max(mean, 1e-9) if mean else 1.0
     headroom = scaling.capacity.headroom_per_s * (1 + scaling.burst * dispersion)
     backlog = samples[-1].waiting / scaling.drain_s
+    # Both are spare capacity on top of the level, so the larger one is enough.
     return max(0.0, levels[reason] + max(headroom, backlog)) / scaling.capacity.peak_per_s, reason
 
 

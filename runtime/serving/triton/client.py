@@ -1,4 +1,4 @@
-"""Triton over gRPC, as far as steps need it: load, unload, infer, count. Errors become ours and quote Triton's."""
+"""A client of Triton's gRPC API, as far as steps need it: load, unload, infer, count. Errors quote Triton's."""
 
 import secrets
 import time
@@ -42,15 +42,15 @@ _LOAD_S = 300
 _CALL_S = 60
 _GOLDEN_SAMPLES = 8
 _BEGINNING = 3  # characters of a generated answer
-# Relative to the largest output. The same file gives the same float outputs up to rounding, and in half precision up to
-# the bits it has. With another batch size, int8 kernels may round a half the other way, by one step of 255.
 _RERUN = "Rerun the release; if it happens again, the serving ONNX Runtime computes the model differently."
+# Relative to the largest output. The same file gives the same float outputs up to rounding, which is coarser in half
+# precision. In int8, another batch size may make a kernel round a half the other way, by one step of 255.
 TOLERANCE: dict[Precision, float] = {"fp32": 1e-3, "fp16": 1e-2, "bf16": 5e-2, "int8": 5e-2, "fp8": 1e-1}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceStep:
-    """A request's place in a sequence, in Triton's terms; an id of 0 means that it belongs to none."""
+    """A request's place in a sequence, in Triton's terms; an id of 0 means no sequence."""
 
     sequence_id: int = 0
     sequence_start: bool = False
@@ -61,7 +61,7 @@ ALONE = SequenceStep()
 
 
 def steps_of(count: int) -> list[SequenceStep]:
-    """The steps of a new sequence of `count` requests, with an id that nobody else is using."""
+    """The steps of a new sequence of `count` requests, with a random id that no other client uses."""
     sequence = secrets.randbelow(2**62) + 1
     return [
         SequenceStep(sequence_id=sequence, sequence_start=at == 0, sequence_end=at == count - 1) for at in range(count)
@@ -88,7 +88,7 @@ class TritonClient:
         self.address = address
         self._timeout_s = timeout_s
         self._key = {"triton-grpc-protocol-shiplift": repository_key} if repository_key else None
-        # Connections of its own: clients that share one also share the pause after it could not be made.
+        # gRPC lets clients of one address share a connection, and then also the pause after it could not be made.
         options: list[tuple[str, str | int]] = [("grpc.use_local_subchannel_pool", 1)]
         options += [("grpc.default_authority", authority)] if authority else []
         self._options, self._secure = options, secure
@@ -207,7 +207,7 @@ class TritonClient:
             return streaming.whole(signature, streaming.pieces(service, request, signature, self._timeout_s))
 
     def answering_version(self, package: Package, inputs: Arrays) -> int:
-        """The version that answers a request which names none; raises Triton's own exception if it fails."""
+        """The version that answers a request that names none; raises Triton's own exception if the request fails."""
         if package.signature.streamed:
             request = streaming.request_of(serving_name(package.model), package.signature, inputs)
             with streaming.connected(self.address, self._options, secure=self._secure) as service:
@@ -219,11 +219,11 @@ class TritonClient:
         return int(result.get_response().model_version)
 
     def default_version(self, model: str) -> int:
-        """The version that a request gets which names none; 0 if it gets none. Needs no right to control the server.
+        """The version that answers a request that names none; 0 if none does. Anyone may ask.
 
         Raises:
             ServerFailed: the server does not know the model.
-            Temporary: it does not answer.
+            Temporary: the server does not answer.
         """
         with self._translated(model):
             metadata = self._client.get_model_metadata(model, client_timeout=self._timeout_s)
@@ -243,7 +243,7 @@ class TritonClient:
         )
 
     def timings(self, model: str) -> Timings:
-        """The server's counters of a model since it was loaded: of all its versions."""
+        """The server's counters of a model since it was loaded, summed over its versions."""
         with self._translated(model):
             stats = self._client.get_inference_statistics(model, client_timeout=self._timeout_s).model_stats
         computed = ("compute_input", "compute_infer", "compute_output")
@@ -348,9 +348,9 @@ def check_golden(
 def check_package(client: TritonClient, name: str, package: Package, golden: Arrays) -> None:
     """Checks the golden requests of a package that is loaded as `name`, as strictly as its precision allows.
 
-    Those of the graph behind a model of texts are checked too, if the package serves it, and first those of a
-    pipeline's members, if they are in `golden`: a member that no request of the whole needs has no other proof. Those
-    of earlier versions that are served beside the package's own are checked too, if they are there.
+    First come those of a pipeline's members, if they are in `golden`: a member that no request of the whole needs has
+    no other proof. Then come those of earlier versions, if the package serves any, and those of the package itself. The
+    graph behind a model of texts is checked too, if the package serves it.
 
     Raises:
         GoldenMismatch: an answer is wrong.
@@ -387,10 +387,10 @@ def _specs(tensors: Any, optional: Collection[str] = ()) -> tuple[TensorSpec, ..
 
 
 def _loose_difference(name: str, expected: Any, actual: Any) -> float:
-    """How far generated answers are off that rounding may lead elsewhere: none may be, up to where most differ.
+    """The difference between generated answers that rounding may change: 0, or infinite if most of them differ.
 
-    In 16 bits, a token that is about as likely as another one may be either, and then the rest of the answer is not the
-    same. So most answers must begin like the original's, and each prompt must have as many tokens; the rest is free. A
+    In 16 bits, either of two tokens that are about equally likely may come out, and the rest of the answer follows it.
+    So most answers must begin like the original's, and each prompt must have as many tokens; the rest is free. A
     single answer, which is what a heartbeat asks for, may be the one that differs.
     """
     if name == PROMPT_TOKENS:
@@ -403,7 +403,7 @@ def _loose_difference(name: str, expected: Any, actual: Any) -> float:
 
 
 def _beginning(item: Any) -> str:
-    """The first characters of an answer: those of its first token, or of the first few."""
+    """The first characters of an answer: those of its first token or tokens."""
     return text_of(item, errors="surrogateescape").strip()[:_BEGINNING]
 
 

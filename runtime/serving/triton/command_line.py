@@ -1,8 +1,8 @@
 """The command line and the environment variables with which Triton is started, on a machine and in a pod.
 
 It runs with explicit model control (except in a pod, where the models never change), strict readiness and complete
-configurations: without auto-complete a model loads in 0.15 s instead of 1.4 s. The shared-memory API is closed with a
-key that nobody keeps.
+configurations: without auto-complete a model loads in 0.15 s instead of 1.4 s. The shared-memory API would let a client
+name regions of memory that the server then reads and writes, so it is closed with a random key that is not kept.
 """
 
 import os
@@ -36,8 +36,8 @@ class Features:
 
     `http_threads` is the number of threads that read and answer HTTP; 0 means one per core, up to Triton's default of
     8. On two cores with 64 connections, eight of them cost a quarter more CPU time per request than two.
-    `allow_without` are the mechanisms of confinement whose absence the site accepts. `tolerant`: a model that can't be
-    loaded does not keep the others from serving. `flags` are more of Triton's own.
+    `allow_without` are the mechanisms of confinement whose absence the site accepts. `tolerant`: the server serves even
+    if a model can't be loaded. `flags` are more of Triton's own.
     """
 
     cache_mb: int = 16
@@ -59,8 +59,8 @@ def command(
 ) -> list[str | Path]:
     """The bundled server's command line.
 
-    With `control` "none" it serves all of its repository, and nobody can change that. With a `repository_key`, only
-    holders of the key can load and unload models.
+    With `control` "none" it serves all of its repository, which can't be changed. With a `repository_key`, only holders
+    of the key can load and unload models.
     """
     apis = "model-repository,shared-memory" if repository_key else "shared-memory"
     closed = f"{apis}:shiplift={repository_key or secrets.token_hex(16)}"
@@ -78,9 +78,9 @@ def command(
 
 
 def nvidia_command(repository: Path, ports: Ports, needs: ServerNeeds, *, load: Sequence[str]) -> list[str]:
-    """The command line of the server in NVIDIA's image: it loads these models, and none that are added later.
+    """The command line of the server in NVIDIA's image, which loads these models.
 
-    `runtime.guest.pod.guard` starts it, and closes the APIs with which others could load one.
+    `runtime.guest.pod.guard` starts it, and closes the APIs that could load others.
     """
     features = Features(rate_limiter=needs.rate_limiter)
     loaded = [f"--load-model={model}" for model in load]
@@ -111,8 +111,8 @@ def _flags(repository: Path, ports: Ports, features: Features, control: str) -> 
 def variables(environment: ServerEnvironment, features: Features | None = None) -> dict[str, str]:
     """The server's environment variables.
 
-    The interpreter of the Python backend takes its library from the first `python3` on PATH: that of a virtual
-    environment that somebody has activated is one that the server may not read.
+    The Python backend's interpreter finds its library through the first `python3` on PATH. If a user has activated a
+    virtual environment, that is one that the confined server may not read, so the server's own folder comes first.
     """
     own = str(environment.root / "bin")
     return {

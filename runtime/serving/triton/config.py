@@ -2,8 +2,8 @@
 
 It is written through Triton's own protobuf, so an unknown field or a wrong type is impossible. The differences between
 the two servers are in `_backend`; Triton's model_configuration.md explains each field. The bundled server runs ONNX
-models in backends with the same names and parameters as NVIDIA's (`backends/onnxruntime`, `backends/openvino`), and
-the models that these do not support, those with text or states, in the Python backend.
+models in backends with the same names and parameters as NVIDIA's (`backends/onnxruntime`, `backends/openvino`). Models
+that these do not support, with text or states, run in the Python backend.
 """
 
 import json
@@ -27,7 +27,7 @@ TENSORRT_CACHE = "/var/cache/shiplift/tensorrt"
 _MODES: dict[Precision, str] = {"fp32": "FP32", "fp16": "FP16", "bf16": "FP32", "int8": "INT8", "fp8": "FP32"}
 _DTYPES: dict[Precision, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _HINTS: dict[Precision, str] = {"bf16": "bf16", "fp16": "f16"}
-OPENVINO_CACHE = "/tmp/openvino"  # noqa: S108 - the bundled server's own: it ends with it
+OPENVINO_CACHE = "/tmp/openvino"  # noqa: S108 - the bundled server's private /tmp, which ends with it
 _THREADS = {"python": "intra_op_threads", "onnxruntime": "intra_op_thread_count", "pytorch": "INTRA_OP_THREAD_COUNT"}
 TUNED = ("NUM_STREAMS", "INFERENCE_NUM_THREADS", *_THREADS.values())  # parameters that tuning writes
 _FILES = {"tensorrt": "model.plan", "pytorch": "model.pt", "onnxruntime": "model.onnx", "openvino": "model.onnx"}
@@ -126,11 +126,11 @@ def renamed(text: str, name: str) -> str:
 
 
 def retuned(text: str, config: ServingConfig, late_after_ms: float = 0.0) -> str:
-    """The same model with another serving configuration: only what tuning varies is changed.
+    """The same model with another serving configuration: changes only what tuning varies.
 
-    A request that has waited for `late_after_ms` lets all others go first; 0: requests are answered in turn. Triton's
-    action is called DELAY: the request moves to a second queue, which is served when the first one is empty.
-    A pipeline's graph, which takes whole tensors, stays as it is.
+    A request that has waited for `late_after_ms` lets all others go first; with 0, requests are answered in turn.
+    Triton calls this DELAY: the request moves to a second queue, which is served when the first one is empty. A
+    pipeline's graph takes whole tensors and stays as it is.
     """
     model = parse(text)
     if not model.max_batch_size:
@@ -170,7 +170,7 @@ def datatype_value(name: str) -> int:
 
 
 def _tensor(entry: Any, spec: TensorSpec, *, reshaped: bool) -> None:
-    """Writes a tensor; shapes are without the batch, and a rank-1 tensor, one number per sample, is [1] in Triton.
+    """Writes a tensor. Shapes omit the batch, and a rank-1 tensor, with one number per sample, is [1] in Triton.
 
     Triton has to remove that dimension again (`reshaped`), unless the backend does so itself.
     """
@@ -184,7 +184,7 @@ def _tensor(entry: Any, spec: TensorSpec, *, reshaped: bool) -> None:
 
 
 def _lengths(config: pb.ModelConfig, model: ModelDescription) -> None:
-    """Writes what each input is filled up with and which outputs are cut back, and the buckets if there are any."""
+    """Writes what each input is padded with and which outputs are cut back, and the buckets if there are any."""
     padding = model.padding
     if padding is None or not padding.buckets:
         return
@@ -225,7 +225,7 @@ def _instances(config: pb.ModelConfig, model: ModelDescription, server: ServerKi
 
 
 def _kind(model: ModelDescription) -> Any:
-    """Who chooses the GPUs: Triton for each instance, or an engine that may spread the model over several."""
+    """Says who chooses the GPUs: Triton for each instance, or an engine that may spread the model over several."""
     if model.engine in TEXT_ENGINES:
         return pb.ModelInstanceGroup.KIND_MODEL
     return pb.ModelInstanceGroup.KIND_GPU if model.gpu else pb.ModelInstanceGroup.KIND_CPU
@@ -262,7 +262,7 @@ def host_policy_name(serving: Serving) -> str:
 
 
 def server_needs(serving: Serving, server: ServerKind) -> ServerNeeds:
-    """What a server must be started with for a model's configuration to take effect.
+    """What a server must be started with so that a model's configuration takes effect.
 
     The bundled server needs no host policy: its backends pin their instances themselves.
     """
@@ -273,7 +273,7 @@ def server_needs(serving: Serving, server: ServerKind) -> ServerNeeds:
 
 
 def metrics_flags(metrics: Metrics) -> list[str]:
-    """The flags with which a server's metrics are other than by default."""
+    """The flags that set a server's metrics; none for the defaults."""
     if metrics == Metrics():
         return []
     shown = sorted({0.5, 0.99, *metrics.quantiles})
@@ -315,13 +315,16 @@ def _batching(config: pb.ModelConfig, model: ModelDescription) -> None:
 
 
 def _require_room(model: ModelDescription, largest: int) -> None:
-    """Triton refuses a model that prefers a larger batch than it takes."""
+    """Requires that the model takes batches of the largest preferred size: Triton refuses it otherwise."""
     if model.config.max_batch < largest:
         raise ValueError(f"{model.name} has max_batch {model.config.max_batch}, it prefers batches of {largest}")
 
 
 def _sequences(config: pb.ModelConfig, model: ModelDescription, sequences: SequenceBatching) -> None:
-    """Oldest first, so that requests of different sequences form a batch (Triton's model_configuration.md)."""
+    """Writes sequence batching: oldest first, so that requests of different sequences can share a batch.
+
+    See Triton's model_configuration.md.
+    """
     batching = config.sequence_batching
     batching.max_sequence_idle_microseconds = int(sequences.max_sequence_idle_s * _US_PER_S)
     batching.oldest.max_candidate_sequences = sequences.max_candidate_sequences
@@ -336,7 +339,7 @@ def _batcher(config: pb.ModelConfig) -> Any:
 
 
 def _implicit_states(config: pb.ModelConfig, model: ModelDescription) -> None:
-    """NVIDIA's backends keep the states themselves, and start each sequence with zeros."""
+    """Writes the states, which NVIDIA's backends keep themselves; each sequence starts with zeros."""
     for name, spec in model.states.items():
         state = config.sequence_batching.state.add(input_name=name, output_name=spec.name)
         state.data_type = datatype_value(spec.datatype)
@@ -361,7 +364,7 @@ def _warmup(config: pb.ModelConfig, warmup: WarmupRequest, inputs: tuple[TensorS
 
 
 def _accelerate(config: pb.ModelConfig, model: ModelDescription) -> None:
-    """TensorRT inside ONNX Runtime; with the caches, only the first load builds engines and measures kernels."""
+    """Turns on TensorRT inside ONNX Runtime. With the caches, only the first load builds engines and times kernels."""
     entry = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="tensorrt")
     tensorrt = model.tensorrt
     values = {"precision_mode": _MODES[model.precision]}
@@ -431,9 +434,9 @@ def _onnxruntime(config: pb.ModelConfig, model: ModelDescription) -> None:
 
 
 def _openvino(config: pb.ModelConfig, model: ModelDescription, server: ServerKind) -> None:
-    """bf16 is a hint, without which the bundled server computes in fp32.
+    """Writes OpenVINO's parameters. Without the hint for bf16, the bundled server computes in fp32.
 
-    NVIDIA's backend compiles for the largest batch alone, and has to fill smaller ones up.
+    NVIDIA's backend compiles for the largest batch alone, so smaller batches must be padded.
     """
     if model.precision == "bf16":
         config.parameters["HINT_BF16"].string_value = "YES"

@@ -1,8 +1,7 @@
-"""How the bundled server is confined: a model that takes it over gets nothing but its own files.
+"""Confines the bundled server, so that a model that takes it over can reach only the server's own files.
 
-It sees neither other processes nor other users' files, writes nothing but a /tmp and a /dev/shm of its own,
-listens on its own ports and connects to none. It shares the network of its machine or pod,
-because clients reach it there.
+The server can't see other processes or other users' files. It writes only to a private /tmp and /dev/shm, listens on
+its own ports and opens no connections. It shares the network of its machine or pod, because clients reach it there.
 """
 
 import sys
@@ -34,9 +33,9 @@ def confined(
 
 
 def confine_in_pod(environment: ServerEnvironment, repository: Path, ports: Sequence[int]) -> dict[str, str]:
-    """Confines this process before it becomes a pod's server; returns why what does not hold does not, by mechanism.
+    """Confines this process before it becomes a pod's server; returns the mechanisms that failed, and why.
 
-    The container has its own processes and mounts, and no privileges. Where the node's kernel lacks Landlock, the
+    The container has its own processes and mounts, and no privileges. If the node's kernel lacks Landlock, the
     container's read-only files and the runtime's seccomp profile remain.
     """
     policy, missing = _policy(environment, repository, ports), {}
@@ -57,6 +56,6 @@ def _policy(environment: ServerEnvironment, repository: Path, ports: Sequence[in
     own = (environment.root, *environment.root.glob("*"))  # its entries may be links
     python = environment.environments
     with suppress(OSError):  # an image's files are read-only
-        python.mkdir(exist_ok=True)  # environments that are made later are below it
+        python.mkdir(exist_ok=True)  # a rule needs an existing folder, and covers environments made in it later
     read = tuple(str(path.resolve()) for path in (*own, Path(sys.base_prefix), repository, python))
     return replace(TRITON, read=read, ports=tuple(ports))

@@ -27,7 +27,7 @@ _LIBPYTHON = f"libpython{PYTHON}.so.1.0"
 
 @dataclass(frozen=True)
 class ServerEnvironment:
-    """A finished environment at `root`. `others` is the folder of Python models' environments, unless beside it."""
+    """An environment at `root`. `others` is the folder of Python models' environments; by default it is beside it."""
 
     root: Path
     others: Path | None = None
@@ -74,7 +74,7 @@ class ServerEnvironment:
 
 
 def default_root() -> Path:
-    """Inside the pipeline's own environment: shared by every stack of this installation, and removed with it."""
+    """The default place, inside the pipeline's own environment: every stack shares it, and it is removed with it."""
     sources = [file.read_bytes() for file in (REQUIREMENTS, Path(patches.__file__), *native.sources())]
     tools = " ".join((native.COMPILER, *native.FLAGS, PYTHON)).encode()
     digest = hashlib.sha256(b"".join(sources) + tools).hexdigest()[:12]
@@ -154,7 +154,7 @@ def _make(environment: ServerEnvironment) -> None:
 
 
 def _link_libraries(environment: ServerEnvironment) -> None:
-    """perf_analyzer looks for libraries by their plain names; the wheel has them under names with a hash."""
+    """Links libraries under their plain names, which perf_analyzer looks for; the wheel's names contain a hash."""
     at = environment.root / "libraries"
     at.mkdir()
     bundled = environment.site / "nvidia_pytriton.libs"

@@ -1,4 +1,4 @@
-"""Triton over HTTP, for where gRPC does not reach, such as through the API server's proxy.
+"""A client of Triton's HTTP API, for where gRPC can't pass, such as the API server's proxy.
 
 Tensors travel in KServe v2's binary form, so every type arrives as it was sent, including FP16 and BYTES.
 """
@@ -48,7 +48,7 @@ class TritonHttpClient:
         return [int(version) for version in self._metadata(model).get("versions", [])]
 
     def default_version(self, model: str) -> int:
-        """The version that a request gets which names none; 0 if it gets none.
+        """The version that answers a request that names none; 0 if none does.
 
         Raises:
             NotFound: the server does not serve the model.
@@ -68,7 +68,7 @@ class TritonHttpClient:
         return dict(_outputs(self._ask(model, signature, inputs, version, step)))
 
     def answering_version(self, package: Package, inputs: Arrays) -> int:
-        """The version that answers a request which names none."""
+        """The version that answers a request that names none."""
         (step,) = steps_of(1) if package.stateful else (ALONE,)
         answer = self._ask(serving_name(package.model), package.signature, inputs, None, step)
         return int(_header(answer)["model_version"])

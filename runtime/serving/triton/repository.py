@@ -1,9 +1,9 @@
-"""A Triton model repository on disk: the only place that knows how the bundled server's differs from NVIDIA's.
+"""A Triton model repository on disk. Only this module knows how the bundled server's differs from NVIDIA's.
 
 A package is a tree `NAME/config.pbtxt`, `NAME/VERSION/model.onnx` (and `model.py` if the bundled server runs it in
 Python). A model that takes text may have another one beside it, `NAME--tensors`. The names of its warm-up data and
-labels contain the version, so that two versions fit in one model folder during a switch. Next to the model is
-`golden.npz`: requests and the answers they must get.
+labels contain the version, so that two versions fit in one model folder during a switch. Next to the model lies
+`golden.npz`, with requests and their right answers.
 """
 
 import shutil
@@ -50,9 +50,9 @@ def write_package(
 ) -> Path:
     """Writes the repository of one model into the empty folder `to`, and returns that folder.
 
-    `onnx_folder` holds `model.onnx` and its external data (None: the model is no graph); `example` has inputs by name
-    for the warm-up; `golden` comes from `golden_arrays`. `backend` holds files in the place of those of our own Python
-    backend, if the model needs others.
+    `onnx_folder` holds `model.onnx` and its external data (None: the model is not a graph); `example` has inputs by
+    name for the warm-up; `golden` comes from `golden_arrays`. `backend` holds files that replace those of our own
+    Python backend, if the model needs others.
 
     Raises:
         StorageFull: no space is left.
@@ -119,15 +119,15 @@ def install(package: Path, repository: Path, *, source: str, name: str) -> None:
 
 
 def install_all(package: Path, repository: Path, *, source: str, name: str) -> None:
-    """Puts every model of a fetched package into a server's repository; what ends its name comes after `name` there."""
+    """Puts every model of a fetched package into a server's repository as `name`; endings such as `--tensors` stay."""
     for model in _models(package, source):
         install(package, repository, source=model.name, name=name + model.name.removeprefix(source))
 
 
 def install_member_models(package: Path, repository: Path, *, source: str) -> None:
-    """Puts what a fetched package has beside its own models into a server's repository, such as a pipeline's members.
+    """Puts the member models of a fetched package, such as a pipeline's members, into a server's repository.
 
-    They keep their names, which have the bundle's digest in them.
+    They keep their names, which contain the bundle's digest.
     """
     own = _models(package, source)
     for config in sorted(package.glob("*/config.pbtxt")):
@@ -148,7 +148,7 @@ def reconfigure(package: Path, model: str, config: ServingConfig, late_after_ms:
 
 
 def serve_only(repository: Path, name: str, version: int) -> None:
-    """Leaves one version of a model in a repository that no server uses yet, whatever else its package serves."""
+    """Keeps one version of a model in a repository that no server uses yet, and removes its package's others."""
     file = repository / name / "config.pbtxt"
     config = parse(file.read_text())
     if list(config.version_policy.specific.versions) != [version]:
@@ -189,7 +189,7 @@ def _replace(entry: Path, to: Path) -> None:
 
 
 def _same(left: Path, right: Path) -> bool:
-    """Whether two folders hold the same files, because a version already in place is not touched."""
+    """Whether two folders hold the same files: a version that is already in place is not touched."""
     names = [sorted(p.relative_to(side).as_posix() for p in side.rglob("*") if p.is_file()) for side in (left, right)]
     names[1] = [name for name in names[1] if "__pycache__" not in name]
     return names[0] == names[1] and all(digest(left / name) == digest(right / name) for name in names[0])
@@ -200,8 +200,8 @@ def _write_warmups(
 ) -> tuple[WarmupRequest, ...]:
     """Writes a request of one sample and one of a full batch, so both paths are allocated before traffic comes.
 
-    Triton repeats the sample for the batch. It makes zeros itself; random data are drawn here, since Triton's are
-    random bits: NaN, or ids far outside of a vocabulary.
+    Triton repeats the sample for the batch. It makes zeros itself. Random data are drawn here, because Triton's are
+    random bits, such as NaN, or ids far outside a vocabulary.
     """
     recorded = batch_of(example, 1)
     shapes = {name: tuple(array.shape[1:]) or (1,) for name, array in recorded.items()}

@@ -1,4 +1,4 @@
-"""The packages of the bundled server's environment with their versions: a file for pip, and a lookup for the rest."""
+"""The packages of the bundled server's environment with their versions: a file for pip, and a look-up for our code."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""A folder with a Triton Python model as a version that can be registered: then it is released as any Python model.
+"""Turns a folder with a Triton Python model into a version to register, which is released like any Python model.
 
 The folder has `service.py` with a `TritonPythonModel`, `requirements.txt`, `config.pbtxt` with its inputs and outputs,
-and what `service.py` opens or imports beside itself. It may have `example.json`, a batch of inputs by name. MLflow's
+and the files that `service.py` opens or imports. It may have `example.json`, a batch of inputs by name. MLflow's
 `MLmodel` file is written here.
 """
 
@@ -35,19 +35,19 @@ def as_version(name: str, folder: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files of a version, from those of a service's folder by their paths in it.
 
     Raises:
-        NotAdmitted: a file is missing, or the configuration is not that of a model which answers batches by itself.
+        NotAdmitted: a file is missing, or the configuration is not that of a model that answers batches by itself.
     """
     for needed in (SERVICE, CONFIG, REQUIREMENTS):
         if needed not in folder:
             raise NotAdmitted(f"the service {name} has no {needed}", do=f"Add it: {_about(needed)}.")
     for path in _OURS:
         if path in folder:
-            raise NotAdmitted(f"the service {name} has a file {path}, which is written here", do="Rename it.")
+            raise NotAdmitted(f"the service {name} has a file {path}, which Shiplift writes itself", do="Rename it.")
     config = _config(name, folder[CONFIG])
     text = next((each.name for each in config.input if each.data_type == pb.TYPE_STRING), "")
     if text and EXAMPLE not in folder:
         raise NotAdmitted(
-            f"the service {name} takes texts as {text!r}, and nobody knows which", do=f"Add some in {EXAMPLE}."
+            f"the service {name} takes texts as {text!r}, but gives no examples", do=f"Add some in {EXAMPLE}."
         )
     moved = {SPEC: f"{FOLDER}/{SPEC}", EXAMPLE: _LOGGED_EXAMPLE}
     files = {moved.get(path, path): body for path, body in folder.items() if path != CONFIG}
@@ -79,7 +79,7 @@ def _config(name: str, body: bytes) -> pb.ModelConfig:
 
 
 def _problem(config: pb.ModelConfig) -> str:
-    """What keeps a model from being released by itself; empty: nothing."""
+    """Why a model can't be released by itself; empty if it can."""
     if odd := {field.name for field, _ in config.ListFields()} - _PLAIN:
         return f"sets {min(odd)}, which services can't have"
     if config.backend not in ("", "python"):
@@ -100,7 +100,7 @@ def _problem_of_tensor(tensor: Any) -> str:
 
 
 def _datatype(tensor: Any) -> Any:
-    """The NumPy type of a tensor; None: it has none."""
+    """The NumPy type of a tensor; None if NumPy has no such type."""
     name = pb.DataType.Name(tensor.data_type).removeprefix("TYPE_")
     if name == "STRING":
         return np.dtype(object)
@@ -140,7 +140,7 @@ def _schema(tensors: Any) -> str:
 
 
 def _as_triton_writes_it(name: str, config: pb.ModelConfig) -> dict[str, Any]:
-    """What a Python model reads of its configuration: `json.loads(args["model_config"])`."""
+    """The configuration as a Python model reads it: `json.loads(args["model_config"])`."""
 
     def entries(tensors: Any) -> list[dict[str, Any]]:
         return [

@@ -216,7 +216,7 @@ def test_a_package_with_other_files_of_an_earlier_version_is_not_promoted(world:
     earlier = {"earlier": EarlierVersions(versions=(EarlierVersion(version=3, precision="fp32"),))}
     world.promote(3, changes=tree("first", v3="three"))
     for number, other in enumerate(({"v3": "another", "v5": "five"}, {"v5": "five"})):
-        with pytest.raises(ArtifactCorrupt, match="files of version 3 that are not those that were promoted"):
+        with pytest.raises(ArtifactCorrupt, match="files of version 3 are not the ones that were promoted"):
             world.promote(5, changes=earlier | tree(f"altered-{number}", **other))
         assert (world.place.serving("digits"), world.aliases) == (3, (3, 2))
     second = earlier | tree("second", v3="three", v5="five")

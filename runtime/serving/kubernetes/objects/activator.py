@@ -1,7 +1,7 @@
-"""The activator in a service's routes: who holds the requests of a service without a ready pod.
+"""The activator in a service's routes: it holds the requests of a service that has no ready pod.
 
-The routes lead to it then, with headers that say which service a request is for, and the Services of its groups. So it
-needs no permission and keeps no list of services.
+The routes then lead to it, with headers that name a request's service and the Services of its groups. So the activator
+needs no permissions and keeps no list of services.
 """
 
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from shiplift.runtime.serving.kubernetes.objects.names import Object
 
 ACTIVATOR = "activator"  # its Deployment and Service
 HEADLESS = "activator-pods"  # resolves to the addresses of all of its pods
-ADMIN = 8085  # tells how many requests wait, for the operator
+ADMIN = 8085  # where the operator asks how many requests wait
 SERVICE_HEADER, BACKENDS_HEADER = "shiplift-service", "shiplift-backends"
 PROBE_HEADER = "shiplift-probe"  # on the operator's own requests: the activator answers them itself
 ANSWERED_HEADER = "shiplift-activator"  # on those answers: the service that the route named
 
 
 def to_activator(route: Object, service: str, groups: Sequence[str]) -> Object:
-    """A service's route with the activator in the place of its groups' Services, which get the requests from there."""
+    """A service's route to the activator instead of its groups' Services, to which the activator passes requests on."""
     names = {SERVICE_HEADER: service, BACKENDS_HEADER: ",".join(groups)}
     headers = [{"name": name, "value": value} for name, value in names.items()]
     filters = [{"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": headers}}]

@@ -1,7 +1,7 @@
 """The objects that scale a revision's Deployment: KEDA's ScaledObject on requests, or an HPA on CPU.
 
-The first knows the model: the rate of requests over the capacity that a load test measured. It needs KEDA, Prometheus
-and the load test. See `runtime.serving.scaling`.
+The first knows the model: it compares the rate of requests with the capacity that a load test measured. It needs KEDA,
+Prometheus and the load test. See `runtime.serving.scaling`.
 """
 
 from shiplift.runtime.base.names import serving_name
@@ -12,7 +12,7 @@ from shiplift.runtime.serving.scaling.queries import Labels
 from shiplift.runtime.serving.scaling.signal import Scaling
 
 PACKAGE = "shiplift_dev_package"  # as Prometheus writes the label
-_CALM_S = 300  # CPU says nothing of what is to come, so scale-down waits
+_CALM_S = 300  # CPU does not show whether load is about to return, so scale-down waits
 
 
 def requests_of(namespace: str, model: str, revisions: tuple[str, ...]) -> Labels:
@@ -21,7 +21,7 @@ def requests_of(namespace: str, model: str, revisions: tuple[str, ...]) -> Label
 
 
 def recorded_for(namespace: str, service: str) -> dict[str, str]:
-    """The labels of what is recorded about a service."""
+    """The labels of the recorded series of a service."""
     return {"namespace": namespace, "tritonservice": service}
 
 
@@ -35,7 +35,7 @@ def scaled_object(
     scaling: Scaling,
     prometheus: str,
 ) -> Object:
-    """KEDA's ScaledObject for a revision's Deployment; `revisions` are all that share the service's traffic."""
+    """KEDA's ScaledObject for a revision's Deployment; `revisions` are all those that share the service's traffic."""
     trigger = queries.trigger(
         prometheus,
         requests_of(namespace, package.model, revisions),

@@ -1,7 +1,7 @@
 """The pod of a bench, with every package of a search and no traffic.
 
-It is a Pod and nothing else: no Service or route leads to it, and production's objects don't select its labels. Triton
-loads nothing by itself, and its model-repository API is closed with a key that only the search has.
+It is just a Pod: no Service or route leads to it, and production's objects don't select its labels. Triton loads
+nothing by itself, and its model-repository API is closed with a key that only the search has.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """The objects that serve a package.
 
-There is one Deployment and Service per package (version and digest), so champion and challenger run side by side and
-nothing is ever changed under traffic. The liveness probe asks a process next to Triton, which also notices a server
-that answers nobody although its own health endpoints do.
+There is one Deployment and Service per package (version and digest), so champion and challenger run side by side, and
+pods are never changed under traffic. The liveness probe asks a process next to Triton, which also notices when requests
+get no answers although the server's own health endpoints still respond.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ from shiplift.runtime.serving.kubernetes.objects.pods import (
 
 DRAIN_S = 8  # from the announcement of a pod's end to SIGTERM for its server, so that proxies learn of it first
 _GRACE_S = 45
-_STUCK_S = DRAIN_S + 2  # for a server that gets on with nothing: it has nothing to finish
-_AWAY_S = 30  # that a node does not answer before its pods are replaced; 300 by default
+_STUCK_S = DRAIN_S + 2  # grace for a server that makes no progress: it can't finish anything anyway
+_AWAY_S = 30  # how long a node may be unreachable before its pods are replaced; Kubernetes' default is 300
 HEARTBEAT = 8004
 
 
@@ -48,8 +48,8 @@ def deployment(
 ) -> Object:
     """Triton with one model, fetched by digest before it starts; replaced without downtime, drained before it ends.
 
-    `replicas` is None if somebody else writes the number of pods. `extra` are more labels of the Deployment.
-    `revision` is what all groups of a revision with several have in common.
+    `replicas` is None if an autoscaler writes the number of pods. `extra` are more labels of the Deployment.
+    `revision` names the revision on the pods, if it has several groups.
 
     Raises:
         SpecInvalid: the package is for NVIDIA's server, and its target has no image.
@@ -71,6 +71,7 @@ def deployment(
             **({} if replicas is None else {"replicas": replicas}),
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": {PACKAGE: name}},
+            # A new pod is ready before an old one goes.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "template": {"metadata": {"labels": pod_labels, "annotations": scrape}, "spec": pod},
         },
@@ -78,7 +79,7 @@ def deployment(
 
 
 def around(package: Package, selector: dict[str, str]) -> Object:
-    """Where serving pods run, and how they end; the `selector` is that of the pods to spread."""
+    """Where serving pods run, and how they end; `selector` matches the pods to spread over nodes."""
     return {
         "tolerations": [*package.nodes.tolerations, *map(_tolerated, ("not-ready", "unreachable"))],
         "terminationGracePeriodSeconds": _GRACE_S,
@@ -86,7 +87,7 @@ def around(package: Package, selector: dict[str, str]) -> Object:
             {
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
+                "whenUnsatisfiable": "ScheduleAnyway",  # a cluster with one node serves, too
                 "labelSelector": {"matchLabels": selector},
             }
         ],
@@ -132,7 +133,7 @@ def service(package: Package, *, name: str, extra: dict[str, str]) -> Object:
 
 
 def ports() -> list[Object]:
-    """The ports of a Service whose pods run Triton."""
+    """The ports of a Service whose pods run Triton; `appProtocol` makes gateways speak HTTP/2 for gRPC."""
     return [
         {"name": "http", "port": HTTP, "targetPort": HTTP, "appProtocol": "http"},
         {"name": "grpc", "port": GRPC, "targetPort": GRPC, "appProtocol": "kubernetes.io/h2c"},
@@ -141,7 +142,7 @@ def ports() -> list[Object]:
 
 
 def disruption_budget(package: Package, *, name: str, replicas: int) -> Object:
-    """Lets a node's maintenance evict one pod at a time, and the only one of a package not before there is another."""
+    """Lets a node's maintenance evict one pod at a time, and a package's only pod once there is a second one."""
     least = {"maxUnavailable": 1} if replicas > 1 else {"minAvailable": 1}
     return {
         "apiVersion": "policy/v1",
@@ -149,7 +150,7 @@ def disruption_budget(package: Package, *, name: str, replicas: int) -> Object:
         "metadata": {"name": name, "labels": labels(package, name)},
         "spec": {
             **least,
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",  # a broken pod must not block a node's maintenance
             "selector": {"matchLabels": {PACKAGE: name}},
         },
     }

@@ -1,9 +1,8 @@
 """The front of a model: the name that clients use, and the objects that split their traffic.
 
 There is one front Service per model, plus weighted routes (Gateway API v1) if there is a gateway, or Ingresses without
-weights if there is an Ingress class instead. A request that
-reached no server is sent again, and a server that takes no connections is left alone for a while, where the gateway is
-Envoy Gateway: the Gateway API has no stable field for either.
+weights if there is an Ingress class instead. With Envoy Gateway, a request that reached no server is sent again, and a
+server that takes no connections gets no requests for a while; the Gateway API has no stable field for either.
 """
 
 import math
@@ -94,12 +93,12 @@ def front_objects(
     """Every object of a model's front, with these traffic weights of its packages.
 
     `address` is the gateway's. `policies`: the cluster knows Envoy Gateway's `BackendTrafficPolicy`. Without a gateway
-    all traffic goes to the package with a share, and one without is recorded as the one before; neither is used then.
-    `several` are the revisions that are served by several packages: there, it goes to all of their pods. `hosts` are
-    the shared servers of those that are on one.
+    both are unused: all traffic goes to the package that has a share, and one that has none is recorded as the previous
+    one. `several` are the revisions that several packages serve: all of their pods get traffic then. `hosts` are the
+    shared servers of the revisions that are on one.
 
     Raises:
-        ValueError: there is no gateway, and not exactly one package has a share.
+        ValueError: there is no gateway, and the number of packages with a share is not one.
     """
     if cluster.gateway is None:
         (serves,) = [name for name, weight in weights.items() if weight]
@@ -120,7 +119,7 @@ def routes(
 ) -> list[Object]:
     """The routes that split a model's traffic over its packages' Services: gRPC, and HTTP by host name and by path.
 
-    gRPC has no time-out at the gateway, because a stream may last for as long as its client wants.
+    gRPC has no time-out at the gateway, because a stream may last as long as its client wants.
     """
     name = dns_name(model)
     timeouts = {"request": f"{math.ceil(timeout_s)}s"}
@@ -151,10 +150,11 @@ def routes(
 
 
 def traffic_policies(model: str) -> list[Object]:
-    """Envoy Gateway's policies for a model's routes: what is safe for any request, even one that changes a sequence.
+    """Envoy Gateway's policies for a model's routes. They are safe for any request, even one that changes a sequence.
 
-    A request is sent again only if no server got it. A server gets none as long as it does not answer health checks,
-    as when its node has lost power, unless nearly all don't; an error that a model returns says more about the request.
+    A request is sent again only if no server received it. A server that fails health checks, for example because its
+    node lost power, gets no requests, unless nearly all servers fail them. Errors that a model returns eject no server:
+    they say more about the request.
     """
     name = dns_name(model)
     ready = {"type": "HTTP", "http": {"path": f"/v2/models/{serving_name(model)}/ready", "expectedStatuses": [200]}}
@@ -207,7 +207,7 @@ def _policy(model: str, suffix: str, routes: dict[str, list[str]], check: Object
 def weights_of(body: Object) -> dict[str, int]:
     """The traffic share of each package by name, in percent, in a front Service without a gateway, or in a route.
 
-    What leads to the activator is the share of the first package behind it.
+    A share that leads to the activator counts for the first package behind it.
     """
     if "rules" not in body.get("spec", {}):
         annotations = body.get("metadata", {}).get("annotations") or {}

@@ -1,7 +1,7 @@
-"""A model's way in from outside through an Ingress, for clusters without a Gateway API.
+"""Exposes a model through an Ingress, for clusters without the Gateway API.
 
-An Ingress has no weights: it leads to the model's front Service, whose selector switches all traffic at once. All
-models share a host for HTTP, told apart by path. All gRPC requests have the same path, so there each model has a host.
+An Ingress has no weights: it leads to the model's front Service, whose selector switches all traffic at once. For HTTP
+all models share a host and differ in the path. All gRPC requests have the same path, so each model has its own host.
 """
 
 import math
@@ -30,7 +30,7 @@ def ingresses(model: str, ingress: IngressRef, metadata: Object, *, timeout_s: f
     """The Ingresses of a model's front Service, for HTTP and for gRPC; requests may take `timeout_s` seconds."""
     seconds = str(math.ceil(timeout_s))
     waits = {f"{_NGINX}proxy-read-timeout": seconds, f"{_NGINX}proxy-send-timeout": seconds}
-    tensors = {**waits, f"{_NGINX}proxy-body-size": "0"}  # a request has no limit but Triton's own
+    tensors = {**waits, f"{_NGINX}proxy-body-size": "0"}  # no limit: Triton has its own
 
     def of(suffix: str, host: str, paths: list[str], port: str, notes: dict[str, str]) -> Object:
         name = metadata["name"]

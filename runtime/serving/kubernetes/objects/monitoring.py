@@ -1,4 +1,4 @@
-"""The objects by which a model is watched: what Prometheus scrapes and evaluates, and what Grafana shows."""
+"""The objects for monitoring a model: what Prometheus scrapes and evaluates, and what Grafana shows."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ Rules = Sequence[Mapping[str, object]]
 
 
 def pod_monitor(model: str, *, extra: Mapping[str, str]) -> Object:
-    """What makes the Prometheus operator scrape a model's servers; `extra` are labels by which it selects monitors."""
+    """Makes the Prometheus operator scrape a model's servers; it selects monitors by the `extra` labels."""
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",
@@ -40,7 +40,7 @@ def prometheus_rule(model: str, *, scaling: Rules, step_s: int, alerts: Rules, e
 
 
 def dashboard_config(model: str, dashboard: str) -> Object:
-    """A dashboard as Grafana's sidecar finds it."""
+    """A dashboard in a ConfigMap with the label that Grafana's sidecar looks for."""
     meta = _metadata(model, {"grafana_dashboard": "1"})
     meta["name"] = f"{meta['name']}-dashboard"
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {f"{meta['name']}.json": dashboard}}

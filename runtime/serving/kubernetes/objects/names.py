@@ -12,11 +12,11 @@ LABEL = "shiplift.dev/"
 BENCH = f"{LABEL}bench"
 STAGES = f"{LABEL}stages"  # of a release's pod: the stages that it runs, as `deploy.gate`
 SANDBOX = f"{LABEL}sandbox"  # of a release's pod: its stages have no credentials
-PACKAGE = f"{LABEL}package"  # by which the objects of a package, or of a revision's group, are known
-REVISION = f"{LABEL}revision"  # on the pods of a revision with several groups: what all of them have in common
-REGISTRY_READER = "shiplift-registry-reader"  # the Secret with an account that may read the registry, and no more
+PACKAGE = f"{LABEL}package"  # identifies the objects of a package, or of a revision's group
+REVISION = f"{LABEL}revision"  # on the pods of a revision with several groups: the same for all of them
+REGISTRY_READER = "shiplift-registry-reader"  # the Secret with an account that may only read the registry
 SERVER = f"{LABEL}server"  # on a shared server's objects and pods: its name
-SERVICES = f"{LABEL}services"  # an annotation of a shared server's pods: the services that it serves, by comma
+SERVICES = f"{LABEL}services"  # an annotation of a shared server's pods: its services, separated by commas
 _HOSTED = "on.shiplift.dev/"
 _GROUP = "--"
 _LABEL_LENGTH = 63
@@ -30,7 +30,7 @@ def package_name(package: Package) -> str:
 
 
 def revision_name(packages: Sequence[Package]) -> str:
-    """The name of a revision with these packages, one for each target; a single one gives it its own name."""
+    """The name of a revision with these packages, one for each target; with a single package, that package's name."""
     first = packages[0]
     if len(packages) == 1:
         return package_name(first)
@@ -39,9 +39,9 @@ def revision_name(packages: Sequence[Package]) -> str:
 
 
 def group_name(revision: str, target: str) -> str:
-    """The name of the Deployment and Service of a revision's group, but for the first, which has the revision's name.
+    """The name of the Deployment and Service of a revision's group, except the first, which has the revision's name.
 
-    No package's name contains `--`, so it tells which revision a group is of.
+    No package's name contains `--`, so the part before it names the revision.
     """
     name = f"{revision}{_GROUP}{target}"
     short = hashlib.sha256(target.encode()).hexdigest()[:6]
@@ -49,20 +49,20 @@ def group_name(revision: str, target: str) -> str:
 
 
 def revision_of_group(name: str) -> str:
-    """The revision of a group by its name."""
+    """The revision that a group belongs to, from the group's name."""
     return name.partition(_GROUP)[0]
 
 
 def hosted_label(group: str) -> str:
     """The label of a shared server's pods that take a group's requests; its value is the server's name.
 
-    Each model has a label of its own, so that a pod can leave the route of one and keep those of its neighbours.
+    Each model has its own label, so that a pod can leave the route of one model and keep those of the others.
     """
     return f"{_HOSTED}{group}"
 
 
 def version_with_most(model: str, weights: Mapping[str, int]) -> int:
-    """The version of a model's package with the largest weight, by the packages' names; 0 if none has any."""
+    """The version of a model's package with the largest weight, from the packages' names; 0 if none has any."""
     name = max(weights, key=lambda each: weights[each], default="")
     version = name.removeprefix(f"{dns_name(model)}-").partition("-")[0]
     return int(version) if weights.get(name) and version.isdecimal() else 0

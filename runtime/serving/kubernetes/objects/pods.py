@@ -1,6 +1,6 @@
 """The parts of every pod with packages: containers that fetch them by digest, and Triton.
 
-Pods that serve a package and pods for measuring configurations are made of the same parts.
+Pods that serve a package and pods that measure configurations share these parts.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,11 @@ def confined_container(package: Package) -> Object:
 
 
 def volumes(package: Package) -> list[Object]:
-    """The volumes that the containers of a pod with this package mount."""
+    """The volumes that the containers of a pod with this package mount.
+
+    Triton's Python backend and its processes exchange tensors in /dev/shm. A container's own holds only 64 MiB, so it
+    gets a larger one, whose pages count as the pod's memory.
+    """
     nvidia = package.server == "nvidia"
     return [
         {"name": "models", "emptyDir": {}},
@@ -84,7 +88,7 @@ def _fetching(cluster: Cluster, name: str, arguments: list[str], folders: dict[s
         **_image(cluster, cluster.server_image),
         "command": ["python", "-m", "shiplift.runtime.serving.kubernetes.fetch"],
         "args": [*cache, *arguments],
-        # Credentials are in this container alone, and can't change anything: the server beside it runs the model.
+        # Only this container has credentials, which can only read: the server runs the model, and must have none.
         "envFrom": [
             {"secretRef": {"name": name, "optional": True}} for name in (REGISTRY_READER, "shiplift-artifacts")
         ],
@@ -129,7 +133,7 @@ def triton_container(
 def _bundled_server(
     cluster: Cluster, package: Package, models: Sequence[str], _: Sequence[str], beside: Sequence[str]
 ) -> Object:
-    """The Triton of our own image, which loads its whole repository, or nothing in a bench."""
+    """The Triton of our own image. It loads its whole repository, but nothing in a bench."""
     limiter = ["--rate-limiter"] if package.needs.rate_limiter else []
     flags = [f"--flag={flag}" for flag in package.needs.flags]
     required = [word for model in models for word in ("--model", model)]
@@ -174,7 +178,7 @@ def _nvidia_server(
 
 
 def _environments(package: Package) -> dict[str, str]:
-    """The mount of what a package's Python models run in, if it has any."""
+    """The mount of the environments of a package's Python models, if it has any."""
     return {"environments": _ENVIRONMENTS} if package.python_environment else {}
 
 

@@ -1,8 +1,8 @@
 """The objects of a shared server: one Triton with the models of several services.
 
-Its set of packages is its identity and never changes: another set is another server beside it. Each model has a label
-of its own on the pods, by which its Service selects them. A model that can't be fetched or loaded is left out, and its
-neighbours serve.
+Its set of packages is its identity and never changes: another set means another server beside it. Each model has its
+own label on the pods, by which its Service selects them. A model that can't be fetched or loaded is left out; the
+others serve.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ _SCRAPE = "5s"
 
 @dataclass(frozen=True, kw_only=True)
 class SharedMember:
-    """A revision's group on a shared server; `memory_mb` is what it is expected to use."""
+    """A revision's group on a shared server; `memory_mb` is its expected memory."""
 
     group: str
     package: Package
@@ -59,9 +59,10 @@ def digests_of(members: Sequence[SharedMember]) -> dict[str, str]:
 def server_objects(
     cluster: Cluster, members: Sequence[SharedMember], *, replicas: int, owners: Sequence[Object], monitored: bool
 ) -> list[Object]:
-    """All objects of a shared server but its Services, which belong to the members.
+    """All objects of a shared server except its Services, which belong to the members.
 
-    `owners` are the members' services: it is deleted with the last of them. `monitored`: there are PodMonitors.
+    `owners` are the members' services: Kubernetes deletes the server with the last of them. `monitored`: the cluster
+    knows PodMonitors.
     """
     name = server_name(digests_of(members))
     bodies = [_deployment(cluster, name, members, replicas), _budget(name, replicas)]
@@ -107,7 +108,7 @@ def _deployment(cluster: Cluster, name: str, members: Sequence[SharedMember], re
 
 
 def _triton(cluster: Cluster, members: Sequence[SharedMember]) -> Object:
-    """The server; it asks for the memory of all of its models, and for the CPU of one server with little load."""
+    """The server. It requests memory for all of its models, and the CPU of one server, since their loads are small."""
     packages = [member.package for member in members]
     names = [serving_name(package.model) for package in packages]
     load = [name for package in packages for name in (*package.member_models, serving_name(package.model))]
@@ -136,7 +137,7 @@ def _budget(name: str, replicas: int) -> Object:
 
 
 def _monitor(name: str, members: Sequence[SharedMember], extra: Mapping[str, str]) -> Object:
-    """Each model's series get the labels that they have on pods of its own, so queries need not know where it runs."""
+    """Gives each model's series the labels that they have on the model's own pods, so queries work for both."""
     relabelings = [
         {
             "sourceLabels": ["model"],
@@ -165,7 +166,7 @@ _SPELLED = str.maketrans("./-", "___")  # as Prometheus spells labels
 
 
 def shared_service(package: Package, *, group: str, server: str) -> Object:
-    """The Service of a group that a shared server takes the requests of."""
+    """The Service of a group whose requests a shared server takes."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -175,11 +176,11 @@ def shared_service(package: Package, *, group: str, server: str) -> Object:
 
 
 def selected_server(body: Object, group: str) -> str:
-    """The shared server whose pods a Service selects for a group; empty if it selects pods of its own."""
+    """The shared server whose pods a Service selects for a group; empty if it selects the group's own pods."""
     return str((body.get("spec", {}).get("selector") or {}).get(hosted_label(group), ""))
 
 
 def selects_own(body: Object, group: str) -> bool:
-    """Whether a Service selects the pods that serve nothing but a group."""
+    """Whether a Service selects a group's own pods, which serve nothing else."""
     selector: Collection[tuple[str, str]] = (body.get("spec", {}).get("selector") or {}).items()
     return (PACKAGE, group) in selector

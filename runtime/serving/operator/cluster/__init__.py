@@ -1,1 +1,1 @@
-"""The operator's eyes and hands on a cluster; what to do with them is decided in `operator.deciding`."""
+"""The operator's eyes and hands on a cluster. `operator.deciding` decides what to do with them."""

@@ -1,6 +1,6 @@
-"""Does what was decided about a service: applies, deletes, writes the status, tells, and measures.
+"""Carries out a decision about a service: applies, deletes, writes the status, records events, and measures.
 
-Every act may fail or be the last one: the next look sees what came of it.
+Every act may fail, or be the last before a kill: the next look sees what came of it.
 """
 
 import hashlib
@@ -63,7 +63,7 @@ class Measuring(Protocol):
 
 
 class Actor:
-    """Acts on the services of one namespace; `count` is told each kind of act, such as apply or delete."""
+    """Acts on the services of one namespace; `count` is called with each kind of act, such as apply or delete."""
 
     def __init__(
         self, api: KubernetesClient, measuring: Measuring, count: Callable[[str], object] = lambda _: None
@@ -79,7 +79,7 @@ class Actor:
             ShipliftError, Conflict: an object was refused, after the others and the status were written.
         """
         evidence, error = self._apply(decision.apply, decision.evidence)
-        if error is None:  # nothing is deleted while its successor is not in place
+        if error is None:  # otherwise a successor may be missing, so nothing is deleted
             for key, patch in decision.patch:
                 self._count("patch")
                 self._api.merge(_kind(key), key[1], patch)
@@ -115,9 +115,10 @@ class Actor:
         return replace(evidence, applied=applied), first
 
     def _let_go(self, body: Object) -> None:
-        """Before a Deployment is applied without a number of pods: keeps the number, if it was written by us.
+        """Before a Deployment is applied without a number of pods: keeps the number, if we wrote it.
 
-        A field that its only manager no longer applies is removed: the Deployment would fall to one pod.
+        Server-side apply removes a field that its only manager no longer applies, and the Deployment would fall to one
+        pod. So a second manager applies the same number first.
         """
         if body["kind"] != DEPLOYMENT.name or "replicas" in body["spec"]:
             return
@@ -129,13 +130,13 @@ class Actor:
         self._api.apply({**kept, "metadata": {"name": name, "namespace": namespace}}, manager=_HANDOVER)
 
     def _write(self, name: str, status: ServiceStatus) -> tuple[KubernetesEvent, ...]:
-        """Writes the status; returns what to tell if it is refused, as by an older definition of the resource.
+        """Writes the status; returns an event if it is refused, for example by an older definition of the resource.
 
-        That must not keep the operator from measuring what it has to do next.
+        A refused status must not keep the operator from measuring what it needs next.
         """
         self._count("status")
         try:
-            fields = {"p99Milliseconds": None, **status.to_object()}  # what is left out of a merge would stay
+            fields = {"p99Milliseconds": None, **status.to_object()}  # a merge keeps the fields that are left out
             self._api.merge(TRITON_SERVICE, f"{name}/status", {"status": fields})
         except ClusterRefused as error:
             message = f"the status can't be written: {error}. Run `shiplift install` of this version."
@@ -144,7 +145,7 @@ class Actor:
         return ()
 
     def _tell(self, observed: Observed, event: KubernetesEvent) -> None:
-        """Records an Event; the same one is recorded at most once a minute. It is no loss if it can't be."""
+        """Records an Event; the same one is recorded at most once a minute. Errors don't matter."""
         self._count("event")
         with suppress(ShipliftError, Conflict):
             self._api.create(_event(observed, event))

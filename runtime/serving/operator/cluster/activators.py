@@ -19,9 +19,9 @@ Counts = dict[str, dict[str, int]]  # by service: `held` now, and `arrived` sinc
 
 
 class Activators:
-    """What the pods of the activator say.
+    """The reports of the activator's pods.
 
-    `addresses` are those of all pods: one that does not answer may hold requests, so then nothing is known.
+    `addresses` are those of all pods. If one does not answer, it may hold requests, so nothing is known then.
     """
 
     def __init__(self, addresses: Callable[[], Iterable[str]]) -> None:
@@ -32,12 +32,12 @@ class Activators:
         self._answered_at, self._logged_at = 0.0, 0.0
 
     def of(self, service: str) -> HeldRequests:
-        """What is known of a service."""
+        """What is known about a service."""
         known = self._known.get(service, HeldRequests())
         return HeldRequests(held=known.held, came_at=known.came_at, answered_at=self._answered_at)
 
     def run(self, stop: threading.Event, wake: Callable[[str], object]) -> None:
-        """Asks until `stop` is set; `wake` is told each service for which a request has come or waits."""
+        """Asks until `stop` is set; calls `wake` with each service for which a request has come or waits."""
         while not stop.wait(POLL_S):
             try:
                 for service in self.poll():
@@ -51,7 +51,7 @@ class Activators:
         """Asks once; returns the services for which a request has come or waits.
 
         Raises:
-            OSError, HTTPError, ValueError: a pod did not answer, or there is none.
+            OSError, HTTPError, ValueError: a pod did not answer, or the activator has no pod.
         """
         answers = {address: self._ask(address) for address in sorted(self._addresses())}
         now, called = time.time(), []
@@ -68,9 +68,9 @@ class Activators:
         return called
 
     def _came(self, address: str, service: str, counts: Counts) -> bool:
-        """Whether more requests have come to a pod; one that is new, or began again, has counted from 0.
+        """Whether more requests have come to a pod; one that is new, or has restarted, has counted from 0.
 
-        What a pod had counted before this process first asked any is no news.
+        What a pod had counted before this process asked for the first time does not matter.
         """
         arrived = counts.get(service, {}).get("arrived", 0)
         last = self._arrived.get((address, service), 0 if self._answered_at else arrived)

@@ -23,5 +23,5 @@ def counters_of(observed: Observed, revision: str) -> Counters:
 
 
 def requests_between(before: Counters, after: Counters) -> int:
-    """How many requests the pods that answered both times have counted in between."""
+    """How many requests were counted in between by the pods that answered both times."""
     return sum(max(0, after[pod].total - before[pod].total) for pod in after if pod in before)

@@ -1,7 +1,7 @@
 """Sends requests through a model's front, on each of its routes, as clients do.
 
-Without a golden request to send, a server is asked which version it serves: that a route leads there is seen as well.
-So is a server over HTTP whose model answers in pieces, which Triton does over gRPC alone.
+Without a golden request, a server is asked which version it serves: that shows the route just as well. It is also what
+HTTP routes are asked for a model that answers in pieces, because Triton streams over gRPC alone.
 """
 
 import time
@@ -23,8 +23,8 @@ from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.http_client import TritonHttpClient
 
-_AGAIN_S = 0.05  # after an answer that is not right
-_HANGS_S = 0.25  # after that, the next request is sent; each time after twice as long
+_AGAIN_S = 0.05  # pause after a wrong answer
+_HANGS_S = 0.25  # how long to wait before the next request is sent; doubled each time
 _SAMPLE_S = 20.0  # for all requests of a sample: a slow model gets fewer
 _STARTING = ("StatusCode.UNIMPLEMENTED", "StatusCode.UNAVAILABLE", "StatusCode.NOT_FOUND")  # a proxy without the route
 Connecting = Callable[[Observed, Package, Arrays | None, float], AbstractContextManager[Callable[[], int]]]
@@ -81,7 +81,7 @@ def sample_of(send: Callable[[], int], version: int, requests: int) -> TrafficSa
 
 
 def answer_of(send: Callable[[], int], versions: Sequence[int]) -> str:
-    """What is wrong with the answer to one request, which one of these versions should give; empty if nothing is."""
+    """What is wrong with the answer to one request; empty if one of these versions gave it."""
     try:
         version = send()
     except (InferenceServerException, ShipliftError, httpx.HTTPError) as error:
@@ -91,9 +91,9 @@ def answer_of(send: Callable[[], int], versions: Sequence[int]) -> str:
 
 
 def first_right(ask: Callable[[], str], patience_s: float) -> str:
-    """Asks until an answer is right, for so long; returns what was wrong with the last one, empty if nothing.
+    """Asks until an answer is right, at most for `patience_s`; returns what was wrong with the last one, or empty.
 
-    A request that hangs, as on a connection to a proxy that has just gone, does not hold up the next one.
+    A request that hangs, for example on a connection to a proxy that has just ended, does not hold up the next one.
     """
     if not patience_s:
         return ask()

@@ -1,7 +1,7 @@
-"""The golden requests of what serves, a few of each in memory.
+"""The golden requests of what serves: a few of each are kept in memory.
 
-The artifact store may be away or hang just when an operator starts. Services are looked after nevertheless: whoever
-asks waits for a moment, and the fetch goes on.
+The artifact store may be down or hang just when an operator starts, and services must be looked after all the same. So
+a caller waits only for a moment, and the fetch goes on in the background.
 """
 
 import threading
@@ -20,7 +20,7 @@ _KEPT = 64  # packages
 _REQUESTS = 8  # of each
 _FETCHES = 4  # at a time
 _PATIENCE_S = 1.0
-_PAUSE_S = 10.0  # after a fetch that failed began
+_PAUSE_S = 10.0  # between the starts of a failed fetch and the next one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,8 @@ class GoldenRequests:
         """The golden requests and answers of a group's package, by name as in its file; `at_once`: without waiting.
 
         Raises:
-            Temporary: they are not here yet.
-            ShipliftError: they could not be fetched a moment ago.
+            Temporary: they are still being fetched.
+            ShipliftError: a fetch failed a moment ago.
         """
         golden = self._begun(group)
         try:

@@ -13,13 +13,13 @@ from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.scaling.burst import QueueReading
 
 _ANSWER_S = 5.0
-_SOON_S = 1.0  # a reading of queues that takes longer is of no use
+_SOON_S = 1.0  # for a reading of queues: a later one is useless
 _THREADS = 8
 _COUNTED = ("nv_inference_request_success", "nv_inference_request_failure")
 
 
 def latencies_of(observed: Observed, revision: str) -> tuple[dict[str, float], float | None]:
-    """The requests of each ready pod so far, and the slowest one's 99th percentile in ms; pods may not answer."""
+    """The requests so far of each ready pod that answers, and the slowest one's 99th percentile in ms."""
     model = _model(observed)
     told = {pod: read(page, model) for _, pod, page in _pages(observed, revision, _ANSWER_S)}
     slowest = max((p99_ms for _, p99_ms in told.values() if p99_ms), default=None)
@@ -27,7 +27,7 @@ def latencies_of(observed: Observed, revision: str) -> tuple[dict[str, float], f
 
 
 def demand_of(observed: Observed, revision: str) -> QueueReading | None:
-    """The requests that ended and wait at a revision's pods now; None if none of a group answers.
+    """The requests that have ended and that wait at a revision's pods now; None if no pod of a group answers.
 
     `ready` counts sets of one pod of each group, as everywhere in scaling.
     """
@@ -48,7 +48,7 @@ def _model(observed: Observed) -> str:
 def _pages(observed: Observed, revision: str, timeout_s: float) -> list[tuple[str, str, str]]:
     """The group, the name and the metrics page of each ready pod that answers in time."""
     pods = [(group, pod) for group in observed.names(revision) for pod in observed.ready_in(group)]
-    # Without TLS there is nothing to verify, and the certificates of a client take longer to load than a page.
+    # The pages come without TLS, so certificates are of no use, and loading them takes longer than loading a page.
     with httpx.Client(timeout=timeout_s, trust_env=False, verify=False) as client:  # noqa: S501
 
         def page_of(address: str) -> str:
@@ -63,7 +63,7 @@ def _pages(observed: Observed, revision: str, timeout_s: float) -> list[tuple[st
 
 
 def queue_of(metrics: str, model: str) -> tuple[float, float]:
-    """How many of a model's requests a server has ended so far, and how many wait for it now."""
+    """How many of a model's requests a server has finished so far, and how many wait now."""
     ended = waiting = 0.0
     for name, _, value in samples_of(metrics, model):
         ended += value if name in _COUNTED else 0
@@ -72,7 +72,7 @@ def queue_of(metrics: str, model: str) -> tuple[float, float]:
 
 
 def read(metrics: str, model: str) -> tuple[float, float | None]:
-    """A model's requests so far and the 99th percentile of their latency in ms; None if there were none lately."""
+    """A model's requests so far and the 99th percentile of their latency in ms; None without recent requests."""
     requests, p99_us = 0.0, math.nan
     for name, labels, value in samples_of(metrics, model):
         if name in _COUNTED:

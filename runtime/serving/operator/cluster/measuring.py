@@ -1,6 +1,6 @@
 """Measures what a decision asks for: golden answers, who answers through the front, and servers' counters.
 
-Whatever can't be measured now leaves the evidence as it is, and is asked for again.
+A measurement that fails leaves the evidence as it is, and is asked for again.
 """
 
 import time
@@ -152,9 +152,9 @@ class Measurer:
             return with_routes(evidence, dict(zip(routes, pool.map(ask, routes), strict=True)))
 
     def _row_of(self, group: Group, *, at_once: bool) -> Arrays | None:
-        """The inputs of the first golden request; None if nobody has them: routes must be asked nevertheless.
+        """The inputs of the first golden request; None if they can't be had: routes must be asked all the same.
 
-        `at_once`: they are expected back, which is to be told at once.
+        `at_once`: doesn't wait for them, because a route is expected back, which must be reported at once.
         """
         try:
             return _row(group.package, self._golden.of(group, at_once=at_once))
@@ -165,7 +165,7 @@ class Measurer:
 def _read(
     observed: Observed, wanted: ReadCounters | ReadTraffic | ReadLatency | ReadDemand, evidence: Evidence
 ) -> Evidence:
-    """After reading what servers count themselves."""
+    """The evidence after reading the servers' own counters."""
     if isinstance(wanted, ReadDemand):
         reading = demand_of(observed, wanted.revision)
         return with_demand(evidence, reading) if reading else evidence
@@ -185,7 +185,7 @@ def _row(package: Package, golden: Arrays) -> Arrays:
 
 
 def _beat(package: Package, golden: Arrays, address: str) -> tuple[bool, str]:
-    """Whether a pod's answer was wrong, and what was; an empty message if nothing."""
+    """Whether a pod's answer was wrong, and what the problem is; an empty message if there is none."""
     try:
         with TritonClient(f"{address}:{GRPC}", timeout_s=_BEAT_S) as client:
             check_package(client, serving_name(package.model), package, golden)
@@ -197,13 +197,13 @@ def _beat(package: Package, golden: Arrays, address: str) -> tuple[bool, str]:
 
 
 def _tells(observed: Observed, wanted: AskFront, package: Package) -> bool:
-    """Whether the version in an answer tells the target from the other revisions: two may be of the same version."""
+    """Whether the version in an answer identifies the target: two revisions may serve the same version."""
     others = [observed.package(name) for name in wanted.weights if name != wanted.target]
     return all(other is None or other.version != package.version for other in others)
 
 
 def _bycounters_of(sample: TrafficSample, more: dict[str, int], wanted: AskFront) -> TrafficSample:
-    """The same sample, told apart by which revision's servers counted requests meanwhile."""
+    """The same sample, judged by which revision's servers counted requests meanwhile."""
     if sample.failure:
         return sample
     return TrafficSample(asked=sum(more.values()), answered=more[wanted.target])

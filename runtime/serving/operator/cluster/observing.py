@@ -1,7 +1,7 @@
-"""Looks at services: from the API server's answers to `Observed`.
+"""Looks at services: turns the API server's answers into `Observed`.
 
-One set of lists serves every service, so that many idle ones cost no more than one. A service that something has just
-happened to is looked at alone.
+One set of lists serves all services, so many idle ones cost no more than one. A service that has just changed is looked
+at alone.
 """
 
 import time
@@ -53,15 +53,15 @@ from shiplift.runtime.serving.operator.repair import key_of
 from shiplift.runtime.serving.operator.resources import MODEL
 
 _OPTIONAL = (SCALED_OBJECT, POD_MONITOR, PROMETHEUS_RULE)
-_AGAIN_S = 30.0  # between two questions whether the cluster knows a kind that it did not know
-_NODES_S = 5.0  # between two questions which nodes are cordoned
+_AGAIN_S = 30.0  # before the cluster is asked again for a kind that it did not know
+_NODES_S = 5.0  # before the cluster is asked again which nodes are cordoned
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What the API server answered at one moment, by model; `taken_at` is when the first question was asked.
+    """What the API server answered at one moment, by model; `taken_at` is the time of the first request.
 
-    `shared` are the Deployments of the `servers` with several models.
+    `shared` are the Deployments of the shared `servers`.
     """
 
     taken_at: float
@@ -87,7 +87,7 @@ class Observer:
         arrivals: Callable[[str], HeldRequests] = lambda _: HeldRequests(),
         gateway: Callable[[], GatewaySeen] = GatewaySeen,
     ) -> None:
-        """`arrivals`: what the activator says of a service; `gateway`: whether the gateway takes connections."""
+        """`arrivals`: the activator's report on a service; `gateway`: whether the gateway takes connections."""
         self._api, self._arrivals, self._gateway = api, arrivals, gateway
         self.gateway_address = ""  # as it was seen last
         self._cluster = cluster
@@ -95,7 +95,7 @@ class Observer:
         self._known: dict[Kind, tuple[bool, float]] = {}  # whether the cluster knows a kind, and when it was asked
         self._may_read_nodes = True
         self._cordoned_nodes, self._cordoned_at = frozenset[str](), 0.0
-        self._sharing = True  # whether there may be shared servers, so that they are worth a question
+        self._sharing = True  # whether there may be shared servers: without any, they are not asked for each time
         self.assigned: Mapping[str, str] = {}  # the server that placement wants for each group
 
     @property
@@ -120,7 +120,7 @@ class Observer:
         return self._snapshot(taken_at, services, revisions, MODEL)
 
     def alone(self, name: str) -> Snapshot:
-        """One service; it is not in the snapshot if there is none of that name."""
+        """One service; the snapshot is empty if it does not exist."""
         taken_at = time.time()
         body = self._api.get(TRITON_SERVICE, name)
         if body is None:
@@ -132,7 +132,9 @@ class Observer:
         names |= {revision_of_group(each) for each in running}
         bodies = {each["metadata"]["name"]: each for each in self._api.each(TRITON_REVISION, f"{MODEL}={name}")}
         others = [self._api.get(TRITON_REVISION, each) for each in sorted(names - bodies.keys() - {""})]
-        bodies |= {body["metadata"]["name"]: body for body in others if body}  # written by somebody else
+        bodies |= {
+            body["metadata"]["name"]: body for body in others if body
+        }  # not written by a promotion, so without the label
         return replace(seen, revisions={each: self._revision(body) for each, body in bodies.items()})
 
     def observed(self, snapshot: Snapshot, name: str, evidence: Evidence) -> Observed | None:
@@ -171,7 +173,7 @@ class Observer:
         return with_hosts(seen)
 
     def reread(self, observed: Observed, applied: Iterable[Object]) -> Observed:
-        """A service with the objects that were just applied as they are now: a whole look takes ten times as long."""
+        """A service with the objects that were just applied, read again: a whole look takes ten times as long."""
         live = dict(observed.live)
         for body in applied:
             kind, name, namespace = self._api.locate(body)
@@ -202,14 +204,14 @@ class Observer:
         return replace(seen, servers=servers_seen(shared.values(), pods, seen.cordoned), shared=shared)
 
     def _shared(self, kind: Kind) -> list[Object]:
-        """The objects of this kind that shared servers have."""
+        """The objects of this kind that belong to shared servers."""
         return list(self._api.each(kind, SERVER, page=200)) if self._sharing else []
 
     def _revision(self, body: Object) -> RevisionSeen:
         return self._revisions.get(_version_of(body)) or revision_seen(body)
 
     def _cordoned(self) -> frozenset[str]:
-        """The nodes that take no more pods, as before maintenance; none if this process may not know."""
+        """The nodes that take no more pods, as before maintenance; empty if this process may not read nodes."""
         if not self._may_read_nodes or time.monotonic() - self._cordoned_at < _NODES_S:
             return self._cordoned_nodes
         try:
@@ -231,7 +233,7 @@ class Observer:
         return self.gateway_address
 
     def _serves(self, kind: Kind) -> bool:
-        """Whether the cluster knows a kind; one that it did not know is asked for again from time to time."""
+        """Whether the cluster knows a kind. An unknown one is asked for again now and then: it may be installed."""
         knows, asked_at = self._known.get(kind, (False, 0.0))
         if not knows and (not asked_at or time.monotonic() - asked_at > _AGAIN_S):
             knows = self._api.serves(kind)

@@ -1,4 +1,4 @@
-"""Publishes what serves for clients that look models up: one ConfigMap, written when it says something else."""
+"""Publishes what serves, for clients that look models up: one ConfigMap, written only when it changes."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,7 +25,7 @@ class Publisher:
         self._api, self._cluster = api, cluster
 
     def publish(self, snapshot: Snapshot) -> bool:
-        """Makes the ConfigMap say what a look at all services saw; returns whether it had to be written."""
+        """Brings the ConfigMap up to date with a look at all services; returns whether it had to be written."""
         data = {dns_name(entry.model): _written(entry) for entry in self._entries(snapshot)}
         live = (self._api.get(CONFIG_MAP, CONFIG_MAP_NAME) or {}).get("data")
         if live == data or (not live and not data):
@@ -39,7 +39,7 @@ class Publisher:
         gateway, namespace = self._gateway(snapshot.address), self._cluster.serving_namespace
         ingress = self._cluster.ingress
         for _, body in sorted(snapshot.services.items()):
-            with suppress(ValidationError):  # somebody wrote a spec that can't be read: its status says so
+            with suppress(ValidationError):  # the spec is invalid: the service's status says so
                 service = of_object(body)
                 seen = snapshot.revisions.get(service.status.revision)
                 if seen and seen.package:
@@ -83,5 +83,5 @@ class Publisher:
 
 
 def _written(entry: PublishedModel) -> str:
-    """An entry without what says nothing, so that it stays as it was for a model that a single target serves."""
+    """An entry as JSON, without empty `targets`, so that a model with a single target keeps its former entry."""
     return entry.model_dump_json(exclude=set() if entry.targets else {"targets"})

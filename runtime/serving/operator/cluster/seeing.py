@@ -1,4 +1,4 @@
-"""What one object of the API server's answers says about a service."""
+"""Reads what single objects in the API server's answers say about a service."""
 
 import json
 import math
@@ -28,7 +28,7 @@ from shiplift.runtime.serving.operator.upkeep.retirement import RETIRED
 
 
 def pods_of(bodies: Iterable[Object], cordoned: Collection[str]) -> dict[str, tuple[PodSeen, ...]]:
-    """Pods by group, without those that are ending."""
+    """The pods by group, without those that are ending."""
     pods: dict[str, list[PodSeen]] = {}
     for body in bodies:
         meta = body["metadata"]
@@ -39,7 +39,7 @@ def pods_of(bodies: Iterable[Object], cordoned: Collection[str]) -> dict[str, tu
 
 
 def groups_ending(bodies: Iterable[Object], now: float) -> frozenset[str]:
-    """The groups with a pod that is ending and still answers: it gets the requests as long as no other one is ready."""
+    """The groups with a pod that is ending and still answers: it gets the requests until another pod is ready."""
     return frozenset(
         body["metadata"]["labels"][PACKAGE]
         for body in bodies
@@ -48,7 +48,7 @@ def groups_ending(bodies: Iterable[Object], now: float) -> frozenset[str]:
 
 
 def stopping_of(bodies: Iterable[Object], now: float) -> dict[str, str]:
-    """The pods whose server was told to end, and which a Service may still select: by name, the group of each."""
+    """The pods whose server is shutting down and which a Service may still select: by name, the group of each."""
     return {
         body["metadata"]["name"]: body["metadata"]["labels"][PACKAGE]
         for body in bodies
@@ -57,7 +57,11 @@ def stopping_of(bodies: Iterable[Object], now: float) -> dict[str, str]:
 
 
 def _ending_since(body: Object, now: float) -> float:
-    """For how many seconds a pod's server has been told to end; negative before that, infinite if the pod stays."""
+    """How many seconds ago a pod's server got SIGTERM; negative before that, and infinite if the pod stays.
+
+    Kubernetes notes when the pod will be killed. Its deletion began the grace period before that, and SIGTERM follows
+    once the pod has announced its end for `DRAIN_S`.
+    """
     meta = body["metadata"]
     if "deletionTimestamp" not in meta:
         return math.inf
@@ -78,7 +82,7 @@ def servers_seen(
 
 
 def with_hosts(observed: Observed) -> Observed:
-    """A look whose `pods` are those of the shared servers where groups are on one."""
+    """A look whose `pods` are those of the shared server, for each group that is on one."""
     names = {name for kind, name in observed.live if kind == "Service"} | {observed.status.revision}
     hosts = {name: host for name in names if (host := observed.host(name))}
     shared = {name: observed.servers[host].pods.get(name, ()) for name, host in hosts.items()}
@@ -116,7 +120,7 @@ def _pod(body: Object, cordoned: Collection[str]) -> PodSeen:
 
 
 def retired_of(bodies: Iterable[Object]) -> tuple[RetiredPod, ...]:
-    """The pods that were taken off the route, without those that are ending."""
+    """The pods that were taken off the route and are not ending yet."""
     retired = []
     for body in bodies:
         meta = body["metadata"]
@@ -159,7 +163,7 @@ def _group(revision: str, spec: GroupSpec, artifacts_uri: str) -> Group:
 
 
 def spec_of(body: Object) -> tuple[ServiceSpec | None, str]:
-    """A service's spec, or None and why it is invalid."""
+    """A service's spec and an empty text, or None and why the spec is invalid."""
     name = body["metadata"]["name"]
     try:
         spec = ServiceSpec.model_validate(body.get("spec") or {})
@@ -171,7 +175,7 @@ def spec_of(body: Object) -> tuple[ServiceSpec | None, str]:
 
 
 def status_seen(body: Object) -> ServiceStatus:
-    """A service's status; an empty one if somebody has made it invalid."""
+    """A service's status; empty if it was made invalid from outside."""
     try:
         return status_of(body)
     except ValidationError:
@@ -185,6 +189,6 @@ def first(error: ValidationError) -> str:
 
 
 def slim(body: Object) -> Object:
-    """An object without the list of who wrote which field: that is a third of it."""
+    """An object without its `managedFields`, which take a third of its size."""
     metadata: dict[str, Any] = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
     return {**body, "metadata": metadata}

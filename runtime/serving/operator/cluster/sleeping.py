@@ -1,4 +1,4 @@
-"""Whether the activator answers on each route of a service without pods, with requests that it does not pass on."""
+"""Checks that the activator answers on each route of a service without pods, with requests that it does not pass on."""
 
 import grpc
 import httpx

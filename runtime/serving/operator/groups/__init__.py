@@ -1,1 +1,1 @@
-"""A revision's groups: one for each target, on nodes of its own, with a share of the revision's traffic; all pure."""
+"""A revision's groups: one for each target, on its own nodes, with a share of the revision's traffic. All pure."""

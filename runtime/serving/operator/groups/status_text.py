@@ -1,4 +1,4 @@
-"""What people are told of a revision's groups, if it has several: a revision of a single one has nothing to tell."""
+"""What the status says about a revision's groups, if it has several."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ def in_words(statuses: Sequence[GroupStatus]) -> str:
 
 
 def without_pods(observed: Observed, revision: str) -> str:
-    """A sentence on the groups that have no ready pod while others have; empty if there is none."""
+    """A sentence about the groups that have no ready pod while others have one; empty if there are none."""
     statuses = group_statuses(observed, revision)
     missing = [status for status in statuses if not status.ready_replicas]
     if not missing or len(missing) == len(statuses):

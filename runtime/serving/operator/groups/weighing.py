@@ -1,8 +1,8 @@
-"""How much of a revision's traffic each of its groups gets: by what its ready pods can take, as load tests measured it.
+"""Splits a revision's traffic over its groups in proportion to the capacity of their ready pods, from load tests.
 
-Ready pods count, not wanted ones: a group whose pods start or have died can't take a share meanwhile, and gets it back
-as they become ready. So routes change with pods, but no revision's share does, and nothing that was measured of it.
-A service whose revisions have one group each has routes in percent, as a Shiplift without groups wrote them.
+Ready pods count, not wanted ones: a group whose pods are starting or have died gets no share meanwhile, and gets it
+back as they become ready. So routes change with pods, while a revision's share, and what was measured of it, stays.
+If each revision has one group, the routes are in percent, as versions of Shiplift without groups wrote them.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from shiplift.runtime.serving.operator.evidence import Weights
 from shiplift.runtime.serving.operator.observed import Group, Observed
 from shiplift.runtime.serving.operator.repair import is_right, key_of
 
-_FINE = 100  # parts of a percent in the routes of a service that has a revision with several groups
+_FINE = 100  # weights per percent in routes, if a revision of the service has several groups
 _ROUTES = ("GRPCRoute", "HTTPRoute")
 
 
@@ -40,7 +40,7 @@ def by_revision(observed: Observed, weights: Mapping[str, int]) -> Weights:
 
 
 def powers(observed: Observed, revision: str) -> dict[str, float]:
-    """What each group of a revision can take now, in requests per second or, if one was not measured, in pods.
+    """Each group's capacity now, in requests per second, or in pods if a group was not measured.
 
     If no pod is ready, each group counts as one pod: requests have to go somewhere.
     """
@@ -55,7 +55,7 @@ def powers(observed: Observed, revision: str) -> dict[str, float]:
 def split(total: int, powers: Mapping[str, float]) -> dict[str, int]:
     """Splits a whole number in proportion, by largest remainder, so that the parts add up to it.
 
-    What has any power gets at least 1, as long as there is enough: the largest part gives it up.
+    A group with any power gets at least 1, if there is enough for all of them: the largest part gives it up.
     """
     serving = [name for name, power in powers.items() if power > 0]
     if not serving:

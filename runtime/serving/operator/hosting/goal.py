@@ -1,4 +1,4 @@
-"""Where a service should be served: on the server that placement wants, unless something went wrong there."""
+"""Where a service should be served: on the server that placement wants, unless it had problems there."""
 
 from datetime import datetime
 
@@ -8,8 +8,8 @@ from shiplift.runtime.serving.operator.observed import Observed, PodSeen
 from shiplift.runtime.serving.operator.resources import ConditionType
 from shiplift.runtime.serving.operator.upkeep.heartbeat import LIMIT
 
-_MISSES = 5  # of a model that does not work on a server whose pods are ready
-_FORGIVEN_S = 3600.0  # of serving from its own pods, after which a revision may share again
+_MISSES = 5  # failed checks on a server whose pods are ready, after which the model does not work there
+_FORGIVEN_S = 3600.0  # how long a revision must serve from its own pods before it may share again
 
 
 def server_goal(observed: Observed, group: str) -> str:
@@ -35,7 +35,7 @@ def _is_settled(observed: Observed) -> bool:
 
 
 def is_isolated(observed: Observed, group: str) -> bool:
-    """Whether a group has to keep away from shared servers: what went wrong there may go wrong again."""
+    """Whether a group has to keep away from shared servers, because what went wrong there may go wrong again."""
     if observed.status.isolated_revision == group:
         ready = observed.status.condition(ConditionType.READY)
         since = ready.last_transition_time if ready and ready.status == "True" else ""
@@ -44,7 +44,7 @@ def is_isolated(observed: Observed, group: str) -> bool:
 
 
 def why_isolated(observed: Observed, group: str) -> str:
-    """What is wrong with a group on the server that it is on, or on its way to; empty if nothing."""
+    """What is wrong with a group on its present or next server; empty if nothing is."""
     move = observed.evidence.moves.get(group, Move())
     if move.to and move.misses >= _MISSES:
         return f"{move.to} can't serve it: {move.message}"

@@ -1,7 +1,7 @@
-"""Where a service's requests are answered, its own pods or a shared server, and the way from one to the other.
+"""Moves a service's requests between its own pods and a shared server.
 
-A move changes one thing, the selector of the group's Service, and only once the pods there have answered its golden
-requests right. Where it came from stays until no request can be on its way there. Moves happen between rollouts only.
+A move changes one thing, the selector of the group's Service, and only once the new pods have answered the golden
+requests right. The old place stays until no request can still be on its way there. Moves happen only between rollouts.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _BUSY_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Hosting:
-    """Where a group is served: `server` takes its requests now, `own`: there are pods of its own."""
+    """Where a group is served: `server` takes its requests now; `own`: it should have pods of its own."""
 
     server: str = ""
     own: bool = True
@@ -42,16 +42,16 @@ class Moving:
 
 
 def hosting(observed: Observed, group: str) -> Hosting:
-    """Where a group is to be served after this look."""
+    """Where a group should be served after this look."""
     now, goal = observed.host(group), server_goal(observed, group)
-    if now == goal:
+    if now == goal:  # its own pods stay until no request can reach them any more
         draining = ("Deployment", group) in observed.live and not _has_left(observed, group)
         return Hosting(server=now, own=not now or draining)
     return Hosting(server=goal if _arrives(observed, group, goal) else now, own=not (now and goal))
 
 
 def moving(observed: Observed, evidence: Evidence) -> Moving:
-    """What to ask and tidy up on the way of the revision that serves; `evidence` is that of the rollout."""
+    """What to ask and clean up for a move of the serving revision; `evidence` is the rollout's."""
     group = observed.status.revision
     if not observed.package(group) or not (observed.servers or evidence.moves):
         return Moving(evidence=evidence)
@@ -70,7 +70,7 @@ def moving(observed: Observed, evidence: Evidence) -> Moving:
 
 
 def with_server(observed: Observed, status: ServiceStatus) -> ServiceStatus:
-    """The status with where the service is served, and whether its revision has to keep away from shared servers."""
+    """The status with the server that the service is on, and whether its revision must keep away from shared ones."""
     group = status.revision
     server = hosting(observed, group).server if group and observed.servers else ""
     isolated = group if group and is_isolated(observed, group) else ""
@@ -79,7 +79,7 @@ def with_server(observed: Observed, status: ServiceStatus) -> ServiceStatus:
 
 
 def is_move(observed: Observed, body: Object) -> bool:
-    """Whether a Service differs from its live one only in where its requests are answered, both of which work."""
+    """Whether a Service differs from its live one only in the place that it leads to, and both places work."""
     group = body["metadata"]["name"]
     live = observed.live.get(("Service", group))
     if body["kind"] != "Service" or live is None:
@@ -97,7 +97,7 @@ def hosted(observed: Observed, group: str) -> bool:
 
 
 def _pods(observed: Observed, group: str, server: str) -> tuple[PodSeen, ...]:
-    """The pods that serve a group somewhere."""
+    """The ready pods that serve a group on a server (empty: its own pods)."""
     seen = observed.servers.get(server)
     pods = seen.pods.get(group, ()) if seen else observed.own.get(group, ())
     return tuple(pod for pod in pods if pod.ready and pod.address)
@@ -109,7 +109,7 @@ def _is_ready(observed: Observed, group: str, goal: str) -> bool:
 
 
 def _arrives(observed: Observed, group: str, goal: str) -> bool:
-    """Whether requests may go to where a group should be: its pods are ready there, and right."""
+    """Whether requests may go to the place where a group should be: its pods there are ready and answer right."""
     move = observed.evidence.moves.get(group, Move())
     return move.to == goal and move.right and _is_ready(observed, group, goal)
 
@@ -122,7 +122,7 @@ def _asks(observed: Observed, group: str, goal: str) -> tuple[CheckServer, ...]:
 
 
 def _noted(observed: Observed, group: str, server: str, goal: str) -> Move:
-    """What is known of the way, for where it leads now."""
+    """What is known about the move to the present goal."""
     move = observed.evidence.moves.get(group, Move())
     move = move if move.to == goal else Move(to=goal)
     return replace(move, arrived_at=(move.arrived_at or observed.now) if server == goal else 0.0)
@@ -151,7 +151,7 @@ def _surplus(observed: Observed, group: str) -> Iterator[Key]:
 
 
 def _leaving(observed: Observed, group: str, server: str) -> Iterator[Patch]:
-    """The pods of a shared server that answer a model wrongly leave its route, and keep those of its neighbours."""
+    """Takes pods of a shared server that answer a model wrongly off its route; they keep serving the other models."""
     for pod in observed.pods.get(group, ()) if server else ():
         beat = observed.evidence.beats.get(pod.name, Beat())
         if pod.ready and beat.wrong and beat.misses >= LIMIT:

@@ -1,1 +1,1 @@
-"""How people see what a service does: the objects that the operator makes for it."""
+"""Monitoring: the objects that the operator makes so that people can see what a service does."""

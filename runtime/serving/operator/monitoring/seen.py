@@ -1,4 +1,4 @@
-"""The monitors, rules and dashboard of a service, where the cluster has the Prometheus operator's kinds."""
+"""The monitors, rules and dashboard of a service, if the cluster has the Prometheus operator's kinds."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -21,7 +21,7 @@ KINDS = ("PodMonitor", "PrometheusRule", "ConfigMap")
 def objects(
     observed: Observed, spec: ServiceSpec, revisions: Collection[str], *, patience: float = 1.0
 ) -> list[Object]:
-    """What shows a service whose traffic these revisions share; `patience` scales how long alerts wait."""
+    """The objects for a service whose traffic these revisions share; `patience` scales how long alerts wait."""
     return list(_objects(observed, spec, tuple(sorted(revisions)), patience)) if revisions else []
 
 
@@ -47,7 +47,7 @@ def _objects(observed: Observed, spec: ServiceSpec, revisions: tuple[str, ...], 
 
 
 def watched(observed: Observed, spec: ServiceSpec, revisions: tuple[str, ...]) -> Watched:
-    """What is expected of a service."""
+    """The service with its objectives, as the alerts need it."""
     capacity = observed.revisions[spec.revision].capacity if spec.revision in observed.revisions else None
     hosts = tuple(sorted({host for name in revisions if (host := observed.host(name))}))
     return Watched(
@@ -64,7 +64,7 @@ def watched(observed: Observed, spec: ServiceSpec, revisions: tuple[str, ...]) -
 
 
 def _where(revisions: tuple[str, ...], hosts: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """The labels of targets: a shared server's have its name instead of a revision's."""
+    """The labels of scrape targets: pods of a shared server have its name instead of a revision's."""
     return {_SERVER: hosts} if hosts else {PACKAGE: revisions}
 
 
@@ -74,6 +74,6 @@ def _recorded(observed: Observed, spec: ServiceSpec, revisions: tuple[str, ...])
     capacity = next((each for each in capacities if each), None)
     if capacity is None or spec.scaling.max_replicas is None:
         return [], 0
-    scaling = Scaling(capacity=capacity)  # of which the rules use only the times
+    scaling = Scaling(capacity=capacity)  # the rules use only its times, which are the defaults
     requests = requests_of(observed.namespace, spec.model, revisions)
     return queries.recording_rules(requests, recorded_for(observed.namespace, observed.name), scaling), scaling.step_s

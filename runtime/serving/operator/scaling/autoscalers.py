@@ -1,4 +1,4 @@
-"""Which autoscaler a revision gets, and what it says: another kind of autoscaler is a line in `_KINDS`."""
+"""Which autoscaler a revision gets, and what it reports. Another kind of autoscaler is another entry in `_KINDS`."""
 
 from collections.abc import Callable, Collection
 from datetime import datetime
@@ -16,7 +16,7 @@ _NEW_S = 60.0
 
 
 class Scaled(NamedTuple):
-    """A group that is scaled; `groups` are all that share the service's traffic."""
+    """A group that is scaled; `groups` are all groups that share the service's traffic."""
 
     observed: Observed
     spec: ServiceSpec
@@ -27,7 +27,7 @@ class Scaled(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """What the condition `ScalingActive` says; `holds` is None if nobody knows."""
+    """What the condition `ScalingActive` says; `holds` is None if it is unknown."""
 
     holds: bool | None
     reason: Reason
@@ -35,7 +35,7 @@ class Activity(NamedTuple):
 
 
 class AutoscalerKind(NamedTuple):
-    """A kind of autoscaler: its object, the name of the HPA that does its work, and why a revision can't have it."""
+    """A kind of autoscaler: its object, the name of the HPA behind it, and what a revision lacks for it."""
 
     name: str
     body: Callable[[Scaled], Object]
@@ -48,7 +48,7 @@ class AutoscalerKind(NamedTuple):
 def autoscaler(
     observed: Observed, spec: ServiceSpec, package: Package, name: str, revisions: Collection[str]
 ) -> list[Object]:
-    """The autoscaler of a group, if it should have one; `revisions` are all that should exist."""
+    """The autoscaler of a group, if it should have one; `revisions` are all revisions that should exist."""
     limits = bounds(observed, spec, revisions, name)
     if limits is None:
         return []
@@ -58,7 +58,7 @@ def autoscaler(
 
 
 def activity(observed: Observed, spec: ServiceSpec, revision: str) -> Activity | None:
-    """Whether the autoscaler of each group of a revision sees its signal, as the worst one says; None: it has none."""
+    """The worst report of a revision's autoscalers, one for each group; None if it has none."""
     if spec.scaling.max_replicas is None or not revision:
         return None
     activities = [_activity(observed, name) for name in observed.names(revision)]
@@ -84,7 +84,7 @@ def _activity(observed: Observed, name: str) -> Activity:
 
 
 def _kind_for(observed: Observed, name: str) -> tuple[AutoscalerKind, str]:
-    """The first kind that a revision can have, and why not those before it."""
+    """The first kind that a revision can have, and why it can't have a better one."""
     why = ""
     for kind in _KINDS:
         lacks = kind.lacks(observed, name)
@@ -95,7 +95,7 @@ def _kind_for(observed: Observed, name: str) -> tuple[AutoscalerKind, str]:
 
 
 def _is_new(hpa: Object, now: float) -> bool:
-    """Whether an autoscaler was made a moment ago: then it is no trouble that it has no value yet."""
+    """Whether an autoscaler was made a moment ago, so that it may not have a value yet."""
     made = hpa["metadata"].get("creationTimestamp")
     return bool(made) and now - datetime.fromisoformat(made).timestamp() < _NEW_S
 
@@ -104,14 +104,14 @@ def _silent(kind: AutoscalerKind, name: str, scaler: Object | None) -> str:
     who = "KEDA" if kind.name == "ScaledObject" else "the controller manager"
     ready = _conditions(scaler or {}).get("Ready", {})
     told = f": {ready['message']}" if ready.get("status") == "False" and ready.get("message") else ""
-    return f"{who} has not acted on {kind.name} {name} yet{told}. If that stays, see that it runs, and its log."
+    return f"{who} has not acted on {kind.name} {name} yet{told}. If that lasts, check that it runs, and read its log."
 
 
 def _trouble(scaler: Object, says: dict[str, Object]) -> str:
     """Why the autoscaler does not see its signal; empty if it does."""
     held = "No pod is taken away meanwhile."
     if _conditions(scaler).get("Fallback", {}).get("status") == "True":
-        do = "See that it runs, scrapes the pods, and has the rules of the PrometheusRule."
+        do = "Check that it runs, scrapes the pods, and has the rules of the PrometheusRule."
         return f"KEDA gets no value from Prometheus. {held} {do}"
     active = says["ScalingActive"]
     if active["status"] == "True":
@@ -151,9 +151,9 @@ def _lacks_requests(observed: Observed, name: str) -> str:
     if missing := sorted({"ScaledObject", "PrometheusRule"} - observed.optional):
         return f"the cluster does not know {' and '.join(missing)}"
     if not observed.cluster.prometheus:
-        return "the values of the installation name no `monitoring.prometheus`"
+        return "the installation's values don't set `monitoring.prometheus`"
     measured = fleet_capacity(observed.groups(revision)) is not None
-    return "" if measured else f"TritonRevision {revision} has no capacity, as after a release's load test"
+    return "" if measured else f"TritonRevision {revision} has no capacity, which a release's load test measures"
 
 
 _KINDS = (

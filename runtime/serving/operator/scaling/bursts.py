@@ -1,7 +1,7 @@
-"""Queues that can't wait for the autoscaler: the operator reads them every two seconds, and raises its minimum.
+"""Reacts to queues that can't wait for the autoscaler: reads them every two seconds, and raises its minimum.
 
-The rule is `runtime.serving.scaling.burst`. It counts for services with an autoscaler and a measured capacity, while
-one revision has all of the traffic: during a rollout both have the pods for all of it.
+The rule is `runtime.serving.scaling.burst`. It applies to services with an autoscaler and a measured capacity, while
+one revision has all of the traffic: during a rollout, both revisions have enough pods for all of it anyway.
 """
 
 import math
@@ -17,7 +17,7 @@ from shiplift.runtime.serving.operator.resources import ServiceSpec
 from shiplift.runtime.serving.operator.scaling.replicas import fleet_capacity, live
 from shiplift.runtime.serving.scaling.burst import EVERY_S, Burst, at_least, burst_of
 
-_MOVED = {  # what the least number of pods is written into
+_MOVED = {  # the fields that contain the least number of pods
     "Deployment": ("replicas",),
     "ScaledObject": ("minReplicaCount", "fallback"),
     "HorizontalPodAutoscaler": ("minReplicas",),
@@ -39,7 +39,7 @@ def again_s(observed: Observed, weights: Weights) -> float:
 
 
 def judged(observed: Observed, spec: ServiceSpec) -> Observed:
-    """What was seen, with the least number of pods that the queues call for."""
+    """The look with the least number of pods that the queues call for."""
     rule = _rule(observed, spec, shares.current(observed))
     if rule is None:
         return observed
@@ -52,7 +52,7 @@ def judged(observed: Observed, spec: ServiceSpec) -> Observed:
 
 
 def is_raised(observed: Observed, body: Object) -> bool:
-    """Whether an object differs from what it should be only in the least number of pods, which the operator moves."""
+    """Whether an object differs from the wanted one only in the least number of pods, which the operator changes."""
     live_body = observed.live.get((body["kind"], body["metadata"]["name"]))
     if live_body is None or not observed.evidence.demand.until:
         return False
@@ -63,7 +63,7 @@ def is_raised(observed: Observed, body: Object) -> bool:
 
 
 def _rule(observed: Observed, spec: ServiceSpec, weights: Weights) -> Burst | None:
-    """The rule for a service; None: its queues decide nothing, or the wanted revision has not all traffic."""
+    """The rule for a service; None if its queues don't count, or the wanted revision does not have all traffic."""
     most = spec.scaling.max_replicas
     if most is None or most <= spec.least_replicas or observed.activation:
         return None

@@ -1,11 +1,11 @@
-"""How many pods each revision of a service needs, in each of its groups: those of a revision have as many each.
+"""How many pods each revision of a service needs in each of its groups. All groups of a revision have the same number.
 
 So a service is scaled in sets of one pod of each group, and a set's capacity is the sum of theirs.
 
-Where an autoscaler chooses, the operator says between which numbers, and writes the number itself only where the
-autoscaler can't: for a Deployment that is new, or has fewer pods than it must have, also because of a queue that can't
-wait for the autoscaler (`bursts.py`). During a rollout both revisions
-are ready for all of the traffic: the new one begins with what the old one had, and the old one gives none up.
+If an autoscaler chooses, the operator sets the range. It writes the number itself only if the autoscaler can't: for a
+new Deployment, or one with fewer pods than it must have, for example because of a queue that can't wait for the
+autoscaler (`bursts.py`). During a rollout both revisions are ready for all of the traffic: the new one starts with the
+old one's capacity, and the old one keeps its pods.
 """
 
 import math
@@ -21,7 +21,7 @@ from shiplift.runtime.serving.operator.zero.phases import leaves_autoscaler, sle
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaBounds:
-    """Between how many pods an autoscaler may choose; `lasting` is the least without what queues call for just now."""
+    """The range of an autoscaler; `lasting` is the least number without the pods that queues call for just now."""
 
     least: int
     most: int
@@ -29,7 +29,7 @@ class ReplicaBounds:
 
 
 def needed(observed: Observed, spec: ServiceSpec, others: Collection[str]) -> int:
-    """The pods that the wanted revision needs before it takes traffic over from the `others`."""
+    """The pods that the wanted revision needs before it takes over traffic from the `others`."""
     if spec.scaling.max_replicas is None:
         return spec.least_replicas
     handed_over = max((_as_target(observed, spec, name) for name in others), default=0)
@@ -37,10 +37,7 @@ def needed(observed: Observed, spec: ServiceSpec, others: Collection[str]) -> in
 
 
 def bounds(observed: Observed, spec: ServiceSpec, revisions: Collection[str], name: str) -> ReplicaBounds | None:
-    """Between how many pods the autoscaler of a group may choose; None: there is no autoscaler.
-
-    `revisions` are all that should exist.
-    """
+    """The range of a group's autoscaler; None if it has no autoscaler. `revisions` are all that should exist."""
     revision = observed.revision_of(name)
     most = spec.scaling.max_replicas
     if most is None or leaves_autoscaler(observed, revision) or stays_asleep(observed, spec, name):
@@ -50,7 +47,7 @@ def bounds(observed: Observed, spec: ServiceSpec, revisions: Collection[str], na
         least = spec.least_replicas
     elif revision == spec.revision:
         least = needed(observed, spec, others)
-    else:
+    else:  # traffic may come back at any moment, so the old revision keeps its pods
         least = max(spec.least_replicas, live(observed, name))
     least += extra_replicas(observed, name, least)
     lasting = min(least, most)
@@ -58,7 +55,10 @@ def bounds(observed: Observed, spec: ServiceSpec, revisions: Collection[str], na
 
 
 def written(observed: Observed, spec: ServiceSpec, revisions: Collection[str], name: str) -> int | None:
-    """The number of pods to write into a group's Deployment; None: it is the autoscaler's to write."""
+    """The number of pods to write into a group's Deployment; None: the autoscaler writes it.
+
+    If both wrote the field, they would undo each other's changes.
+    """
     if sleeps(observed, observed.revision_of(name)) or stays_asleep(observed, spec, name):
         return 0
     scaled, now = bounds(observed, spec, revisions, name), live(observed, name)
@@ -71,19 +71,19 @@ def written(observed: Observed, spec: ServiceSpec, revisions: Collection[str], n
 
 
 def _for_now(observed: Observed) -> int:
-    """How many pods the servers' queues call for; 0 if they call for none."""
+    """How many pods the servers' queues call for; 0 if they don't matter now."""
     demand = observed.evidence.demand
     return demand.least if observed.now < demand.until else 0
 
 
 def live(observed: Observed, name: str) -> int:
-    """The number of pods that a group's Deployment asks for; 0 if there is none."""
+    """The number of pods that a group's Deployment asks for; 0 if it does not exist."""
     body = observed.live.get(("Deployment", name)) or {}
     return int(body.get("spec", {}).get("replicas") or 0)
 
 
 def _as_target(observed: Observed, spec: ServiceSpec, name: str) -> int:
-    """How many pods in each group of the wanted revision can do what another one's pods can."""
+    """How many pods in each group of the wanted revision have the capacity of another revision's pods."""
     pods = {each: live(observed, each) for each in observed.names(name)}
     before, after = observed.groups(name), fleet_capacity(observed.groups(spec.revision))
     if after is None or fleet_capacity(before) is None:
@@ -93,7 +93,7 @@ def _as_target(observed: Observed, spec: ServiceSpec, name: str) -> int:
 
 
 def fleet_capacity(groups: Sequence[Group]) -> Capacity | None:
-    """What one pod of each group takes together; None if one was not measured."""
+    """The capacity of one pod of each group together; None if a group was not measured."""
     each = [group.capacity for group in groups if group.capacity]
     if not each or len(each) < len(groups):
         return None
@@ -105,7 +105,7 @@ def fleet_capacity(groups: Sequence[Group]) -> Capacity | None:
 
 
 def _desired(observed: Observed, name: str) -> int:
-    """What the autoscaler last chose for a Deployment that somebody deleted."""
+    """What the autoscaler last chose for a Deployment that has been deleted; 0 if that is unknown."""
     for scaler in (name, f"keda-hpa-{name}"):
         body = observed.live.get(("HorizontalPodAutoscaler", scaler)) or {}
         if desired := (body.get("status") or {}).get("desiredReplicas"):

@@ -1,4 +1,4 @@
-"""How much of one server each service with the placement `auto` needs: its requests over its measured capacity."""
+"""Which part of one server each service with the placement `auto` needs: its requests over its measured capacity."""
 
 import time
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ from shiplift.runtime.serving.triton.client import TritonClient
 _EVERY_S = 60.0
 _ANSWER_S = 3.0
 _THREADS = 8
-_WEIGHT = 0.3  # of a new reading: a moment of traffic moves nothing
+_WEIGHT = 0.3  # of a new reading, so that a short burst moves no model
 
 
 class Loads:
-    """The loads of services, smoothed over some minutes; heartbeats count as requests, and are few."""
+    """The loads of services, smoothed over some minutes. They include heartbeats, which are few."""
 
     def __init__(self) -> None:
         self._read_at = 0.0
@@ -30,7 +30,7 @@ class Loads:
         self._loads: dict[str, float] = {}
 
     def of(self, service: str) -> float | None:
-        """The part of one server that a service needs; None if it is not known."""
+        """The part of one server that a service needs; None if it is unknown."""
         return self._loads.get(service)
 
     def read(self, snapshot: Snapshot, services: Mapping[str, Inhabitant], cluster: Cluster) -> None:
@@ -61,7 +61,7 @@ def _capacity(snapshot: Snapshot, service: Inhabitant) -> Capacity | None:
 
 
 def _total(snapshot: Snapshot, service: Inhabitant) -> int | None:
-    """What the ready pods have counted since they loaded the model; None if one does not answer."""
+    """The requests that the ready pods have counted since they loaded the model; None if a pod does not answer."""
     total = 0
     for pod in _pods(snapshot, service):
         with suppress(ShipliftError), TritonClient(f"{pod}:{GRPC}", timeout_s=_ANSWER_S) as client:

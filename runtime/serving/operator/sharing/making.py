@@ -1,4 +1,4 @@
-"""What a shared server is made of: its members, its owners, and how many pods it has."""
+"""The parts of a shared server: its members, its owners, and how many pods it has."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -10,7 +10,7 @@ from shiplift.runtime.serving.operator.sharing.tenants import Inhabitant, memory
 
 
 def shared_members(groups: Iterable[str], revisions: Mapping[str, RevisionSeen]) -> list[SharedMember]:
-    """The members of a server with these groups, without those whose package is not known."""
+    """The members of a server with these groups, without those whose package is unknown."""
     seen = {group: revisions[group] for group in sorted(groups) if group in revisions}
     return [
         SharedMember(group=group, package=each.package, artifacts_uri=each.artifacts_uri, memory_mb=memory_of(each))
@@ -34,9 +34,9 @@ def owners_of(members: Sequence[SharedMember], services: Iterable[Object]) -> li
 
 
 def replicas_of(homes: Collection[Inhabitant], server: ServerSeen | None) -> int:
-    """How many pods a server has: as many as its services want, and another where the only one is about to go.
+    """How many pods a server has: as many as its services want, and one more if the only one is about to go.
 
-    That is the case if its node is cordoned: its disruption budget forbids evicting it until there is another.
+    That is the case if its node is cordoned: the disruption budget forbids evicting the pod until there is another.
     """
     replicas = max((home.spec.least_replicas for home in homes), default=1)
     pods = [pod for pods in server.pods.values() for pod in pods] if server else []
@@ -44,7 +44,7 @@ def replicas_of(homes: Collection[Inhabitant], server: ServerSeen | None) -> int
 
 
 def without_quantities(body: Object) -> Object:
-    """An object without the quantities that the API server spells in its own way."""
+    """An object without its quantities, which the API server spells in its own way."""
     if body["kind"] != "Deployment":
         return body
     template = body["spec"]["template"]

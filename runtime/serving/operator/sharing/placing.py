@@ -1,8 +1,8 @@
-"""Which models share a server: bin packing by measured memory and load, with as few moves as possible.
+"""Decides which models share a server: bin packing by measured memory and load, with as few moves as possible.
 
-It is a pure function of what is there, so that it comes to the same plan wherever the operator was killed. At most one
-new server is planned at a time, and none while a model is on its way, or just after one was made. A server that is as
-it should be is never changed for a small gain.
+It is a pure function of the present state, so it arrives at the same plan wherever the operator was killed. It plans at
+most one new server at a time, and none while a model is moving, or just after a server was made. A server that is in
+order is never changed for a small gain.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 _FILLED = 0.8  # of a server's memory: the rest is for what load tests did not see
-_MOST_LOAD = 0.6  # of what one server takes, by all of its models
-_MOVE_S = 600.0  # for which a move is waited for: one that can't be made now must not stop all others
-_CALM_S = 1800.0  # that a server exists before it is given up only to save room
+_MOST_LOAD = 0.6  # of one server's capacity, for all of its models together
+_MOVE_S = 600.0  # how long to wait for a move: one that can't be made must not stop all others
+_CALM_S = 1800.0  # how long a server exists at least before it is given up just to save room
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tenant:
     """A revision's group as placement knows it.
 
-    `flavor` is what its server must be started with: only tenants of the same one can share. `memory_mb` is what it
-    uses, `load` its part of what one server takes. `at` is the server that it is served from (empty: its own pods).
-    `may_join` a server; `may_stay` on one.
+    `flavor` describes how its server must be started: only tenants of the same flavor can share. `memory_mb` is the
+    memory that it uses, `load` its part of one server's capacity. `at` is the server that serves it (empty: its own
+    pods). `may_join`: it may move to a shared server; `may_stay`: it may remain on one.
     """
 
     group: str
@@ -45,7 +45,7 @@ class SharedServer:
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementLimits:
-    """What a server may hold, and how long nothing moves after a move."""
+    """What a server may hold, and for how long nothing moves after a server was made."""
 
     memory_mb: float
     models: int
@@ -56,7 +56,7 @@ class PlacementLimits:
 class PlacementPlan:
     """`assigned`: the server of each group, empty for pods of its own. `create`: the groups of a new server.
 
-    `unused` are the servers that nobody is assigned to or served from.
+    `unused` are the servers that no group is assigned to or served from.
     """
 
     assigned: Mapping[str, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ def place(
     now: float,
     barred: Iterable[frozenset[str]] = (),
 ) -> PlacementPlan:
-    """The plan for what there is; `barred` are sets of groups whose server did not start."""
+    """The plan for the present state; `barred` are sets of groups whose server did not start."""
     by_age = sorted(servers, key=lambda server: (-server.made_at, server.name))
     assigned = {tenant.group: _server_of(tenant, by_age) if _may_stay(tenant, limits) else "" for tenant in tenants}
     used = {*assigned.values(), *(tenant.at for tenant in tenants)}
@@ -91,13 +91,13 @@ def _server_of(tenant: Tenant, newest_first: Sequence[SharedServer]) -> str:
 
 
 def _may_stay(tenant: Tenant, limits: PlacementLimits) -> bool:
-    """Whether a group may be on a shared server: not if it has outgrown one, even alone."""
+    """Whether a group may be on a shared server; not if it has outgrown a whole one."""
     return tenant.may_stay and tenant.memory_mb <= limits.memory_mb * _FILLED and tenant.load <= _MOST_LOAD
 
 
 @dataclass(frozen=True)
 class _Packing:
-    """One look for a better set; every answer is a set that is worth a move."""
+    """One search for a better set of groups; every option is worth a move."""
 
     tenants: Sequence[Tenant]
     servers: Sequence[SharedServer]
@@ -107,28 +107,28 @@ class _Packing:
     barred: tuple[frozenset[str], ...]
 
     def next_set(self) -> frozenset[str]:
-        """The groups of the next server; none if all is well."""
+        """The groups of the next server to make; empty if nothing needs to change."""
         for options in (self._joined(), self._founded(), self._split(), self._merged(), self._renewed()):
             candidates = [option for option in options if option and not self._exists(option)]
             if candidates:
                 return frozenset(tenant.group for tenant in min(candidates, key=_order))
         return frozenset()
 
-    # --- what would be better ---
+    # --- options, the most valuable first ---
 
     def _joined(self) -> list[list[Tenant]]:
-        """Servers with as many of those that have none as they can take."""
+        """Existing servers, filled up with tenants that have none."""
         homes = [self._on(server) for server in self.servers]
         grown = [(home, self._filled(home)) for home in homes if home and self._fits(home)]
         return [after for home, after in grown if len(after) > len(home)]
 
     def _founded(self) -> list[list[Tenant]]:
-        """New servers for at least two of those that have none."""
+        """New servers for at least two tenants that have none."""
         sets = [self._filled([first]) for first in self._homeless()]
         return [each for each in sets if len(each) > 1]
 
     def _split(self) -> list[list[Tenant]]:
-        """The part that fits of what no longer does, as when limits are lowered or load rises."""
+        """For each server that is too full, the tenants that fit: limits may have been lowered, or loads have risen."""
         sets = []
         for server in self.servers:
             home = self._on(server)
@@ -140,20 +140,20 @@ class _Packing:
         return sets
 
     def _merged(self) -> list[list[Tenant]]:
-        """Two servers in one, which saves a server."""
+        """Pairs of servers whose tenants fit into one, which saves a server."""
         calm = [server for server in self.servers if self._is_calm(server) and self._on(server)]
         unions = [[*self._on(left), *self._on(right)] for left, right in combinations(calm, 2)]
         return [union for union in unions if self._fits(union)]
 
     def _renewed(self) -> list[list[Tenant]]:
-        """Servers without the models that they hold for nobody, if those are at least half."""
+        """Servers without their unused models, if those are at least half of them."""
         return [
             home
             for server in self.servers
             if self._is_calm(server) and (home := self._on(server)) and 2 * len(home) <= len(server.members)
         ]
 
-    # --- what is ---
+    # --- the present state ---
 
     def _on(self, server: SharedServer) -> list[Tenant]:
         return [tenant for tenant in self.tenants if self.assigned[tenant.group] == server.name]
@@ -171,7 +171,7 @@ class _Packing:
     # --- what fits ---
 
     def _filled(self, home: list[Tenant]) -> list[Tenant]:
-        """The largest first, as long as they fit."""
+        """The tenants of a server and as many without one as fit, the largest first."""
         filled = list(home)
         for tenant in self._homeless():
             if tenant not in filled and self._fits([*filled, tenant]) and not self._is_barred([*filled, tenant]):
@@ -193,7 +193,7 @@ class _Packing:
 
 
 def _order(option: Sequence[Tenant]) -> tuple[int, float, list[str]]:
-    """Most models first, then most memory; names make it the same every time."""
+    """Most models first, then most memory. Names break ties, so that the order is the same every time."""
     return -len(option), -sum(t.memory_mb for t in option), sorted(t.group for t in option)
 
 

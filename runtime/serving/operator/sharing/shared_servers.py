@@ -1,6 +1,6 @@
 """Keeps the shared servers of a namespace as placement wants them: makes, repairs and removes them.
 
-It writes nothing but the servers themselves. Each service moves on its own, by its Service.
+It writes only the servers themselves. Each service moves separately, by its Service.
 """
 
 import time
@@ -31,7 +31,7 @@ from shiplift.runtime.serving.operator.sharing.making import owners_of, replicas
 from shiplift.runtime.serving.operator.sharing.placing import PlacementLimits, PlacementPlan, Tenant, place
 from shiplift.runtime.serving.operator.sharing.tenants import Inhabitant, placed_servers, tenants_of
 
-_UNUSED_S = 15.0  # before a server that nobody uses is removed: proxies follow the endpoints
+_UNUSED_S = 15.0  # before an unused server is removed, so that proxies can follow the endpoints
 _BARRED_S = 3600.0  # before a set whose server did not start is tried again
 
 
@@ -61,7 +61,7 @@ class SharedServers:
     def _services(self, snapshot: Snapshot) -> dict[str, Inhabitant]:
         services = {}
         for name, body in snapshot.services.items():
-            with suppress(ValidationError):  # somebody wrote a spec that can't be read: its status says so
+            with suppress(ValidationError):  # the spec is invalid: the service's status says so
                 declared = of_object(body)
                 live = snapshot.objects.get(name, {}).get(("Service", declared.status.revision)) or {}
                 services[name] = Inhabitant(
@@ -90,7 +90,7 @@ class SharedServers:
     # --- servers that don't start ---
 
     def _bar(self, snapshot: Snapshot, tenants: Sequence[Tenant], now: float) -> None:
-        """Gives up servers that serve nobody, because none of their pods has become ready for long enough."""
+        """Gives up servers that serve nothing because no pod has become ready in time, and bars their sets."""
         self._barred = {groups: until for groups, until in self._barred.items() if until > now}
         at = {tenant.at for tenant in tenants}
         for name, server in snapshot.servers.items():
@@ -120,7 +120,7 @@ class SharedServers:
         tenants: Sequence[Tenant],
         unused: frozenset[str],
     ) -> None:
-        """Puts back what was edited or deleted of the servers that are used and whose packages are all known."""
+        """Restores edited or deleted objects of the servers that are used and whose packages are all known."""
         live = dict(snapshot.shared)
         for kind in self._kinds(snapshot)[1:] if snapshot.servers else ():
             live |= {key_of(body): body for body in self._api.each(kind, SERVER)}
@@ -138,14 +138,14 @@ class SharedServers:
             if now - since >= _UNUSED_S:
                 self._log.info("acts", part="shared server", removes=name)
                 for kind in (DEPLOYMENT, POD_DISRUPTION_BUDGET, POD_MONITOR):
-                    with suppress(ShipliftError):  # a cluster without monitors; else what is left has an owner
+                    with suppress(ShipliftError):  # without the kind, nothing is left; else the owners clean up
                         self._api.delete(kind, name)
                 del self._unused_since[name]
 
     def _bodies(
         self, snapshot: Snapshot, services: Mapping[str, Inhabitant], tenants: Sequence[Tenant], groups: frozenset[str]
     ) -> list[Object]:
-        """The objects of a server; none if a package of it is no longer known."""
+        """The objects of a server; empty if one of its packages is no longer known."""
         members = shared_members(groups, snapshot.revisions)
         if len(members) < len(groups):
             return []

@@ -1,4 +1,4 @@
-"""Which services may share a server, and what they need there: from their specs, their status and what was measured."""
+"""Which services may share a server, and what they need there, from their specs, status and measurements."""
 
 import json
 from collections.abc import Mapping
@@ -10,14 +10,15 @@ from shiplift.runtime.serving.operator.observed import RevisionSeen, ServerSeen
 from shiplift.runtime.serving.operator.resources import ConditionType, ServiceSpec, ServiceStatus
 from shiplift.runtime.serving.operator.sharing.placing import SharedServer, Tenant
 
-_PROVEN_S = 30.0  # that a service has been Ready before its model may join others
-_JOINS_LOAD, _STAYS_LOAD = 0.1, 0.3  # with `auto`: of what one server takes
-_UNMEASURED_MB, _OF_ITS_FILES = 256.0, 2.0  # what a model is expected to use without a load test
+_PROVEN_S = 30.0  # how long a service must have been Ready before its model may join others
+# With `auto`, as a part of one server's capacity. The gap keeps a model from moving back and forth.
+_JOINS_LOAD, _STAYS_LOAD = 0.1, 0.3
+_UNMEASURED_MB, _OF_ITS_FILES = 256.0, 2.0  # a model's expected memory without a load test: a base, and per file size
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inhabitant:
-    """A service as placement sees it; `load` is None if nobody knows it."""
+    """A service as placement sees it; `load` is None if it is unknown."""
 
     name: str
     spec: ServiceSpec
@@ -29,7 +30,7 @@ class Inhabitant:
 def tenants_of(
     services: Mapping[str, Inhabitant], revisions: Mapping[str, RevisionSeen], cluster: Cluster, now: float
 ) -> list[Tenant]:
-    """The revisions that serve, or should, and may share or do."""
+    """The serving revision of each service, if its package is known."""
     tenants = []
     for _, each in sorted(services.items()):
         revision = each.status.revision
@@ -45,7 +46,7 @@ def placement_of(spec: ServiceSpec, cluster: Cluster) -> str:
 
 
 def why_own(spec: ServiceSpec, seen: RevisionSeen, cluster: Cluster) -> str:
-    """Why a revision has pods of its own whatever its load; empty if it may share."""
+    """Why a revision needs its own pods whatever its load; empty if it may share."""
     package = seen.package
     reasons = (
         (placement_of(spec, cluster) == "own", "its placement is `own`"),
@@ -64,7 +65,7 @@ def why_own(spec: ServiceSpec, seen: RevisionSeen, cluster: Cluster) -> str:
 
 
 def memory_of(seen: RevisionSeen) -> float:
-    """The MiB that a model is expected to use: what its load test measured, or else what its files suggest."""
+    """The memory that a model is expected to use, in MiB: as its load test measured, or as its files suggest."""
     if seen.capacity and seen.capacity.memory_mb:
         return seen.capacity.memory_mb
     size = seen.package.repository.size_bytes / 2**20 if seen.package else 0.0
@@ -96,7 +97,7 @@ def _tenant(each: Inhabitant, revision: str, seen: RevisionSeen, cluster: Cluste
 
 
 def _flavor(spec: ServiceSpec, seen: RevisionSeen) -> str:
-    """What a server is started with, but for its models."""
+    """How a server for this revision must be started, apart from its models."""
     package = seen.package
     if package is None:
         return ""

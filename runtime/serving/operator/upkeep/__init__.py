@@ -1,1 +1,1 @@
-"""What keeps a service healthy between rollouts: who is asked whether it answers, and what is replaced or tidied up."""
+"""Keeps a service healthy between rollouts: checks its answers, replaces pods and cleans up."""

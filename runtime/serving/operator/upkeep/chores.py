@@ -1,4 +1,4 @@
-"""All that upkeep does after one look at a service."""
+"""Everything that upkeep does after one look at a service."""
 
 from dataclasses import dataclass, replace
 
@@ -14,7 +14,7 @@ _BUSY_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Chores:
-    """What to do, and within how many seconds to look again; `evidence` replaces what was known."""
+    """What to do, and after how many seconds at most to look again; `evidence` replaces what was known."""
 
     evidence: Evidence
     again_s: float
@@ -27,8 +27,8 @@ class Chores:
 def chores(observed: Observed, weights: Weights, evidence: Evidence, again_s: float, *, busy: bool = False) -> Chores:
     """What upkeep asks of a service with these traffic shares.
 
-    `busy`: its objects are being changed. Then they are looked at again before its pods are asked, which takes a while.
-    So do routes that are back: that they answer is told before anything else is asked.
+    `busy`: its objects are being changed. Then the operator looks at them again before it asks the pods, which takes a
+    while. Routes that are back come first, too: that they answer is reported before anything else is asked.
     """
     evidence = _tidied(observed, evidence)
     changing = busy and evidence.put_back_at < observed.now
@@ -50,7 +50,7 @@ def chores(observed: Observed, weights: Weights, evidence: Evidence, again_s: fl
 
 
 def _tidied(observed: Observed, evidence: Evidence) -> Evidence:
-    """The evidence without what is about pods and objects that are gone."""
+    """The evidence without that of pods and objects that no longer exist."""
     names = {pod.name for pods in observed.pods.values() for pod in pods}
     return replace(
         evidence,

@@ -1,4 +1,4 @@
-"""Whether every route answers, with a version that should: what clients see, whatever the objects look like."""
+"""Checks that every route answers, and with a right version: clients see this, whatever the objects look like."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from shiplift.runtime.serving.operator.resources import ConditionType, Reason, S
 
 LIMIT = 2  # misses in a row: the second look follows at once
 AGAIN_S = 0.5
-_PATIENCE_S = 1.0  # for routes that are expected back: the moment at which they answer is to be told
+_PATIENCE_S = 1.0  # for routes that are expected back, so that their first answer is reported at once
 _FAILED = (Reason.ROUTE_FAILED, Reason.REPAIRING)
 
 
@@ -31,14 +31,14 @@ def due(observed: Observed, weights: Weights) -> tuple[AskRoutes, ...]:
 
 
 def problem(observed: Observed, evidence: Evidence) -> str:
-    """What is wrong with the front; empty if nothing is known to be."""
+    """What is wrong with the front, as far as is known; empty if nothing is."""
     if not observed.gateway.accepts:
         return f"the gateway takes no connections at {observed.address}"
     if is_back(observed, evidence):
         put_back = evidence.put_back_at > observed.gateway.changed_at
-        what = "what leads traffic was put back" if put_back else "the gateway takes connections again"
+        what = "the objects that lead traffic were restored" if put_back else "the gateway takes connections again"
         return f"{what}, and no route has answered yet"
-    limit = 1 if _says_failed(observed.status) else LIMIT  # what has failed is not back half-way
+    limit = 1 if _says_failed(observed.status) else LIMIT  # once failed, a route must answer without a single miss
     wrong = [f"{route}: {beat.message}" for route, beat in evidence.routes.items() if beat.misses >= limit]
     return "; ".join(sorted(wrong))
 
@@ -49,9 +49,9 @@ def just_failed(evidence: Evidence) -> bool:
 
 
 def next_look_s(again_s: float, observed: Observed, told: ServiceStatus, evidence: Evidence) -> float:
-    """Within how many seconds to look again, once it is measured; `told` is the status before that.
+    """After how many seconds at most to look again, once this is measured; `told` is the status before that.
 
-    A first miss has to be confirmed soon. What ends or restores readiness is told at once.
+    A first miss has to be confirmed soon. A change of readiness is reported at once.
     """
     routes = evidence.routes.values()
     if _says_failed(told):
@@ -69,7 +69,7 @@ def _says_failed(status: ServiceStatus) -> bool:
 
 
 def is_back(observed: Observed, evidence: Evidence) -> bool:
-    """Whether no route was asked since the gateway takes connections again or what leads there was put back."""
+    """Whether no route was asked since the gateway came back or the objects that lead traffic were restored."""
     asks = observed.spec is not None and observed.spec.heartbeat.interval_seconds > 0
     changed_at = max(observed.gateway.changed_at, evidence.put_back_at)
     return asks and observed.gateway.accepts and changed_at > evidence.routes_at

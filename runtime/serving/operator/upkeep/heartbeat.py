@@ -1,4 +1,4 @@
-"""Which pods get a golden request now, and which one is replaced because it did not answer it."""
+"""Decides which pods get a golden request now, and which one to replace because it failed to answer."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,17 +9,17 @@ from shiplift.runtime.serving.operator.observed import Observed, PodSeen
 
 LIMIT = 3  # heartbeats in a row
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 20.0, 600.0
-_FORGOTTEN_S = 1800.0  # after that, a restart no longer makes the pause longer
+_FORGOTTEN_S = 1800.0  # after so long, a restart no longer makes the pause longer
 
 
 def due(observed: Observed, weights: Weights) -> tuple[AskPods, ...]:
-    """The golden requests to send now: one to each pod with traffic that is ready, or was and still runs.
+    """The golden requests to send now: one to each pod with traffic that is ready, or was ready and still runs.
 
-    A frozen server is not ready either, and its container starts again only after its longest execution.
+    A frozen server loses its readiness, but its container restarts only after the longest possible execution.
     """
     interval = observed.spec.heartbeat.interval_seconds if observed.spec else 0
     if not interval or observed.activation or observed.now - observed.evidence.beaten_at < interval:
-        return ()  # a service that goes to sleep is left alone
+        return ()  # a service that goes to sleep is left alone, so that its counters can stand still
     asks = []
     for revision, percent in sorted(weights.items()):
         for group in observed.groups(revision) if percent else ():
@@ -32,7 +32,7 @@ def due(observed: Observed, weights: Weights) -> tuple[AskPods, ...]:
 
 
 def to_replace(observed: Observed, weights: Weights) -> tuple[PodSeen, Beat] | None:
-    """The pod to delete, at most one at a time, after pauses that grow.
+    """The pod to delete: at most one at a time, with growing pauses.
 
     The last ready pod stays, unless it answers wrongly: a late answer is better than none.
     """
@@ -45,7 +45,7 @@ def to_replace(observed: Observed, weights: Weights) -> tuple[PodSeen, Beat] | N
 
 
 def after_replacing(evidence: Evidence, pod: str, now: float) -> Evidence:
-    """The evidence once a pod was deleted."""
+    """The evidence after a pod was deleted."""
     beats = {name: beat for name, beat in evidence.beats.items() if name != pod}
     return replace(evidence, beats=beats, restarts=(*recent(evidence.restarts, now), now))
 
@@ -56,9 +56,9 @@ def recent(restarts: tuple[float, ...], now: float) -> tuple[float, ...]:
 
 
 def _failing(observed: Observed, weights: Weights) -> Iterator[tuple[PodSeen, Beat, bool]]:
-    """Pods with traffic that missed too many heartbeats, and whether no other of its revision is ready.
+    """The pods with traffic that missed too many heartbeats, each with whether no other pod of its revision is ready.
 
-    Those of a shared server are not among them: there, it is the model that leaves.
+    Pods of shared servers are not among them: there, the model leaves instead.
     """
     for revision, percent in weights.items():
         pods = observed.pods_of(revision) if percent and not observed.host(revision) else ()

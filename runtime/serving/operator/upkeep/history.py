@@ -1,4 +1,4 @@
-"""Which old revisions are deleted, so that a service that is promoted every day does not keep all of them."""
+"""Decides which old revisions to delete, so that a service that is promoted every day does not keep them all."""
 
 from shiplift.runtime.serving.operator.evidence import Key
 from shiplift.runtime.serving.operator.observed import Observed
@@ -8,9 +8,9 @@ _NEW_S = 900.0  # a promotion writes the revision first, and then its name into 
 
 
 def to_prune(observed: Observed, spec: ServiceSpec, status: ServiceStatus) -> list[Key]:
-    """The revisions of this service's history that nobody needs, beyond the newest `revisionHistoryLimit`.
+    """The unneeded revisions of this service's history beyond the newest `revisionHistoryLimit`.
 
-    What serves, should serve, served before or failed stays, and so does a revision that a promotion did not write.
+    A revision stays if it serves, should serve, served before or failed, or if no promotion wrote it.
     """
     history = sorted(
         (seen.created_at, name) for name, seen in observed.revisions.items() if seen.history_of == observed.name

@@ -1,6 +1,6 @@
-"""The latency that clients see of the servers, for the status: measured now and then, and told only if it changed.
+"""The servers' latency for clients, for the status: measured now and then, and reported only if it has changed.
 
-The servers count the operator's own requests as well, so without enough others nothing is told.
+The servers count the operator's own requests too, so nothing is reported unless there are enough others.
 """
 
 import math
@@ -10,7 +10,7 @@ from shiplift.runtime.serving.operator.measurements import ReadLatency
 from shiplift.runtime.serving.operator.observed import Observed
 
 EVERY_S = 60.0  # between two readings, and so between two writes of the status: the servers' own window
-_LEAST = 100  # requests of clients between two readings, so that the 99th percentile is one of them
+_LEAST = 100  # clients' requests between two readings, so that the 99th percentile is one of theirs
 _CHANGE = 0.1  # of the value that the status has
 _ROUTES = 3
 
@@ -24,7 +24,7 @@ def due(observed: Observed, weights: Weights) -> tuple[ReadLatency, ...]:
 
 
 def told(observed: Observed, evidence: Evidence) -> float | None:
-    """The 99th percentile for the status, in milliseconds; None: it is not known."""
+    """The 99th percentile for the status, in milliseconds; None if it is unknown."""
     before, latency = observed.status.p99_milliseconds, evidence.latency
     if not latency.asked_at:  # this process has not read it yet
         return before
@@ -44,7 +44,7 @@ def after(before: Latency, requests: dict[str, float], p99_ms: float | None, own
 
 
 def _own(observed: Observed, revision: str) -> int:
-    """At most how many requests the operator sends between two readings: twice as many as are due."""
+    """The most requests that the operator may send between two readings: twice as many as are due."""
     interval = observed.spec.heartbeat.interval_seconds if observed.spec else 0
     each = len(observed.ready(revision)) + _ROUTES
     return 2 * each * math.ceil(EVERY_S / interval) if interval else 0

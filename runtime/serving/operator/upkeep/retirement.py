@@ -1,10 +1,10 @@
-"""A pod that is to be replaced leaves the route first, and is deleted once nobody sends it requests.
+"""A pod that will be replaced leaves the route first, and is deleted once it gets no more requests.
 
-It loses the label by which Services know it, so endpoints drop it and its Deployment starts another. What is left of it
-is a pod with the label `RETIRED`, whose value is when that happened: an operator that starts meanwhile goes on there.
+It loses the label by which Services select it, so endpoints drop it and its Deployment starts another pod. It gets the
+label `RETIRED`, whose value is the time: an operator that starts meanwhile can go on from there.
 
-So does a pod whose server was told to end. That may take half a minute, and its revision may be back by then: the new
-pod's Service would lead to a server without models.
+A pod whose server is shutting down leaves the route, too. The shutdown may take half a minute, and if its revision
+comes back in the meantime, the revision's Service would lead to a server without models.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.operator.resources import API_VERSION, SERVICE_KIND
 
 RETIRED = f"{LABEL}retired"  # since when, in seconds since the epoch
-_DRAIN_S = 5.0  # for proxies to follow the endpoints, besides the pod's own drain at its end
+_DRAIN_S = 5.0  # for proxies to follow the endpoints, on top of the pod's own drain at its end
 _LONGEST_S = 60.0  # whatever the endpoints say
 
 
@@ -27,14 +27,14 @@ def leaving(observed: Observed, pod: str) -> Patch:
 
 
 def stopped(observed: Observed) -> Iterator[Patch]:
-    """Takes pods off the route whose server was told to end, where others take their place."""
+    """Takes pods off the route whose server is shutting down, if others take their place."""
     for pod, group in observed.stopping.items():
         if ("Deployment", group) in observed.live:
             yield leaving(observed, pod)
 
 
 def to_delete(observed: Observed) -> Iterator[Key]:
-    """The pods off the route that no endpoints have had for long enough."""
+    """The pods that have been off the route, and out of all endpoints, for long enough."""
     routed = set(_routed(observed))
     for pod in observed.retired:
         gone_s = observed.now - pod.since

@@ -1,7 +1,7 @@
-"""An extra pod where the only one is about to go: what replaces it must be ready first.
+"""Adds a pod when the only one is about to go, so that its replacement is ready first.
 
 The only pod is about to go if its node is cordoned, as for maintenance: its disruption budget forbids evicting it until
-there is another. It should go if it no longer answers, but a late answer is better than none.
+there is another. It should also go if it no longer answers, but a late answer is better than none.
 """
 
 from shiplift.runtime.serving.kubernetes.objects.names import Object
@@ -11,7 +11,7 @@ from shiplift.runtime.serving.operator.upkeep.heartbeat import LIMIT
 
 
 def extra_replicas(observed: Observed, group: str, replicas: int) -> int:
-    """How many pods a group needs besides its usual number for now: 0 or 1."""
+    """How many pods a group needs for now on top of its usual number: 0 or 1."""
     pods = observed.pods.get(group, ()) if not observed.host(group) else ()
     beats = observed.evidence.beats
     going = any(pod.cordoned or beats.get(pod.name, Beat()).misses >= LIMIT for pod in pods)
@@ -19,7 +19,7 @@ def extra_replicas(observed: Observed, group: str, replicas: int) -> int:
 
 
 def is_surge(observed: Observed, body: Object) -> bool:
-    """Whether a Deployment is changed by this, and not put back after somebody else's edit."""
+    """Whether a Deployment changes because of this, and not to undo a change from outside."""
     name = body["metadata"]["name"]
     live = observed.live.get((body["kind"], name))
     if body["kind"] != "Deployment" or live is None:

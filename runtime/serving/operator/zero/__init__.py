@@ -1,1 +1,1 @@
-"""Services without pods as long as nobody asks for them: when they go to sleep and wake up. Pure, as all decisions."""
+"""Scaling to zero: when a service without requests goes to sleep, and when it wakes up. Pure, like all decisions."""

@@ -1,13 +1,13 @@
 """When a service goes to sleep, and when it wakes up.
 
-It goes to sleep only if fresh counters of all its pods, the activator and the routes say that it may. It wakes up when
-a request has come, and also when the activator is silent: nobody would hold a request then.
+It goes to sleep only if fresh counters of all its pods, the activator and the routes agree that it may. It wakes up
+when a request has come, and also when the activator is silent, because then nothing would hold a request.
 
-    AWAKE -> DRAINING   no request for `idleSeconds`: the routes lead to the activator, the pods finish what they have
-    DRAINING -> ASLEEP  the pods' counters stand still: no pods
+    AWAKE -> DRAINING   no request for `idleSeconds`: the routes lead to the activator, the pods finish their requests
+    DRAINING -> ASLEEP  the pods' counters stand still: the pods stop
     DRAINING -> AWAKE   a request came after all
     ASLEEP -> WAKING    a request came: pods start
-    WAKING -> AWAKE     one is ready: the routes lead to the pods, and the activator passes on what it holds
+    WAKING -> AWAKE     a pod is ready: the routes lead to the pods, and the activator passes on what it holds
 """
 
 from dataclasses import replace
@@ -20,15 +20,15 @@ from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.operator.resources import Activation, ServiceSpec
 from shiplift.runtime.serving.operator.step import RolloutStep
 
-FRESH_S = 15.0  # how old what the activator and the counters say may be
-SILENT_S = 15.0  # after that, an activator that does not answer holds nothing
+FRESH_S = 15.0  # how old readings of the activator and the counters may be
+SILENT_S = 15.0  # after so long without an answer, the activator holds nothing
 READ_S = 5.0  # between two readings of the counters without a heartbeat
-ROUTES = 3  # through each of which the operator sends a request of its own
+ROUTES = 3  # the operator sends a request of its own through each of them
 _QUIET_S, _DRAIN_S, _LONGEST_DRAIN_S = 3.0, 6.0, 60.0
 
 
 def seen(observed: Observed) -> Activation:
-    """The activation that a look shows: what the status says, unless that is lost while the routes lead elsewhere."""
+    """The activation that a look shows: the status says it. If the status is lost, routes to the activator show it."""
     if observed.status.activation:
         return observed.status.activation
     routes = shares.fronts(observed)
@@ -37,7 +37,7 @@ def seen(observed: Observed) -> Activation:
 
 
 def obstacle(observed: Observed, spec: ServiceSpec) -> str:
-    """Why a service that may be scaled to zero never is; empty if nothing is in the way."""
+    """Why a service can't be scaled to zero; empty if it can."""
     if observed.cluster.gateway is None:
         return "requests can only be held behind a gateway: set `gateway` in the installation's values"
     if observed.cluster.activator is None:
@@ -70,7 +70,7 @@ def called(observed: Observed) -> bool:
 
 
 def begun(observed: Observed) -> Observed:
-    """What was seen, with the activation that it shows."""
+    """The look with the activation that it shows."""
     evidence = observed.evidence
     if not evidence.traffic.since:
         evidence = replace(evidence, traffic=Traffic(seen_at=observed.now, since=observed.now))
@@ -78,7 +78,7 @@ def begun(observed: Observed) -> Observed:
 
 
 def changed(observed: Observed, activation: Activation) -> Observed:
-    """What was seen, with a new activation: routes need a moment before they are asked."""
+    """The look with a new activation. The routes are asked later, since they need a moment to follow."""
     traffic = Traffic(seen_at=observed.now, since=observed.now)
     evidence = replace(observed.evidence, traffic=traffic, routes={}, routes_at=observed.now)
     return replace(observed, activation=activation, evidence=evidence)
@@ -87,7 +87,7 @@ def changed(observed: Observed, activation: Activation) -> Observed:
 def readings(
     observed: Observed, spec: ServiceSpec, step: RolloutStep, own: tuple[Measurement, ...]
 ) -> tuple[Measurement, ...]:
-    """The operator's `own` requests to a service, between two readings of its pods' counters: those are no traffic."""
+    """The operator's `own` requests, between two readings of the counters, so that they don't count as traffic."""
     if not spec.scaling.to_zero or observed.activation in (Activation.ASLEEP, Activation.WAKING):
         return own
     revision, due = serving(step.weights), observed.now - observed.evidence.traffic.read_at >= READ_S
@@ -107,18 +107,18 @@ def serving(weights: Weights) -> str:
 
 
 def sleeps(observed: Observed, revision: str) -> bool:
-    """Whether this revision has no pods, because it is the one that is scaled to zero."""
+    """Whether this revision is the one that is scaled to zero."""
     return observed.activation is Activation.ASLEEP and bool(shares.current(observed).get(revision))
 
 
 def leaves_autoscaler(observed: Observed, revision: str) -> bool:
-    """Whether a revision's autoscaler goes first, as it would start pods again: none may choose 0."""
+    """Whether a revision must lose its autoscaler first: autoscalers can't choose 0, so it would start pods again."""
     resting = observed.activation in (Activation.DRAINING, Activation.ASLEEP)
     return resting and bool(shares.current(observed).get(revision))
 
 
 def stays_asleep(observed: Observed, spec: ServiceSpec, name: str) -> bool:
-    """Whether a group has no pods and needs none any more, because another revision takes over from it."""
+    """Whether a group without pods stays without them, because another revision takes over from it."""
     body = observed.live.get(("Deployment", name))
     none = body is not None and not body.get("spec", {}).get("replicas")
     replaced = observed.revision_of(name) != spec.revision and bool(observed.ready(spec.revision))
@@ -137,7 +137,7 @@ def _is_idle(observed: Observed, spec: ServiceSpec) -> bool:
 def _drained(observed: Observed, awake: Activation) -> Activation:
     traffic, now = observed.evidence.traffic, observed.now
     if now - traffic.since > _LONGEST_DRAIN_S:
-        return awake  # requests come by another way, or the routes don't lead to the activator
+        return awake  # requests still reach the pods, past the routes or because those don't lead to the activator
     quiet = traffic.counters is not None and now - traffic.read_at <= _QUIET_S and now - traffic.seen_at >= _QUIET_S
     routed = bool(observed.evidence.routes) and not any(beat.misses for beat in observed.evidence.routes.values())
     routed = routed or not (observed.spec and observed.spec.heartbeat.interval_seconds)
@@ -145,6 +145,6 @@ def _drained(observed: Observed, awake: Activation) -> Activation:
 
 
 def _only_just_looked(observed: Observed) -> bool:
-    """Whether an operator that has just started can't know yet what the activator says."""
+    """Whether the operator has just started and could not ask the activator yet."""
     told = observed.arrivals.answered_at or observed.cluster.activator is None
     return not told and observed.now - observed.evidence.traffic.since < SILENT_S

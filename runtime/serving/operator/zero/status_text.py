@@ -1,4 +1,4 @@
-"""What people are told about a service that may be scaled to zero."""
+"""What the status says about a service that may be scaled to zero."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ _UNREAD_S = 60.0
 
 
 class Told(NamedTuple):
-    """What a condition says; `holds` is None if nobody knows."""
+    """What a condition says; `holds` is None if it is unknown."""
 
     holds: bool | None
     reason: Reason
@@ -19,7 +19,7 @@ class Told(NamedTuple):
 
 
 def available(observed: Observed) -> Told | None:
-    """Whether requests are answered although there is no pod; None if pods answer them, or should."""
+    """Whether requests get answers although no pod runs; None if pods answer them, or should."""
     if observed.activation is Activation.ASLEEP and observed.spec is not None:
         wrong = phases.obstacle(observed, observed.spec) or fronts.problem(observed, observed.evidence)
         if wrong:
@@ -33,7 +33,7 @@ def available(observed: Observed) -> Told | None:
 
 
 def activity(observed: Observed, spec: ServiceSpec) -> Told | None:
-    """What the condition `ScalingActive` says of scaling to zero; None if nothing, so that an autoscaler may speak."""
+    """What the condition `ScalingActive` says about scaling to zero; None: it is about the autoscaler instead."""
     if not spec.scaling.to_zero:
         return None
     if wrong := phases.obstacle(observed, spec):
@@ -41,8 +41,8 @@ def activity(observed: Observed, spec: ServiceSpec) -> Told | None:
     traffic = observed.evidence.traffic
     unread = traffic.counters is None and observed.now - max(traffic.read_at, traffic.since) > _UNREAD_S
     if observed.activation is Activation.AWAKE and unread and traffic.since:
-        do = "See that the operator reaches its pods"
-        return Told(False, Reason.NO_METRICS, f"it is not scaled to zero: the pods don't tell their requests. {do}.")
+        do = "Check that the operator can reach its pods"
+        return Told(False, Reason.NO_METRICS, f"it is not scaled to zero: the pods' counters can't be read. {do}.")
     if observed.activation is Activation.ASLEEP:
         return Told(True, Reason.SCALED_TO_ZERO, "no pods until a request comes")
     if spec.scaling.max_replicas is not None:

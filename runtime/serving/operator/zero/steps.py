@@ -1,4 +1,4 @@
-"""The step of a service that has no pods, or is about to have none or some."""
+"""The step of a service that has no pods, is about to lose them, or is getting them back."""
 
 from shiplift.runtime.serving.operator.resources import Activation, Reason
 from shiplift.runtime.serving.operator.rollout import RolloutState

@@ -1,1 +1,1 @@
-"""What the bundled server gets beyond its wheels when its environment is made: backends of ours, and patches."""
+"""What the bundled server's environment has beyond its wheels: our own backends, and patches."""

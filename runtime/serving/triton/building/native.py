@@ -1,7 +1,7 @@
-"""Builds the bundled server's own backends, once, when its environment is made, because no wheel contains them.
+"""Builds the bundled server's own backends when its environment is made, because no wheel contains them.
 
-A backend is a folder of `backends`; what they share is in `common`. The source is C and needs libc alone, so any C
-compiler will do: the machine's, or if there is none, the one in the `ziglang` wheel from PyPI.
+A backend is a folder of `backends`; `common` has what they share. The source is C and needs libc alone, so any C
+compiler will do: the machine's, or else the one in the `ziglang` wheel from PyPI.
 """
 
 import os
@@ -23,7 +23,7 @@ FLAGS = ("-std=gnu17", "-O2", "-fPIC", "-shared", "-Wall", "-Wno-deprecated-non-
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """A backend: its folder, its engine's name, and where the environment's packages have the engine's library."""
+    """A backend: its folder, its engine's name, and the path of the engine's library in the environment's packages."""
 
     source: Path
     engine: str
@@ -61,7 +61,7 @@ def sources() -> list[Path]:
 
 
 def build_all(to: Path, packages: Path) -> None:
-    """Builds every backend in a new folder of its own in `to`; `packages` is the site-packages of the environment.
+    """Builds every backend into a new folder of its own in `to`; `packages` is the environment's site-packages.
 
     Raises:
         MissingTool: one can't be compiled, or its engine's library is missing; the message quotes the compiler.
@@ -105,7 +105,7 @@ def _compiler() -> Iterator[list[str | Path]]:
     """The command of this machine's C compiler, or of one that is downloaded and then removed.
 
     Raises:
-        MissingTool: there is none, and none can be downloaded.
+        MissingTool: this machine has no compiler, and none can be downloaded.
     """
     if program := shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"):
         yield [program]

@@ -1,12 +1,12 @@
 """Two faults of the bundled Triton that any client can trigger, corrected in its executable when it is installed.
 
-PyPI's newest nvidia-pytriton contains Triton 2.51. There, a gRPC request whose client gives up (a deadline passes, a
-connection breaks) just while its response is made is put on the completion queue twice: the server reads freed memory
-and dies. Sixteen clients with deadlines near the latency end it within seconds. If the client gives up just after the
-response was sent, the request is never freed. NVIDIA corrected its handling of cancellation in 2.54 to 2.59
-(triton-inference-server/server, pull requests 7840, 8078 and 8220), which are not on PyPI, and the code is linked into
-the executable: there is no library to replace. So two comparisons are changed in place, in exactly the executable that
-they were found in.
+PyPI's newest nvidia-pytriton contains Triton 2.51. If a gRPC client gives up (a deadline passes, a connection breaks)
+while its response is being made, Triton puts the request on the completion queue twice: the server reads freed memory
+and dies. Sixteen clients with deadlines near the latency kill it within seconds. If the client gives up just after the
+response was sent, the request is never freed. NVIDIA fixed the handling of cancellation in 2.54 to 2.59
+(triton-inference-server/server, pull requests 7840, 8078 and 8220). These versions are not on PyPI, and the code is
+linked into the executable, so no library can be replaced. Instead, two comparisons are changed in place, and only in
+the exact executable that they were found in.
 """
 
 import hashlib
@@ -38,8 +38,8 @@ TRITONSERVER = Patched(
     before="01f1d4a777fea48f8e62a3df0403bcbd858c7a0be203e032a795032555f3e3f4",
     after="dce8cfe0c8b7610fe878383f077ab919a4170489ee3c32919b5ca5f5419c3e31",
     patches=(
-        # ModelInferHandler::InferResponseComplete: it ends a request as cancelled if the cancellation was issued, not
-        # already if a notification of it was received. Whoever holds the notification handles the request otherwise.
+        # ModelInferHandler::InferResponseComplete: it now ends a request as cancelled only if the cancellation was
+        # issued. A received notification no longer suffices: then the notification's handler deals with the request.
         #   cmpb $0, received_notification_; je respond  ->  cmpl $CANCELLATION_ISSUED, step_; nop; jne respond
         Patch(
             offset=0x1F3467,
@@ -59,10 +59,10 @@ TRITONSERVER = Patched(
 
 
 def apply(patched: Patched, executable: Path) -> None:
-    """Patches the executable, in place and at once; one that is patched already stays as it is.
+    """Replaces the executable with the patched one, atomically; one that is already patched stays as it is.
 
     Raises:
-        MissingTool: it is neither the one that the patches were made for nor the result.
+        MissingTool: it is neither the executable that the patches were made for nor the result.
     """
     content = executable.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
@@ -70,15 +70,15 @@ def apply(patched: Patched, executable: Path) -> None:
         return
     if digest != patched.before:
         raise MissingTool(
-            f"{executable.name} has the SHA-256 {digest[:12]}, and the one that Shiplift corrects has "
-            f"{patched.before[:12]}: clients that give up could end this server",
+            f"{executable.name} has the SHA-256 {digest[:12]}, but Shiplift's patches are for {patched.before[:12]}: "
+            "without them, clients that give up could crash the server",
             do="Install the version of nvidia-pytriton that Shiplift names, from PyPI or a mirror of it.",
         )
     whole = _with(content, patched.patches)
     if hashlib.sha256(whole).hexdigest() != patched.after:
         raise MissingTool(
-            f"{executable.name} is not what it should be after its patches",
-            do="Report this: it is a fault in Shiplift.",
+            f"{executable.name} does not have the expected SHA-256 after patching",
+            do="Report this: it is a bug in Shiplift.",
         )
     new = executable.with_name(f".{executable.name}.new")  # the old file may be linked from elsewhere
     new.write_bytes(whole)

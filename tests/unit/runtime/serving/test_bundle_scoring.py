@@ -42,8 +42,8 @@ def test_outputs_of_any_number_of_rows_are_no_part_of_the_score(tmp_path: Path) 
     assert whole["score"] == pytest.approx(5 / 6)
 
 
-def test_without_an_output_of_a_row_for_each_request_labels_compare_with_nothing(tmp_path: Path) -> None:
+def test_labels_need_an_output_with_one_row_for_each_request(tmp_path: Path) -> None:
     boxes = np.zeros((17, 4), np.float32)
-    with pytest.raises(DataInvalid, match=r"a row for each of the 6 requests.*box \[17, 4\]"):
+    with pytest.raises(DataInvalid, match=r"one row for each of the 6 requests.*box \[17, 4\]"):
         judged(tmp_path, box=boxes)
     assert judged(tmp_path, labelled=False, box=boxes)["candidates"][0]["score"] is None

@@ -65,7 +65,7 @@ def test_the_same_champion_registers_a_pipeline_once_and_another_one_again(
     assert released(registry, tmp_path, 3) == [("ocr", 3)]
 
 
-def test_a_pipeline_that_nobody_can_look_at_keeps_no_other_from_being_registered(
+def test_a_pipeline_that_can_not_be_looked_up_does_not_affect_the_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     registry = Pipelines(monkeypatch, lost=(1, True), ocr=(1, True))

@@ -1,5 +1,9 @@
-/* The functions that Triton calls, for any engine: models, instances, and a batch of requests from its inputs to its
- * responses. Text tensors are left to the Python backend. */
+/* The functions that Triton calls, whatever the engine: they open models and instances, and take a batch of requests
+ * from its inputs to its responses. Text tensors are left to the Python backend.
+ *
+ * Triton loads the backend as a shared library and finds these functions by name. Each returns NULL or an error,
+ * which then is Triton's to delete. What a backend keeps for a model or an instance is a pointer that Triton holds for
+ * it (SetState, State). */
 
 #pragma once
 #include <malloc.h>
@@ -56,7 +60,7 @@ static void close_model(Model *model) {
   delete_metric(model->stopped);
   delete_metric(model->stuck);
   free(model);
-  malloc_trim(0); /* otherwise the memory of an unloaded model still counts as the server's */
+  malloc_trim(0); /* or glibc keeps an unloaded model's memory, and it still counts as the server's */
 }
 
 Error *TRITONBACKEND_ModelInitialize(void *triton) {
@@ -127,6 +131,7 @@ Error *TRITONBACKEND_ModelInstanceFinalize(void *triton) {
 
 static Error *reserve(Instance *instance, uint32_t count) {
   if (count <= instance->capacity) return NULL;
+  /* Each pointer is stored at once: if a later one fails, `close_instance` still frees it. */
   Response **responses = realloc(instance->responses, count * sizeof *responses);
   if (responses) instance->responses = responses;
   int64_t *rows = realloc(instance->rows, count * sizeof *rows);
@@ -149,6 +154,9 @@ static Error *compute(Instance *instance, Request **requests, uint32_t count, ui
   return end_execution(&instance->execution, error);
 }
 
+/* Answers and releases each request. Sending a response does not take its error over, so each gets a copy that is
+ * deleted here. Triton counts a request only after its response was sent, so statistics that are read at once may miss
+ * it. */
 static void send_responses(
     void *triton, Instance *instance, Request **requests, uint32_t count, Error *error, uint64_t *times) {
   for (uint32_t each = 0; each < count; each++) {
@@ -168,7 +176,7 @@ static Error *serve(void *triton, Instance *instance, Request **requests, uint32
   TRY(reserve(instance, count));
   times[0] = times[1] = times[2] = nanoseconds();
   for (uint32_t each = 0; each < count; each++) {
-    instance->responses[each] = NULL;
+    instance->responses[each] = NULL; /* and stays it if Triton can't make one: the request is released all the same */
     instance->rows[each] = 1;
     log_error(TRITONBACKEND_ResponseNew(&instance->responses[each], requests[each]));
   }
@@ -187,7 +195,7 @@ static Error *serve(void *triton, Instance *instance, Request **requests, uint32
   return NULL;
 }
 
-/* Answers a request that no batch takes. */
+/* Answers a request with an error before it joins a batch. */
 static void refuse(void *triton, Request *request, Error *error) {
   Response *response = NULL;
   uint64_t now = nanoseconds();
@@ -198,7 +206,7 @@ static void refuse(void *triton, Request *request, Error *error) {
   TRITONSERVER_ErrorDelete(error);
 }
 
-/* Runs the requests of each length together, the shortest first. */
+/* Runs the requests of each padded length together, the shortest first. */
 static Error *serve_by_length(void *triton, Instance *instance, Request **requests, uint32_t count) {
   uint32_t usable = 0, end;
   TRY(reserve(instance, count));
@@ -218,12 +226,13 @@ static Error *serve_by_length(void *triton, Instance *instance, Request **reques
   return NULL;
 }
 
-/* Until `serve` starts, a returned error leaves the requests to Triton; after that, each is answered here anyway. */
+/* A returned error tells Triton that it still owns all the requests and must answer them. So errors are returned only
+ * before the first request is answered. After that they are logged, since each request is answered here. */
 Error *TRITONBACKEND_ModelInstanceExecute(void *triton, Request **requests, uint32_t count) {
   void *state;
   TRY(TRITONBACKEND_ModelInstanceState(triton, &state));
   Instance *instance = state;
-  if (!instance->placed && instance->model->pinned) /* not earlier: only this is the instance's own thread */
+  if (!instance->placed && instance->model->pinned) /* here, because only this runs on the instance's own thread */
     sched_setaffinity(0, sizeof instance->model->cores, &instance->model->cores);
   instance->placed = true;
   if (instance->model->max_batch > 0)
@@ -247,7 +256,7 @@ Error *TRITONBACKEND_Initialize(void *triton) {
   return start_watch();
 }
 
-/* The engine's library stays loaded: its threads may still be ending, and Triton calls this as the process exits. */
+/* The engine's library stays loaded: Triton calls this as the process exits, and the engine's threads may still run. */
 Error *TRITONBACKEND_Finalize(void *triton) {
   (void) triton;
   end_watch();

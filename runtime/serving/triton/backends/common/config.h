@@ -1,4 +1,5 @@
-/* Reads the few values that a backend needs from a model's configuration, which Triton passes as JSON. */
+/* Reads the few values that a backend needs from a model's configuration, which Triton passes as JSON. It is done by
+ * hand because backends link nothing but libc. Triton wrote the JSON, so it is well formed. */
 
 #pragma once
 #include <stdlib.h>
@@ -43,7 +44,7 @@ static const char *member(const char *at, const char *key) {
   return NULL;
 }
 
-/* Copies a text without escapes; false: it is none, or does not fit. */
+/* Copies a string that has no escapes; false if the value is no such string, or does not fit. */
 static bool text_of(const char *at, char *into, size_t size) {
   if (!at || *at != '"') return false;
   size_t length = (size_t) (past_text(at) - at) - 2;

@@ -1,4 +1,4 @@
-/* The cores that a model's instances may run on: those that its configuration names, out of those the server has. */
+/* The cores that a model's instances may run on: those that its configuration names and the server may use. */
 
 #pragma once
 #include <sched.h>
@@ -40,6 +40,6 @@ static Error *read_cores(const char *config, cpu_set_t *cores, bool *pinned) {
   }
   if (sched_getaffinity(0, sizeof allowed, &allowed)) return NULL;
   CPU_AND(cores, cores, &allowed);
-  *pinned = CPU_COUNT(cores) > 0;
+  *pinned = CPU_COUNT(cores) > 0; /* none left, or none named: instances run wherever the server may */
   return NULL;
 }

@@ -1,4 +1,4 @@
-/* Triton's errors, which are returned, or logged if nobody is left to return them to. */
+/* Triton's errors: returned to the caller, or logged where they can't be returned. */
 
 #pragma once
 #include <stdio.h>

@@ -1,4 +1,7 @@
-/* The inputs of a batch of requests, each as one tensor: read where Triton holds it, or else copied once. */
+/* The inputs of a batch of requests, each as one tensor: read where Triton holds it, or else copied once.
+ *
+ * Triton may hold an input in several parts, and in any memory: its own, or a region that a client shares. `memory`
+ * asks for a kind and returns the kind that it is. */
 
 #pragma once
 #include "lengths.h"
@@ -28,7 +31,8 @@ static Error *copy_input(Input *input, uint32_t parts, char *to, size_t room) {
   return NULL;
 }
 
-/* The bytes of the only request's input where Triton holds them, or NULL if they must be copied. */
+/* The bytes of the only request's input where Triton holds them. NULL if they must be copied, because they are in
+ * parts, on a GPU, or not aligned. */
 static const void *in_place(const Batch *batch) {
   const void *bytes = NULL;
   uint64_t size;
@@ -40,7 +44,7 @@ static const void *in_place(const Batch *batch) {
   return error || memory == MEMORY_GPU || (uintptr_t) bytes % ENOUGH ? NULL : bytes;
 }
 
-/* The size that a shape says, in bytes; UINT64_MAX: it is none. */
+/* The size in bytes of a tensor with this shape; UINT64_MAX if the shape is negative or too large. */
 static uint64_t size_of(const int64_t *dims, uint32_t rank, int type) {
   uint64_t size = SIZES[type];
   for (uint32_t dim = 0; dim < rank; dim++)
@@ -53,15 +57,16 @@ static Error *check_size(const int64_t *dims, uint32_t rank, const Tensor *tenso
   return error_with(ERROR_INVALID_ARG, "input '%s' has a different size than its shape says", tensor->name);
 }
 
-/* Whether a request's input has the shape of the batch's others; the batch and a padded length may differ. */
+/* Whether a request's input has the shape of the batch's others. The batch dimension and a padded length may differ. */
 static bool same_shape(const Batch *batch, const int64_t *dims, bool ragged) {
   for (uint32_t dim = ragged ? 2 : 1; dim < batch->rank; dim++)
     if (batch->shape[dim] != dims[dim]) return false;
   return true;
 }
 
-/* Reads the shape and size of an input over all requests, and writes each request's share to `instance->rows`. Engines
- * read as many bytes as the shape says, so it is checked; where inputs are padded, each request's own. */
+/* Reads the shape and size of an input over all requests, and writes each request's rows to `instance->rows`. Engines
+ * read as many bytes as the shape says, so a wrong shape would let them read past the end: the batch's is checked, or
+ * each request's if inputs are padded. */
 static Error *inspect_input(Instance *instance, size_t at, Request **requests, uint32_t count, Batch *batch) {
   Tensor *tensor = &instance->model->inputs.all[at];
   bool ragged = instance->own && tensor->ragged;
@@ -92,7 +97,7 @@ static Error *inspect_input(Instance *instance, size_t at, Request **requests, u
   return batch->size == UINT64_MAX ? no_memory() : NULL;
 }
 
-/* Copies the input of all requests; `wide` is the size of a padded row, or 0 if none is padded. */
+/* Copies the input of all requests, one after the other; `wide` is the size of a padded row, or 0 without padding. */
 static Error *copy_batch(Instance *instance, size_t at, Request **requests, uint32_t count, uint64_t total, size_t wide) {
   Tensor *tensor = &instance->model->inputs.all[at];
   Buffer *buffer = &instance->buffers[at];
@@ -114,7 +119,7 @@ static Error *copy_batch(Instance *instance, size_t at, Request **requests, uint
   return NULL;
 }
 
-/* Whether a request that is run now is shorter than what it is padded to. */
+/* Whether any request of this run is shorter than the length that it is padded to. */
 static bool is_padded(const Instance *instance, uint32_t count) {
   for (uint32_t each = 0; instance->own && each < count; each++)
     if (instance->own[each] != instance->padded) return true;

@@ -1,5 +1,6 @@
-/* A limit on how long one execution may take. Once asked to, an engine stops between two nodes. What goes on even then,
- * such as one endless kernel, can't be ended in this process: a gauge tells the watchdog. */
+/* A limit on how long one execution may take. An engine that is asked to stop does so between two nodes of the graph. A
+ * single endless kernel never gets there, and nothing in this process can end it: a gauge reports it to the watchdog,
+ * which loads the model again, or restarts the server. */
 
 #pragma once
 #include <pthread.h>
@@ -9,7 +10,7 @@
 
 enum { LOOK_MS = 100, GRACE_S = 2, LIMIT_MS = 30000 };
 
-/* One execution after another of one instance; `deadline` is 0 between them. */
+/* The executions of one instance, one after another; `deadline` is 0 between them. */
 typedef struct Execution {
   struct Execution *next;
   void *run, *stopped, *stuck; /* what the engine stops a run by; the model's metrics, or NULL */
@@ -47,6 +48,7 @@ static void count(void *metric, double by) {
   if (metric) log_error(TRITONSERVER_MetricIncrement(metric, by));
 }
 
+/* Called with the lock held: while the engine is asked to stop a run, the execution can't end and free it. */
 static void look_at(Execution *execution, uint64_t now) {
   if (!execution->deadline || now < execution->deadline) return;
   if (!execution->terminated) {
@@ -149,7 +151,7 @@ static void begin_execution(Execution *execution, uint64_t now) {
   pthread_mutex_unlock(&watch.lock);
 }
 
-/* Ends an execution; its error says so if it was stopped. */
+/* Ends an execution. If it was stopped, the error says so instead of what the engine says. */
 static Error *end_execution(Execution *execution, Error *error) {
   char limit[32];
   pthread_mutex_lock(&watch.lock);
@@ -159,7 +161,7 @@ static Error *end_execution(Execution *execution, Error *error) {
   execution->terminated = execution->overdue = false;
   if (terminated) log_error(engine_resume(execution->run));
   pthread_mutex_unlock(&watch.lock);
-  if (!terminated || !error) return error; /* without an error it ended in time after all */
+  if (!terminated || !error) return error; /* no error: it finished before the engine could stop it */
   TRITONSERVER_ErrorDelete(error);
   snprintf(limit, sizeof limit, "%g", (double) execution->limit_ns / 1e9);
   return error_with(

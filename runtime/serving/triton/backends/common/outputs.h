@@ -3,8 +3,8 @@
 #pragma once
 #include "inputs.h"
 
-/* Reads an output and the size of its rows; with batching it must have as many `rows` as the inputs, and their length if
- * it is `cut` back. */
+/* Reads an output and the size of its rows. With batching it must have as many `rows` as the inputs, and if it is `cut`
+ * back, their padded length. Both depend on the model, so they are checked. */
 static Error *read_answer(Instance *instance, size_t at, int64_t rows, bool cut, Answer *answer) {
   const char *name = instance->model->outputs.all[at].name;
   TRY(engine_read_output(instance, at, answer));
@@ -18,6 +18,7 @@ static Error *read_answer(Instance *instance, size_t at, int64_t rows, bool cut,
   return NULL;
 }
 
+/* Whether a request wants an output. If Triton can't say, it does. */
 static bool is_requested(Request *request, const char *name, size_t outputs) {
   uint32_t count = 0;
   const char *requested;
@@ -31,7 +32,8 @@ static bool is_requested(Request *request, const char *name, size_t outputs) {
   return false;
 }
 
-/* Writes `rows` of an answer, each cut back to `length`, or whole if that is -1. */
+/* Writes `rows` of an answer, each cut back to `length`, or whole if that is -1. Triton allocates the buffer, in its
+ * own memory or in a region that the client shares; `memory` asks for a kind and returns the kind that it is. */
 static Error *write_output(
     Response *response, const char *name, Answer *answer, int64_t from, int64_t rows, int64_t length) {
   Output *output;

@@ -1,5 +1,6 @@
-/* What the backends use of Triton's stable C interface (tritonbackend.h, API 1), declared here so that they compile with
- * no headers but libc's. */
+/* The part of Triton's stable C interface that the backends use (tritonbackend.h, API 1), declared here so that they
+ * compile with libc's headers alone: the bundled server's wheel brings none. The functions are the server's own, which
+ * loads the backend into its process. */
 
 #pragma once
 #include <stdbool.h>
@@ -63,7 +64,7 @@ Error *TRITONBACKEND_ResponseOutput(
 Error *TRITONBACKEND_OutputBuffer(Output *, void **buffer, uint64_t size, int *memory, int64_t *memory_id);
 Error *TRITONBACKEND_ResponseSend(Response *, uint32_t flags, Error *);
 
-/* By Triton's number of a data type, the size of an element in bytes; 0: not served by these backends. */
+/* By Triton's number of a data type, the size of an element in bytes; 0 if these backends do not serve it. */
 static const uint8_t SIZES[] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 2};
 enum { TYPE_BOOL = 1, TYPE_INT8 = 6, TYPE_INT64 = 9, TYPE_FP32 = 11, TYPE_FP64 = 12 };
 enum { TYPES_KNOWN = sizeof SIZES, RANK_MOST = 32, ALIGNED = 64, ENOUGH = 16 };

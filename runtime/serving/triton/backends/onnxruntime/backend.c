@@ -1,7 +1,6 @@
-/* Triton's `onnxruntime` backend for the bundled server, which comes with the Python backend alone. It has the same
+/* Triton's `onnxruntime` backend for the bundled server, whose wheel brings only the Python backend. It has the same
  * name and the same parameters in config.pbtxt as NVIDIA's, so a package means the same on both servers. A request
- * needs no other process and no Python, and single-threaded instances share a session, so its weights are in memory
- * once. */
+ * needs no other process and no Python. Single-threaded instances share a session, so weights are in memory once. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -38,7 +37,8 @@ static Error *configure_options(Model *model, void *options) {
   return from_ort(ORT(ORT_ADD_CONFIG, options, "session.intra_op.allow_spinning", "0"));
 }
 
-/* Makes a session. Its threads stay on the model's cores, because they inherit the affinity of the starting thread. */
+/* Makes a session. Threads inherit the affinity of the thread that starts them, so this one moves to the model's cores
+ * first, and back afterwards. */
 static Error *new_session(Model *model, void **session) {
   void *options = NULL;
   cpu_set_t before;
@@ -102,6 +102,8 @@ static void engine_close_model(Model *model) {
 
 /* --- an instance ------------------------------------------------------------------------------------------------- */
 
+/* A session has one pool of threads, for all that run in it. So instances with several threads have a session each; the
+ * first takes the model's own. Single-threaded ones compute in Triton's threads and share it. */
 static Error *engine_open_instance(Instance *instance) {
   EngineModel *shared = &instance->model->engine;
   EngineInstance *own = &instance->engine;

@@ -1,5 +1,5 @@
-/* What the backend uses of ONNX Runtime's stable C interface (onnxruntime_c_api.h, a table that only ever grows),
- * declared here so that it compiles with no headers but libc's. */
+/* The part of ONNX Runtime's stable C interface that the backend uses (onnxruntime_c_api.h, a table that only ever
+ * grows), declared here so that the backend compiles with libc's headers alone. */
 
 #pragma once
 #include "../common/errors.h"
@@ -28,11 +28,12 @@ typedef struct {
 
 static const void *const *ort; /* the table */
 
-/* Calls without prototypes: every argument is a pointer, an int or a size_t, which promotion leaves unchanged. */
+/* Calls without prototypes, so that not every function needs a type. That is safe here: every argument is a pointer, an
+ * int or a size_t, which promotion leaves unchanged. */
 #define ORT(at, ...) ((Status * (*)()) ort[at])(__VA_ARGS__)
 #define ORT_VOID(at, ...) ((void (*)()) ort[at])(__VA_ARGS__)
 
-/* By Triton's number of a data type: ONNX Runtime's number of the element type; 0: not served here. */
+/* By Triton's number of a data type, ONNX Runtime's number of the element type; 0 if this backend does not serve it. */
 static const uint8_t ORT_TYPES[TYPES_KNOWN] = {
   [1] = 9, [2] = 2, [3] = 4, [4] = 12, [5] = 13, [6] = 3, [7] = 5, [8] = 6, [9] = 7, [10] = 10, [11] = 1, [12] = 11,
   [14] = 16,

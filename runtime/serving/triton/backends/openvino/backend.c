@@ -1,10 +1,10 @@
 /* Triton's `openvino` backend for the bundled server: ONNX files, on CPUs. It has the same name and the same parameters
- * in config.pbtxt as NVIDIA's, and a few more. Instances share one compiled model, so its weights are in memory once.
+ * in config.pbtxt as NVIDIA's, and a few more. Instances share one compiled model, so the weights are in memory once.
  * Each has an asynchronous request, which one of the model's streams computes; with fewer streams than instances, a
  * stream always has work waiting.
  *
- * After a run that failed or was cancelled, OpenVINO 2026.4 goes on with the shapes of some tensors of that run: the next
- * one of that stream fails too, or answers wrongly. So the model is compiled again first. */
+ * After a run that failed or was cancelled, OpenVINO 2026.4 keeps the shapes of some tensors of that run: the next
+ * run in that stream fails too, or answers wrongly. So the model is compiled again before the next run. */
 
 #define _GNU_SOURCE
 #include <sched.h>
@@ -16,7 +16,7 @@
 
 #include "compile.h"
 
-/* One instance's request, made when it is first needed; `suspect`: its run failed. */
+/* One instance's request, made when it is first needed; `suspect`: its last run failed. */
 typedef struct EngineInstance {
   struct EngineInstance *next;
   void *request;
@@ -38,7 +38,7 @@ static void *core;
 
 /* --- parameters -------------------------------------------------------------------------------------------------- */
 
-/* The precision to compute in: f32 unless something else is asked for, whatever OpenVINO would choose for this CPU. */
+/* The precision to compute in: f32 unless the configuration says otherwise. OpenVINO's default depends on the CPU. */
 static Error *read_precision(const char *config, char *into, size_t size) {
   char text[16], *capabilities;
   bool bf16 = parameter(config, "HINT_BF16", text, sizeof text) && !strcasecmp(text, "yes");
@@ -61,7 +61,7 @@ static Error *read_count(const char *config, const char *key, const char *otherw
   return error_with(ERROR_INVALID_ARG, "parameter %s is not a number", key);
 }
 
-/* Whether a cache is worth it: with less room than this for a model, its file system fills up. */
+/* Whether the cache's file system has ample room for a compiled model, so that caching does not fill it up. */
 static bool has_room(const char *cache, const char *model) {
   struct statvfs room;
   struct stat file;
@@ -104,7 +104,7 @@ static Error *describe_tensor(const EngineModel *own, bool input, const char *en
   return error_with(ERROR_UNSUPPORTED, "only the Python backend serves the data type of '%s'", name);
 }
 
-/* The element of the array at `at` with this index, or NULL. */
+/* The element with this index of the array at `at`, or NULL. */
 static const char *element(const char *at, size_t index) {
   if (!at || *(at = space(at)) != '[') return NULL;
   for (at = space(at + 1); *at && *at != ']'; at = space(at)) {
@@ -115,7 +115,7 @@ static const char *element(const char *at, size_t index) {
   return NULL;
 }
 
-/* OpenVINO may give a tensor several names, so the configuration's count. */
+/* Reads the tensors that the configuration names: OpenVINO may know a tensor by several names. */
 static Error *read_tensors(Model *model, bool inputs, const char *config, Tensors *to, void ***ports) {
   const char *list = member(config, inputs ? "input" : "output");
   size_t count = 0;
@@ -135,7 +135,7 @@ static Error *compile(Model *model) {
       &own->compiled);
 }
 
-/* A lock on which a waiting writer goes before new readers, or a busy model would never be compiled again. */
+/* A lock that prefers a waiting writer to new readers: with glibc's default, a busy model is never compiled again. */
 static void make_lock(EngineModel *own) {
   pthread_rwlockattr_t kind;
   pthread_rwlockattr_init(&kind);
@@ -166,7 +166,7 @@ static void free_ports(void **ports, size_t count) {
   }
 }
 
-/* Frees what was compiled, and everything that belongs to it. */
+/* Frees the compiled model and everything that belongs to it. */
 static void free_compiled(Model *model) {
   EngineModel *own = &model->engine;
   for (EngineInstance *each = own->instances; each; each = each->next) {
@@ -196,7 +196,7 @@ static Error *find_ports(Model *model) {
   return NULL;
 }
 
-/* Without success, the next run tries again. */
+/* Compiles the model again, when no run uses it. If that fails, the next run tries again. */
 static Error *compile_again(Model *model) {
   EngineModel *own = &model->engine;
   pthread_rwlock_wrlock(&own->lock);
@@ -240,7 +240,7 @@ static void engine_close_instance(Instance *instance) {
 static Error *engine_begin_run(Instance *instance) {
   EngineModel *shared = &instance->model->engine;
   pthread_rwlock_rdlock(&shared->lock);
-  while (!shared->compiled) {
+  while (!shared->compiled) { /* a loop, because another run may fail while the lock is released */
     pthread_rwlock_unlock(&shared->lock);
     TRY(compile_again(instance->model));
     pthread_rwlock_rdlock(&shared->lock);
@@ -262,7 +262,8 @@ static Error *engine_give_input(Instance *instance, size_t at, const void *bytes
       own->request, instance->model->engine.input_ports[at], instance->inputs[at]));
 }
 
-/* Never by `ov_infer_request_infer`: with the CPU plugin, it succeeds even if the model failed or was cancelled. */
+/* Starts a run and waits for it. With the CPU plugin, `ov_infer_request_infer` succeeds even if the model failed or was
+ * cancelled. */
 static Error *engine_run(Instance *instance) {
   EngineInstance *own = &instance->engine;
   int status = ov.ov_infer_request_start_async(own->request);
@@ -308,7 +309,7 @@ static void engine_end_run(Instance *instance) {
 static Error *engine_stop(void *run) { return from_ov(ov.ov_infer_request_cancel(((EngineInstance *) run)->request)); }
 
 static Error *engine_resume(void *run) {
-  (void) run; /* it gets a new request */
+  (void) run; /* nothing to undo: the model is compiled again, and the instance gets a new request */
   return NULL;
 }
 

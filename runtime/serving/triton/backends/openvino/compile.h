@@ -1,5 +1,5 @@
-/* Compiling a model, which can take OpenVINO minutes and can't be interrupted: it is done in a thread of its own, and
- * given up at a deadline. That thread then goes on to its end, and drops what it made. */
+/* Compiling a model can take OpenVINO minutes and can't be interrupted. So it runs in its own thread, and the caller
+ * gives it up at a deadline. That thread then runs to its end and frees what it made. */
 
 #pragma once
 #include <errno.h>
@@ -35,6 +35,7 @@ static void *compile_in_thread(void *argument) {
   Compilation *own = argument;
   const Properties *set = &own->properties;
   if (own->pinned) sched_setaffinity(0, sizeof own->cores, &own->cores); /* its streams' threads inherit it */
+  /* The number counts the strings after it, keys and values. The cache comes last, so 10 leave it out. */
   int status = ov.ov_core_compile_model_from_file(
       own->core, own->path, "CPU", (size_t) (set->cache[0] ? 12 : 10), &own->compiled, "INFERENCE_PRECISION_HINT",
       set->precision, "NUM_STREAMS", set->streams, "INFERENCE_NUM_THREADS", set->threads, "PERFORMANCE_HINT",
@@ -49,7 +50,7 @@ static void *compile_in_thread(void *argument) {
   return NULL;
 }
 
-/* Waits until the compilation has ended; false: it is late, and now its thread's to free. */
+/* Waits until the compilation has ended. False if it is late: from then on its thread owns it and frees it. */
 static bool wait_for(Compilation *compilation, int64_t limit_ms) {
   struct timespec until;
   clock_gettime(CLOCK_MONOTONIC, &until);

@@ -1,5 +1,5 @@
-/* What the backend uses of OpenVINO's C interface (openvino/c/openvino.h), declared here so that it compiles with no
- * headers but libc's. The numbers of element types change between releases: `OV_RELEASE` is the one they are from. */
+/* The part of OpenVINO's C interface that the backend uses (openvino/c/openvino.h), declared here so that the backend
+ * compiles with libc's headers alone. OpenVINO renumbers element types between releases: these are `OV_RELEASE`'s. */
 
 #pragma once
 #include <dlfcn.h>
@@ -47,7 +47,7 @@ typedef struct { const char *build, *description; } OvVersion;
 #define MEMBER(type, name, parameters) type(*name) parameters;
 static struct { OV_FUNCTIONS(MEMBER) } ov;
 
-/* By Triton's number of a data type: OpenVINO's number of the element type; 0: not served here. */
+/* By Triton's number of a data type, OpenVINO's number of the element type; 0 if this backend does not serve it. */
 static const uint8_t OV_TYPES[TYPES_KNOWN] = {
   [1] = 1, [2] = 16, [3] = 17, [4] = 18, [5] = 19, [6] = 7, [7] = 8, [8] = 9, [9] = 10, [10] = 3, [11] = 4, [12] = 5,
   [14] = 2,
@@ -77,7 +77,7 @@ static Error *from_ov(int status) {
 
 #define TRY_OV(call) TRY(from_ov(call))
 
-/* Loads OpenVINO's library, which finds its own libraries and plugins next to the file that the link leads to. */
+/* Loads OpenVINO's library. The link is followed first: the library looks for its plugins next to its own file. */
 static Error *load_openvino(const char *folder) {
   char link[4096], path[4096];
   OvVersion version;

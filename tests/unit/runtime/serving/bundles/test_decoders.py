@@ -147,7 +147,7 @@ def test_a_draft_is_nearly_the_same_picture() -> None:
     ],
     ids=["empty", "gif", "bmp", "cut jpeg", "cut png", "bomb", "huge", "thread"],
 )
-def test_what_is_no_image_or_too_large_is_refused_with_the_reason(body: bytes, message: str) -> None:
+def test_a_file_that_is_not_an_image_or_too_large_is_refused_with_the_reason(body: bytes, message: str) -> None:
     with pytest.raises(BadImage, match=message):
         answered(body, ImageDecoder(resize=64, crop=64))
 
@@ -155,7 +155,7 @@ def test_what_is_no_image_or_too_large_is_refused_with_the_reason(body: bytes, m
 # --- as members ---
 
 
-def test_a_decoder_is_a_member_that_nobody_registers(store: ArtifactStore, tmp_path: Path) -> None:
+def test_a_decoder_is_a_member_that_is_never_registered(store: ArtifactStore, tmp_path: Path) -> None:
     def find(member: PipelineMember) -> Package | Unusable:
         raise AssertionError(member)
 

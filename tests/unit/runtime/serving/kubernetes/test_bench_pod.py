@@ -54,7 +54,7 @@ def test_a_bench_is_the_golden_pod(golden: Golden, name: str, packages: tuple[Pa
     golden(f"bench.{name}.yaml", yaml.safe_dump(body, sort_keys=False, width=120))
 
 
-def test_nothing_that_finds_served_models_finds_a_bench() -> None:
+def test_a_bench_is_not_found_as_a_served_model() -> None:
     body = bench_pod(CLUSTER, PACKAGES, "s3://bucket/x", name="x", key="k")
     labels = body["metadata"]["labels"]
     assert labels["app.kubernetes.io/name"] != "triton"
@@ -82,7 +82,7 @@ def test_every_container_of_a_bench_meets_the_restricted_standard() -> None:
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
 
 
-def test_the_name_is_that_of_what_is_searched_and_fits_a_label() -> None:
+def test_the_name_depends_on_what_is_searched_and_fits_a_label() -> None:
     assert bench_name(PACKAGES) == bench_name(PACKAGES)
     others = (PACKAGES[:1], (on_gpu(target="other"), PACKAGES[1]), (on_gpu(version=3), PACKAGES[1]))
     assert len({bench_name(PACKAGES), *map(bench_name, others)}) == 4
@@ -91,7 +91,7 @@ def test_the_name_is_that_of_what_is_searched_and_fits_a_label() -> None:
     assert len(bench_label(long.model, long.version)) <= 63
 
 
-def test_each_start_has_a_key_of_its_own_and_clears_what_a_killed_search_left(server: ApiServer) -> None:
+def test_each_start_has_its_own_key_and_clears_what_a_killed_search_left(server: ApiServer) -> None:
     first = pod(server).start()
     server.objects["pods"]["someone-s"] = {"metadata": {"name": "someone-s"}}
     second = pod(server).start()

@@ -70,7 +70,7 @@ def test_an_object_is_made_read_changed_and_deleted(client: KubernetesClient, se
     assert client.merge(POD, "x", {}) is None
 
 
-def test_what_is_somebody_else_s_is_a_conflict(client: KubernetesClient) -> None:
+def test_a_change_by_another_writer_is_a_conflict(client: KubernetesClient) -> None:
     client.create(SAMPLE)
     with pytest.raises(Conflict):
         client.create(SAMPLE)
@@ -109,7 +109,7 @@ def test_an_object_goes_where_it_says_else_to_the_client_s_namespace(
 
 
 def test_a_kind_in_namespaces_is_never_read_over_all_of_them() -> None:
-    with pytest.raises(ValueError, match="a Pod is in a namespace"):
+    with pytest.raises(ValueError, match="a Pod belongs to a namespace"):
         POD.path()
     assert NODE.path() == "/api/v1/nodes"
     assert DEPLOYMENT.path("a", "b") == "/apis/apps/v1/namespaces/a/deployments/b"
@@ -192,7 +192,7 @@ def test_a_kind_that_is_not_in_the_table_is_asked_of_the_cluster_once(
 def test_a_kind_that_the_cluster_does_not_know_is_named_with_what_brings_it(
     client: KubernetesClient, server: ApiServer
 ) -> None:
-    with pytest.raises(ClusterRefused, match=r"does not know the kind Gizmo \(example.org/v1\). Install what defines"):
+    with pytest.raises(ClusterRefused, match=r"does not know the kind Gizmo \(example.org/v1\). Install its"):
         client.apply({"apiVersion": "example.org/v1", "kind": "Gizmo", "metadata": {"name": "x"}})
     server.kinds["/apis/argoproj.io/v1alpha1"] = [{"name": "workflows", "kind": "Workflow", "namespaced": True}]
     assert [client.serves(kind) for kind in (WORKFLOW, WORKFLOW_TEMPLATE, GATEWAY)] == [True, False, False]
@@ -236,7 +236,7 @@ def test_what_only_a_person_can_change_is_refused(
 
 
 @pytest.mark.parametrize(("in_pod", "do"), [(False, "Use a kubeconfig"), (True, "Run `shiplift install`")])
-def test_who_is_forbidden_something_is_told_what_helps_there(
+def test_a_refusal_says_what_helps_there(
     client: KubernetesClient, server: ApiServer, monkeypatch: pytest.MonkeyPatch, in_pod: bool, do: str
 ) -> None:
     monkeypatch.setattr(connection, "in_pod", lambda: in_pod)
@@ -256,7 +256,7 @@ def test_a_deleted_pods_token_is_refused_for_a_moment_only(
         client.find(POD)
 
 
-def test_a_kubeconfig_that_leads_nowhere_is_no_cluster_and_in_a_pod_it_is_waited_for(
+def test_an_unreachable_cluster_is_an_error_with_a_kubeconfig_and_temporary_in_a_pod(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = pointed_at(kubeconfig, free_port())

@@ -123,7 +123,7 @@ def test_a_busy_node_that_has_not_fetched_a_secret_yet_tries_again() -> None:
     assert diagnosis.patience_s(why, 600) > 0
 
 
-def test_a_container_that_crashed_and_is_ready_now_is_no_problem() -> None:
+def test_a_container_that_crashed_but_is_ready_now_is_not_a_problem() -> None:
     (status,) = PODS["crash"]["status"]["containerStatuses"]
     again = {**status, "ready": True, "state": {"running": {}}}
     assert diagnosis.of_pod({"status": {"phase": "Running", "containerStatuses": [again]}}) is None
@@ -141,7 +141,7 @@ def test_a_container_is_started_three_times_before_it_is_given_up(restarts: int,
     assert why.prospect is prospect
 
 
-def test_of_several_reasons_the_worst_is_told() -> None:
+def test_the_worst_of_several_reasons_is_reported() -> None:
     waits = {"name": "wait", "state": {"waiting": {"reason": "PodInitializing"}}}
     image = {"name": "main", "image": "img", "state": {"waiting": {"reason": "ErrImagePull"}}}
     why = diagnosis.of_pod({"status": {"containerStatuses": [waits, image]}})

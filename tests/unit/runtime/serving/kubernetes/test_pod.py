@@ -118,7 +118,7 @@ def test_the_init_container_ends_with_the_error_s_code_and_says_why(tmp_path: Pa
     assert done.stderr.startswith("artifact corrupt: artifact 000000000000 is not in")
 
 
-def test_the_server_serves_its_whole_repository_and_nobody_can_change_it(tmp_path: Path) -> None:
+def test_the_server_serves_its_whole_repository_which_can_not_be_changed(tmp_path: Path) -> None:
     (tmp_path / "digits").mkdir()
     (tmp_path / "digits" / "config.pbtxt").touch()
     arguments = serve.command_line(tmp_path, ["digits"], Features(), ServerEnvironment(Path("/opt/triton")))

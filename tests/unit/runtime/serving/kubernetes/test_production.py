@@ -163,7 +163,7 @@ def test_the_packages_of_other_targets_are_groups_of_the_same_revision(tmp_path:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"target": OLD.target}, "each target has one group, not local-cpu, local-cpu"),
+        ({"target": OLD.target}, "each target may have one group, but they are local-cpu, local-cpu"),
         ({"target": "slow", "version": 7}, "the package of target slow is of digits/7, not of digits/1"),
         ({"target": "slow", "signature": Signature(inputs=(), outputs=())}, "inputs or outputs of other names"),
         ({"target": "slow", "sequences": True}, "serves sequences, whose state is on one server"),
@@ -193,7 +193,7 @@ def test_what_the_operator_gave_up_is_the_error_of_today_and_the_spec_names_what
     cluster = FakeCluster(refusing(reason))
     served = place(cluster, tmp_path)
     served.move(OLD, Rollout(replicas=3))
-    with pytest.raises(error, match=r"it broke. See its logs. What served before has the traffic"):
+    with pytest.raises(error, match=r"it broke. See its logs. The previous version has the traffic"):
         served.move(NEW, Rollout(replicas=1))
     assert cluster.wanted == [package_name(OLD), package_name(NEW), package_name(OLD)]
     assert cluster.service["spec"]["replicas"] == 3
@@ -221,7 +221,7 @@ def test_a_killed_promotion_that_is_run_again_and_fails_still_knows_what_served_
 
 
 def test_without_an_operator_the_error_says_where_to_look(tmp_path: Path) -> None:
-    with pytest.raises(Temporary, match="See that Deployment `operator` runs"):
+    with pytest.raises(Temporary, match="Check that Deployment `operator` runs"):
         place(FakeCluster(None), tmp_path).move(NEW, Rollout())
 
 
@@ -245,12 +245,12 @@ def test_an_operator_that_stops_on_the_way_is_noticed(tmp_path: Path, monkeypatc
     assert "0 of 1 pods are ready" in told
 
 
-def test_somebody_else_s_change_of_the_service_is_not_taken_back(tmp_path: Path) -> None:
+def test_a_change_of_the_service_from_outside_is_not_undone(tmp_path: Path) -> None:
     def meddled(body: dict[str, Any]) -> None:
         body["spec"] = {**body["spec"], "revision": "other"}
 
     cluster = FakeCluster(meddled)
-    with pytest.raises(Temporary, match=r"somebody changed it: it names other"):
+    with pytest.raises(Temporary, match=r"someone changed it: it names other"):
         place(cluster, tmp_path).move(NEW, Rollout())
     assert cluster.service["spec"]["revision"] == "other"
 

@@ -100,7 +100,7 @@ def test_more_targets_than_a_revision_has_groups_are_left_out(tmp_path: Path, mo
     assert deployed.left_out == dict.fromkeys(("t16", "t17"), "at most 16 targets serve together")
 
 
-def test_a_target_with_other_inputs_is_left_out_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_with_other_inputs_is_left_out_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     positional = FAST.package.signature.model_copy(update={"outputs": ()})
     other = tuned(target="torch", signature=positional)
     deployed = place(tmp_path, FakeWorkloads(), monkeypatch).start((FAST, other), Serving(), Rollout())

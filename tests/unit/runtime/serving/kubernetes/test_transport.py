@@ -45,7 +45,7 @@ def test_a_pod_proves_itself_with_its_token_and_reads_a_new_one(account: Path, m
         assert server.proofs == {"Bearer first", "Bearer second"}
 
 
-def test_an_api_server_that_somebody_else_signed_gets_no_token(
+def test_an_api_server_with_a_foreign_certificate_gets_no_token(
     account: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "_PAUSE_S", 0.01)
@@ -75,9 +75,9 @@ def test_an_address_of_ipv6_is_bracketed(account: Path, monkeypatch: pytest.Monk
     assert (account / "token").is_file()
 
 
-def test_a_date_that_yaml_read_is_a_date_again_and_nothing_else_is_guessed() -> None:
+def test_a_date_from_yaml_becomes_its_text_again_and_other_types_are_errors() -> None:
     assert (
         transport.encoded({"at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)}) == b'{"at": "2026-01-02T03:04:05+00:00"}'
     )
-    with pytest.raises(TypeError, match="set is nothing"):
+    with pytest.raises(TypeError, match="can't contain a set"):
         transport.encoded({"at": {1}})

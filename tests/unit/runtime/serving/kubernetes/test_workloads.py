@@ -44,7 +44,7 @@ def test_a_wrong_answer_is_final(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         check(monkeypatch, tmp_path, [REFUSED, WRONG, None])
 
 
-def test_a_service_that_leads_nowhere_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_service_that_leads_nowhere_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(workloads._with_retries, "stop", lambda state: state.attempt_number >= 3)
     with pytest.raises(Temporary, match="connection refused"):
         check(monkeypatch, tmp_path, [])

@@ -3,7 +3,7 @@
 from shiplift.runtime.serving.machine.restarts import FIRST_PAUSE_S, HEALTHY_S, LONGEST_PAUSE_S, Restarts
 
 
-def test_the_first_restart_waits_for_nothing() -> None:
+def test_the_first_restart_happens_at_once() -> None:
     assert Restarts().wait_s(5) == 0
     assert Restarts().wait_s(1e9) == 0
 

@@ -220,7 +220,7 @@ def test_a_chat_is_answered_by_the_assistant(writer: tuple[Writer, str]) -> None
     assert "max_tokens" not in fields
 
 
-def test_a_streamed_chat_begins_with_who_speaks(writer: tuple[Writer, str]) -> None:
+def test_a_streamed_chat_begins_with_the_role(writer: tuple[Writer, str]) -> None:
     parts = events(chat(writer[1], stream=True, stream_options={"include_usage": True}))
     assert {part["object"] for part in parts} == {"chat.completion.chunk"}
     assert parts[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
@@ -239,7 +239,7 @@ def test_a_model_without_a_chat_template_is_said_to_take_prompts(writer: tuple[W
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/models", "/v1/models/writer", "/v1/chat/completions"])
-def test_with_a_key_nobody_without_it_gets_anything(writer: tuple[Writer, str], path: str) -> None:
+def test_requests_without_the_key_are_refused(writer: tuple[Writer, str], path: str) -> None:
     method = "GET" if "models" in path else "POST"
     for wrong in ("", "other", "s3cre", "s3cret2"):
         answer = ask(writer[1], path, key="s3cret", sent=wrong, method=method)

@@ -22,7 +22,7 @@ def chat(**fields: Any) -> ChatRequest:
     return messages.read(ChatRequest, json.dumps(said).encode())
 
 
-def test_what_is_not_given_is_left_to_the_model_except_for_openai_s_sixteen_tokens() -> None:
+def test_missing_options_are_left_to_the_model_except_for_openai_s_sixteen_tokens() -> None:
     asked = read(body())
     assert (asked.prompts, asked.stops, asked.max_tokens, asked.n) == (["a"], [], 16, 1)
     assert (asked.temperature, asked.top_p, asked.seed) == (None, None, None)
@@ -46,7 +46,7 @@ def test_one_text_and_a_list_of_texts_are_the_same_to_a_reader() -> None:
         {"user": "someone"},
     ],
 )
-def test_what_changes_nothing_is_accepted(neutral: dict[str, Any]) -> None:
+def test_options_without_effect_are_accepted(neutral: dict[str, Any]) -> None:
     assert read(body(**neutral)).prompts == ["a"]
 
 
@@ -101,7 +101,7 @@ def test_a_conversation_is_one_prompt_as_json_and_may_have_any_number_of_tokens(
         {"modalities": ["text"]},
     ],
 )
-def test_what_changes_nothing_in_a_chat_is_accepted(neutral: dict[str, Any]) -> None:
+def test_options_without_effect_in_a_chat_are_accepted(neutral: dict[str, Any]) -> None:
     assert chat(**neutral).n == 1
 
 
@@ -129,7 +129,7 @@ def test_what_a_chat_can_t_have_is_refused_by_its_name(fields: dict[str, Any], m
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b'"a"', b"\xff", b'{"model": "writer"}'])
-def test_what_is_no_request_is_refused(text: bytes) -> None:
+def test_an_invalid_request_is_refused(text: bytes) -> None:
     with pytest.raises(RequestProblem) as refused:
         read(text)
     assert refused.value.status == 400

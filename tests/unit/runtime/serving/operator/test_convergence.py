@@ -290,13 +290,13 @@ def test_what_a_hand_did_is_undone_at_once(hand: Callable[[World, str], None]) -
     quiet(world)
 
 
-def test_a_route_that_was_deleted_is_told_and_verified_again() -> None:
+def test_a_deleted_route_is_reported_and_verified_again() -> None:
     world = serving()
     world.events.clear()
     delete_route(world, "")
     world.turn()
     assert not world.status.holds(ConditionType.READY)
-    assert any("put back as it should be: HTTPRoute digits" in event for event in world.events)
+    assert any("restored after a change from outside: HTTPRoute digits" in event for event in world.events)
     world.run(60, until=World.settled)
     assert world.settled()
 

@@ -26,7 +26,7 @@ def test_a_live_value_is_right_if_it_has_what_is_wanted(live: Any, wanted: Any, 
     assert covers(live, wanted) is right
 
 
-def test_what_somebody_added_to_a_selector_is_removed() -> None:
+def test_additions_to_a_selector_are_removed() -> None:
     wanted = {"kind": "Service", "spec": {"selector": {"a": "1"}}}
     assert strangers(wanted, {"spec": {"selector": {"a": "1", "b": "2"}}}) == {"spec": {"selector": {"b": None}}}
     assert strangers(wanted, {"spec": {"selector": {"a": "1"}}}) == {}

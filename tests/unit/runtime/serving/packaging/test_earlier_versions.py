@@ -99,7 +99,7 @@ def test_a_policy_keeps_so_many_of_the_versions_that_were_promoted(
     assert {path.parent.name for path in (tree / "digits").glob("*/model.onnx")} == set(files)
 
 
-def test_a_higher_version_than_the_new_one_is_not_kept_since_it_would_answer_everybody(
+def test_a_higher_version_is_not_kept_because_it_would_answer_requests_that_name_none(
     line: Callable[[VersionPolicy], Line],
 ) -> None:
     promoted = line("all")
@@ -107,7 +107,9 @@ def test_a_higher_version_than_the_new_one_is_not_kept_since_it_would_answer_eve
         promoted.release(described(version))
     earlier = promoted.release(described(2))
     assert numbers(earlier) == [1]
-    assert "version 3 can't be served beside it: it would answer those who name no version" in earlier.refused
+    assert earlier.refused == (
+        "version 3 can't be served beside it: its number is higher, so it would answer requests that name no version"
+    )
 
 
 def test_a_version_that_is_released_again_keeps_those_that_it_had(line: Callable[[VersionPolicy], Line]) -> None:
@@ -267,14 +269,14 @@ def test_files_of_earlier_versions_are_those_that_were_promoted(tmp_path: Path) 
     require_as_promoted(store, second, (first,))
     require_as_promoted(store, third, (second,))
     require_as_promoted(store, third, (first, third))
-    with pytest.raises(ArtifactCorrupt, match="files of version 2 that are not those that were promoted"):
+    with pytest.raises(ArtifactCorrupt, match="files of version 2 are not the ones that were promoted"):
         require_as_promoted(store, third, (first,))
     (promoted.champion.tree / "digits" / "1" / "model.onnx").write_bytes(b"another")  # type: ignore[union-attr]
     altered = third.model_copy(update={"repository": store.put_tree(tmp_path / "3")})
-    with pytest.raises(ArtifactCorrupt, match="files of version 1 that"):
+    with pytest.raises(ArtifactCorrupt, match="files of version 1 are"):
         require_as_promoted(store, altered, (second,))
     (tmp_path / "3" / "digits" / "1" / "model.onnx").write_bytes(b"version 1")
     (tmp_path / "3" / "digits" / "1" / "model.py").write_text("print()")
     added = third.model_copy(update={"repository": store.put_tree(tmp_path / "3")})
-    with pytest.raises(ArtifactCorrupt, match="files of version 1 that"):
+    with pytest.raises(ArtifactCorrupt, match="files of version 1 are"):
         require_as_promoted(store, added, (second,))

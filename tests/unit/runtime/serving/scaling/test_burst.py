@@ -24,12 +24,12 @@ def test_a_queue_that_grows_gets_replicas_for_what_arrives_and_for_what_waits() 
     assert at_least(readings(250, 100), 4, 1, RULE) == math.ceil((250 + 600 / 10) / 100)
 
 
-def test_a_queue_within_patience_gets_nothing() -> None:
+def test_a_queue_within_patience_gets_no_pods() -> None:
     assert at_least(readings(100, 100, waiting=19), 4, 1, RULE) == 1
     assert at_least(readings(100, 100, waiting=21), 4, 1, RULE) == 2
 
 
-def test_stale_or_single_readings_decide_nothing() -> None:
+def test_stale_or_single_readings_do_not_count() -> None:
     step = readings(500, 100)
     assert at_least(step, 4 + FRESH_S + 0.1, 1, RULE) == 1
     assert at_least(step[-1:], 4, 1, RULE) == 1

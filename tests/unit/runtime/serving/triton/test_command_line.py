@@ -32,7 +32,7 @@ def test_the_server_listens_on_the_loopback_and_takes_models_by_order_alone(tmp_
         assert flag in flags
 
 
-def test_shared_memory_is_closed_with_a_key_that_nobody_keeps(tmp_path: Path) -> None:
+def test_shared_memory_is_closed_with_a_key_that_is_not_kept(tmp_path: Path) -> None:
     closed = [[flag for flag in arguments(tmp_path) if "restricted" in flag] for _ in range(2)]
     assert all(len(flags) == 2 and all("shared-memory" in flag for flag in flags) for flags in closed)
     assert closed[0] != closed[1]

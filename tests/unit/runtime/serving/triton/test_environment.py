@@ -62,7 +62,7 @@ def test_other_patches_are_another_environment(monkeypatch: pytest.MonkeyPatch, 
         ("x86_64", ("", ""), "this is another libc"),
     ],
 )
-def test_a_machine_that_cannot_run_the_server_is_told_why(
+def test_a_machine_that_can_not_run_the_server_gets_the_reason(
     machine: str, libc: tuple[str, str], reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: machine)
@@ -73,7 +73,7 @@ def test_a_machine_that_cannot_run_the_server_is_told_why(
     assert not (tmp_path / "server").exists()
 
 
-def test_a_machine_without_the_python_library_is_told_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_the_python_library_gets_the_name_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
     monkeypatch.setattr(environment, "libpython", lambda: None)

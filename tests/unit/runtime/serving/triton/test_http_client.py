@@ -80,7 +80,7 @@ def test_a_step_says_its_sequence_and_a_version_is_in_the_path() -> None:
     assert requests[0].url.path == "/v2/models/m/versions/3/infer"
 
 
-def test_what_a_server_refuses_is_told_in_its_words() -> None:
+def test_a_server_s_refusal_is_quoted() -> None:
     signature = Signature(inputs=(tensor("x", -1, 1),), outputs=(tensor("y", -1, 1),))
     refused = client(lambda _: httpx.Response(400, json={"error": "unexpected shape for input 'x'"}))
     with pytest.raises(ServerFailed, match="unexpected shape for input 'x'"):

@@ -220,7 +220,7 @@ def test_retiring_keeps_versions_apart_whose_numbers_look_alike(tmp_path: Path) 
     assert files(folder / "warmup") == ["11-input-0"]
 
 
-def test_retiring_twice_or_what_is_not_there_changes_nothing(tmp_path: Path) -> None:
+def test_retiring_twice_or_a_missing_version_changes_nothing(tmp_path: Path) -> None:
     retire(tmp_path / "models", "nothing")
     folder = put(tmp_path, 3)
     before = files(folder)
@@ -333,7 +333,7 @@ def test_a_fetched_package_takes_another_configuration(tmp_path: Path) -> None:
     assert (changed.instance_group[0].count, changed.parameters["intra_op_thread_count"].string_value) == (2, "4")
 
 
-def test_golden_requests_and_their_answers_are_told_apart() -> None:
+def test_golden_requests_and_their_answers_have_different_names() -> None:
     both = golden_arrays({"x": np.zeros(1)}, {"x": np.ones(1)})
     assert {name: array.tolist() for name, array in both.items()} == {"input/x": [0], "output/x": [1]}
     assert repository.GOLDEN == "golden.npz"

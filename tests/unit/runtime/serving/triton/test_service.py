@@ -148,12 +148,12 @@ def test_a_folder_without_what_it_needs_is_refused_by_its_name(missing: str) -> 
 
 
 def test_a_service_of_texts_has_an_example_of_them() -> None:
-    with pytest.raises(NotAdmitted, match="takes texts as 'unit', and nobody knows which"):
+    with pytest.raises(NotAdmitted, match="takes texts as 'unit', but gives no examples"):
         as_version("adder", {path: body for path, body in FOLDER.items() if path != "example.json"})
 
 
 @pytest.mark.parametrize("path", ["MLmodel", "service_model.py", "config.json"])
-def test_a_folder_can_not_bring_what_is_written_here(path: str) -> None:
+def test_a_folder_can_not_contain_files_that_shiplift_writes(path: str) -> None:
     with pytest.raises(NotAdmitted, match=f"has a file {path}"):
         as_version("adder", {**FOLDER, path: b""})
 

@@ -48,7 +48,7 @@ def test_a_request_that_came_and_went_between_two_questions_counts() -> None:
     assert pods.activators.of("digits").came_at == came_at > 0
 
 
-def test_what_came_before_the_operator_began_is_no_news() -> None:
+def test_requests_from_before_the_operator_started_do_not_count() -> None:
     pods = Pods()
     pods.counts(A, held=0, arrived=7)
     assert pods.activators.poll() == []
@@ -81,7 +81,7 @@ def test_without_pods_nothing_is_known() -> None:
     assert pods.activators.of("digits").answered_at == 0
 
 
-def test_it_goes_on_asking_after_an_error() -> None:
+def test_it_keeps_asking_after_an_error() -> None:
     pods, stop, woken = Pods(), threading.Event(), list[str]()
     pods.answers[A] = None
 

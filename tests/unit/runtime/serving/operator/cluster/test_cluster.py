@@ -236,12 +236,12 @@ def test_a_revision_that_can_t_be_read_says_why(server: ApiServer) -> None:
     assert look(server, Evidence()).revisions[name_of(1)].problem == "server: Field required"
 
 
-def test_a_status_that_somebody_broke_counts_as_none(server: ApiServer) -> None:
+def test_an_invalid_status_counts_as_empty(server: ApiServer) -> None:
     server.objects["tritonservices"]["digits"]["status"] = {"weights": "all"}
     assert look(server, Evidence()).status.weights == ()
 
 
-def test_an_api_server_that_fails_is_no_reason_to_forget(server: ApiServer) -> None:
+def test_a_failing_api_server_does_not_make_the_operator_forget(server: ApiServer) -> None:
     server.faults = [500] * 20
     with pytest.raises(Temporary):
         Observer(server.api("models"), cluster()).alone("digits")
@@ -279,7 +279,7 @@ def test_pods_on_cordoned_nodes_and_those_off_the_route_are_seen(server: ApiServ
     assert not server.objects["tritonrevisions"]
 
 
-def test_revisions_that_promotions_wrote_are_told_from_others(server: ApiServer) -> None:
+def test_revisions_that_promotions_wrote_are_distinguished_from_others(server: ApiServer) -> None:
     spec = RevisionSpec(artifacts_uri="s3://models", package=package(version=2).model_dump(mode="json"))
     other = revision_object(name_of(2), "models", spec)
     del other["metadata"]["labels"]["shiplift.dev/model"]

@@ -98,7 +98,7 @@ def test_answers_are_counted_on_every_protocol(monkeypatch: pytest.MonkeyPatch) 
     assert (share.tries, share.weights) == (1, WEIGHTS)
 
 
-def test_two_packages_of_the_same_version_are_told_apart_by_their_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_packages_of_the_same_version_are_distinguished_by_their_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     share = ask(Servers(monkeypatch, versions=(2, 2))).share
     assert share is not None
     assert {(each.asked, each.answered) for each in share.samples.values()} == {(40, 20)}
@@ -115,7 +115,7 @@ def test_two_packages_of_the_same_version_are_told_apart_by_their_counters(monke
         (ServerFailed("it broke", do="See the log."), False),
     ],
 )
-def test_a_route_that_is_not_there_yet_is_no_failure(
+def test_a_route_that_does_not_exist_yet_is_not_a_failure(
     monkeypatch: pytest.MonkeyPatch, error: Exception, unreachable: bool
 ) -> None:
     servers = Servers(monkeypatch)

@@ -30,7 +30,7 @@ def pod(*, ready: bool = True, ends: bool = True) -> dict[str, Any]:
         (pod(ends=False), 0, False),
     ],
 )
-def test_a_pod_that_is_deleted_answers_until_its_server_is_told_to_end(
+def test_a_deleted_pod_answers_until_its_server_gets_sigterm(
     body: dict[str, Any], after_s: float, answers: bool
 ) -> None:
     assert groups_ending([body], _DELETED_AT + after_s) == (frozenset({"digits-1"}) if answers else frozenset())
@@ -50,7 +50,7 @@ def test_it_is_none_of_the_pods_that_take_requests() -> None:
         (pod(ends=False), DRAIN_S, False),
     ],
 )
-def test_once_its_server_is_told_to_end_no_service_may_lead_to_it(
+def test_no_service_may_lead_to_a_pod_whose_server_got_sigterm(
     body: dict[str, Any], after_s: float, stops: bool
 ) -> None:
     assert stopping_of([body], _DELETED_AT + after_s) == ({"a": "digits-1"} if stops else {})

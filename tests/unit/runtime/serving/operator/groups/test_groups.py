@@ -106,14 +106,14 @@ def test_a_group_whose_pods_die_gets_no_traffic_until_they_are_back_and_the_serv
         f"{ONE} answers all requests, but no pod of {ONE} for target slow is ready: its other targets take the traffic"
     )
     assert reason(world, ConditionType.RECONCILING) == Reason.STARTING
-    assert not any("put back" in event for event in world.events)
+    assert not any("restored" in event for event in world.events)
     world.broken.clear()
     world.pods[slow(1)] = dict.fromkeys(world.pods[slow(1)], 0.0)
     world.run(30, until=World.settled)
     assert weights_of(world.live[ROUTES[0]]) == {ONE: 7500, slow(1): 2500}
 
 
-def test_a_route_whose_split_somebody_edited_is_put_back() -> None:
+def test_a_route_whose_split_was_edited_is_restored() -> None:
     world = grouped(1)
     backends = world.live[ROUTES[0]]["spec"]["rules"][0]["backendRefs"]
     backends[0]["weight"], backends[1]["weight"] = 0, 10000

@@ -205,7 +205,7 @@ def test_what_was_isolated_may_share_again_after_an_hour_of_serving_alone() -> N
     assert street.status.isolated_revision == ""
 
 
-def test_a_new_revision_starts_on_pods_of_its_own_and_the_former_one_is_left_behind() -> None:
+def test_a_new_revision_starts_on_its_own_pods_and_the_former_one_stays_behind() -> None:
     street = shared()
     street.want(2)
     street.run(200, until=lambda w: w.settled() and w.status.version == 2)
@@ -236,7 +236,7 @@ def test_what_serves_moves_although_another_revision_was_given_up() -> None:
     assert (street.leads(), street.lost) == ("shared-2", 0)
 
 
-def test_a_service_that_somebody_deletes_or_edits_leads_to_the_server_again() -> None:
+def test_a_deleted_or_edited_service_leads_to_the_server_again() -> None:
     street = shared()
     del street.live["Service", ONE]
     street.run(5)

@@ -104,7 +104,7 @@ def test_the_dashboard_stays_as_it_is_over_a_promotion_and_the_alerts_know_both_
     assert 'shiplift_dev_package=~"digits-1|digits-2"' in expr
 
 
-def test_without_an_autoscaler_nothing_is_recorded() -> None:
+def test_without_an_autoscaler_there_are_no_recording_rules() -> None:
     made = world()
     made.spec = made.spec.model_copy(update={"scaling": ScalingSpec()})
     (group,) = objects(made, 1)["PrometheusRule"]["spec"]["groups"]

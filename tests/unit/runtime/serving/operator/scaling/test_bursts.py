@@ -22,7 +22,7 @@ def test_a_step_gets_its_pods_within_seconds_and_the_autoscaler_takes_them_away_
     assert replicas(world) == 1
 
 
-def test_nobody_is_told_of_a_repair() -> None:
+def test_raising_the_minimum_is_not_reported_as_a_repair() -> None:
     world = scaled()
     world.events.clear()
     world.arriving, world.queue = 350.0, world.queue._replace(at=world.now)
@@ -31,7 +31,7 @@ def test_nobody_is_told_of_a_repair() -> None:
         reconciling = world.status.condition(ConditionType.RECONCILING)
         assert reconciling is not None
         assert reconciling.reason != Reason.REPAIRING
-    assert not [event for event in world.events if "put back" in event]
+    assert not [event for event in world.events if "restored" in event]
 
 
 def test_what_the_pods_can_carry_starts_none() -> None:

@@ -47,7 +47,7 @@ def test_without_a_maximum_there_is_no_autoscaler_and_no_condition() -> None:
 
 
 @pytest.mark.parametrize("keda", [True, False])
-def test_the_number_of_pods_is_the_autoscaler_s_and_nobody_fights_it(keda: bool) -> None:
+def test_the_autoscaler_owns_the_number_of_pods_and_the_operator_does_not_fight_it(keda: bool) -> None:
     world = scaled(keda=keda)
     assert (active(world).status, active(world).reason) == ("True", Reason.SCALING if keda else Reason.SCALING_ON_CPU)
     world.desired[name_of(1)] = 4
@@ -104,7 +104,7 @@ def test_with_the_maximum_taken_away_the_autoscaler_goes_and_the_spec_counts() -
 
 
 @pytest.mark.parametrize(("what", "change"), [("delete", {}), ("edit", {"maxReplicaCount": 100})])
-def test_an_autoscaler_that_somebody_harms_comes_back(what: str, change: Object) -> None:
+def test_an_autoscaler_that_is_changed_from_outside_is_restored(what: str, change: Object) -> None:
     world = scaled()
     if what == "delete":
         del world.live["ScaledObject", name_of(1)]

@@ -50,7 +50,7 @@ def test_a_moment_of_traffic_counts_a_third(minutes: Minutes) -> None:
     assert minutes.read(60 * 50) == pytest.approx(0.3)
 
 
-def test_a_server_that_does_not_answer_or_began_again_changes_nothing_much(minutes: Minutes) -> None:
+def test_a_server_that_does_not_answer_or_has_restarted_changes_the_load_little(minutes: Minutes) -> None:
     minutes.read(0)
     minutes.read(600)
     assert minutes.read(None) == pytest.approx(0.2)

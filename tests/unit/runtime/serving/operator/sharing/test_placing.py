@@ -114,7 +114,7 @@ def test_a_new_revision_takes_the_place_of_the_former_one() -> None:
     assert {server.members for server in here.servers.values()} == {frozenset({"a-2", "b-1"})}
 
 
-def test_while_a_model_is_on_its_way_and_just_after_nothing_else_begins() -> None:
+def test_no_other_move_begins_during_a_move_or_just_after_it() -> None:
     here = town(tenant("a"), tenant("b"), tenant("c"), tenant("d"), tenant("e"), tenant("f"))
     here.turn()
     assert here.plan().assigned["a-1"] == "s1"

@@ -109,7 +109,7 @@ def test_a_server_that_is_as_it_should_be_is_not_written_again(operator: Operato
     assert {method for method, _ in server.asked} == {"GET"}
 
 
-def test_what_somebody_changes_of_a_server_is_put_back(operator: Operator, server: ApiServer) -> None:
+def test_changes_of_a_server_from_outside_are_undone(operator: Operator, server: ApiServer) -> None:
     name = operator.made()
     server.objects["deployments"][name]["spec"]["replicas"] = 0
     server.objects["poddisruptionbudgets"].clear()
@@ -118,7 +118,7 @@ def test_what_somebody_changes_of_a_server_is_put_back(operator: Operator, serve
     assert set(server.objects["poddisruptionbudgets"]) == {name}
 
 
-def test_a_server_goes_once_nobody_has_used_it_for_a_while(
+def test_a_server_is_removed_once_it_has_been_unused_for_a_while(
     operator: Operator, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = operator.made()

@@ -69,7 +69,7 @@ def both(each: Tenant) -> tuple[bool, bool]:
         ({}, {"package": package(sequences=True)}, "it serves sequences, whose state is on one server"),
     ],
 )
-def test_what_keeps_pods_of_its_own(changes: dict[str, Any], seen: dict[str, Any], why: str) -> None:
+def test_services_that_need_their_own_pods(changes: dict[str, Any], seen: dict[str, Any], why: str) -> None:
     assert why_own(spec(**changes), replace(SEEN, **seen), CLUSTER) == why
 
 
@@ -85,7 +85,7 @@ def test_only_what_has_been_ready_for_a_while_joins_and_what_stutters_stays() ->
     assert both(tenant(status=status(conditions=()))) == (False, True)
 
 
-def test_in_a_rollout_nothing_joins() -> None:
+def test_no_service_joins_during_its_rollout() -> None:
     shares = (Weight(revision="digits-1", percent=90), Weight(revision="digits-2", percent=10))
     assert both(tenant(status=status(weights=shares))) == (False, True)
     assert both(tenant(spec=spec(revision="digits-2"))) == (False, True)

@@ -51,7 +51,7 @@ def test_one_lost_request_changes_nothing() -> None:
     assert world.status.holds(ConditionType.READY)
 
 
-def test_what_somebody_adds_to_a_route_is_seen_at_once() -> None:
+def test_an_addition_to_a_route_is_seen_at_once() -> None:
     world = serving()
     rule = world.live["HTTPRoute", "digits"]["spec"]["rules"][0]
     rule["filters"] = [{"type": "RequestRedirect"}]

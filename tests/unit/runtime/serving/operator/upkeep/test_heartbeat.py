@@ -43,7 +43,7 @@ def test_a_pod_that_froze_is_replaced_although_it_is_no_longer_ready() -> None:
     assert len(world.ready(name_of(1))) == 2
 
 
-def test_a_pod_whose_container_starts_again_is_left_alone() -> None:
+def test_a_pod_whose_container_restarts_is_left_alone() -> None:
     world = serving(replicas=2)
     name = name_of(1)
     pod = world.ready(name)[0]

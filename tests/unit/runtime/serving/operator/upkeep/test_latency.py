@@ -71,7 +71,7 @@ def test_however_it_changes_it_is_written_once_a_minute_at_most() -> None:
     assert len(world.writes) <= world.asked <= 1 + 120 * 5 / latency.EVERY_S
 
 
-def test_without_clients_it_is_not_known_and_nothing_is_written() -> None:
+def test_without_clients_the_latency_is_unknown_and_not_written() -> None:
     world = serving()
     world.requests = 90
     world.run(130)
@@ -82,7 +82,7 @@ def test_without_clients_it_is_not_known_and_nothing_is_written() -> None:
     assert world.writes == ["status"]
 
 
-def test_an_operator_that_has_just_started_keeps_what_was_told() -> None:
+def test_an_operator_that_has_just_started_keeps_the_reported_latency() -> None:
     world = serving()
     world.evidence = replace(world.evidence, latency=Latency())
     world.turn()

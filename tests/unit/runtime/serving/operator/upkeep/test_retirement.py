@@ -53,7 +53,7 @@ def test_an_operator_that_starts_meanwhile_deletes_it_too() -> None:
     assert not world.retired
 
 
-def test_a_pod_whose_server_was_told_to_end_leaves_the_route_of_the_one_that_takes_its_place() -> None:
+def test_a_pod_whose_server_is_shutting_down_leaves_the_route_of_its_successor() -> None:
     world = serving(replicas=2)
     world.stopping = {"old": name_of(1), "older": "digits-0-gone"}
     world.run(2)

@@ -226,7 +226,7 @@ def test_requests_that_reach_pods_by_another_way_keep_it_awake() -> None:
         assert world.replicas() == {name_of(1): 1}
 
 
-def test_counters_that_nobody_can_read_are_no_sign_of_idleness() -> None:
+def test_unreadable_counters_do_not_count_as_idleness() -> None:
     world = serving()
     world.mute = True
     world.run(600, until=is_asleep)
@@ -318,7 +318,7 @@ def test_a_lost_status_costs_no_request(all_of_it: bool) -> None:
 
 
 @pytest.mark.parametrize("harm", ["replicas", "route"])
-def test_what_somebody_changes_while_it_sleeps_is_put_back(harm: str) -> None:
+def test_a_change_from_outside_is_undone_while_it_sleeps(harm: str) -> None:
     world = asleep()
     key = ("Deployment", name_of(1)) if harm == "replicas" else ROUTES[1]
     world.live[key]["metadata"]["generation"] += 1
@@ -401,7 +401,7 @@ def test_a_rollback_by_hand_to_a_sleeping_service_moves_in_one_step() -> None:
     ("changes", "why"),
     [({"gateway": False}, "set `gateway`"), ({"activator": False}, "set `activator`")],
 )
-def test_where_it_can_not_work_it_says_what_is_missing(changes: dict[str, bool], why: str) -> None:
+def test_if_it_can_not_work_the_status_says_what_is_missing(changes: dict[str, bool], why: str) -> None:
     world = Sleepy(gateway=changes.get("gateway", True))
     if not changes.get("activator", True):
         world.cluster = world.cluster.model_copy(update={"activator": None})
