@@ -1,4 +1,4 @@
-"""Landlock: which files a process may read and write, and which TCP ports it may use, whatever its user may."""
+"""Landlock: which files a process may read and write, and which TCP ports it may use, whatever its user may do."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +16,7 @@ _WRITING = landlockpy.fs_for_abi(3) & ~(
 )
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random")
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset", "/dev/nvidia-caps")
-# What libraries read of the machine. Without a /proc of its own, a process sees only itself and these.
+# What libraries read about the machine. Without a private /proc, a process sees only these and its own folder.
 _PROC_FILES = (
     "cpuinfo",
     "meminfo",
@@ -33,7 +33,7 @@ _PROC_FILES = (
 
 
 def restrict(policy: Policy, *, own_proc: bool) -> int:
-    """Restricts this thread and what it starts; returns the version of Landlock's interface (the ABI).
+    """Restricts this thread and the processes it starts; returns the version of Landlock's interface (the ABI).
 
     `own_proc`: /proc shows only this PID namespace.
 
@@ -55,7 +55,7 @@ def restrict(policy: Policy, *, own_proc: bool) -> int:
 
 
 def _allow(ruleset: landlockpy.Ruleset, path: str, access: AccessFS) -> None:
-    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # what can't be opened needs no rule
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # a path that can't be opened needs no rule
         ruleset.allow_path(path, access if Path(path).is_dir() else access & _OF_A_FILE)
 
 
