@@ -21,7 +21,7 @@ def table_of(runs: list[dict[str, Any]]) -> bytes:
 
 
 def notes_of(report: LoadReport, uncompared: str, recorded_requests: RecordedRequests, shortened: str) -> Iterator[str]:
-    """What a reader should know of the figures: what was not compared, what was sent, and where clients waited."""
+    """What a reader should know about the figures: what was not compared, what was sent, and where clients waited."""
     if uncompared:
         yield uncompared
     if recorded_requests.file:
