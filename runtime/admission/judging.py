@@ -8,14 +8,14 @@ from shiplift.runtime.admission.allowed import Pickle
 from shiplift.runtime.admission.formats.pickles import Global, PickleCall, Walk, importable
 from shiplift.runtime.records.model import Finding
 
-# Who reads a pickle: Python's unpickler, torch.load (which resolves tensors' persistent ids), or TorchScript's own.
+# What reads a pickle: Python's unpickler, torch.load (which resolves tensors' persistent ids), or TorchScript's own.
 Reader = Literal["python", "torch", "torchscript"]
 _ENCODINGS = {"latin1", "latin-1", "utf8", "utf-8"}
 _SHOWN = 5
 
 
 def findings(walked: Walk, file: str, pickle: Pickle, reader: Reader) -> Iterator[Finding]:
-    """The objections to a pickle. Text that only looks like one names no installed module, and raises none."""
+    """The objections to a pickle. Text that only resembles one names no installed module, and so raises none."""
     if not walked.headed and not any(importable(name) for name in walked.globals):
         return
     problems = list(

@@ -62,7 +62,7 @@ class DataLimits:
         Raises:
             DataInvalid: it may not.
         """
-        ask = "or ask whoever runs this site to raise"
+        ask = "or ask the owner of this site to raise"
         if unpacked_bytes > self.unpacked_bytes:
             raise DataInvalid(
                 f"{name} unpacks to {unpacked_bytes} bytes, the limit is {self.unpacked_bytes}",

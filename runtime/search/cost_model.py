@@ -30,7 +30,7 @@ class CostModel:
         self._goal = goal
 
     def propose(self, measured: Iterable[tuple[Point, Trial]], unmeasured: list[Point]) -> Point | None:
-        """The most promising unmeasured point; None: there are too few trials, or nothing is left to measure."""
+        """The most promising unmeasured point; None if there are too few trials, or nothing is left to measure."""
         known = [(point, trial) for point, trial in measured if not trial.error and trial.throughput_per_s > 0]
         if len(known) < _MIN_TRIALS or not unmeasured:
             return None

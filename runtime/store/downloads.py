@@ -51,7 +51,7 @@ class _Budget:
             raise NotAdmitted(
                 f"the version's files have at least {self.used_bytes / 2**20:.0f} MiB, this site's limit is "
                 f"{self.limit_mb:.0f} MiB",
-                do="Register a smaller model, or ask whoever runs this site to raise `policy.max_size_mb`.",
+                do="Register a smaller model, or ask the owner of this site to raise `policy.max_size_mb`.",
             )
 
 

@@ -1,6 +1,6 @@
 """Targets and hardware: what this machine is, and whether a target matches it.
 
-Measurements are valid only for the machine they were taken on, so a match is strict: a target without VNNI is not
+Measurements are valid only for the machine on which they were taken, so a match is strict: a target without VNNI is not
 measured on a CPU that has it.
 """
 
@@ -81,7 +81,7 @@ def unfit_here(target: Target) -> str:
 
 
 def at_home(target: Target) -> bool:
-    """Whether this machine may stand for a target's nodes: it matches, and the target selects none of its own."""
+    """Whether this machine may stand for a target's nodes: it matches, and the target has no node selector."""
     return not (target.node_selector or target.tolerations or unfit_here(target))
 
 

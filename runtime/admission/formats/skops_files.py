@@ -1,7 +1,7 @@
-"""skops files: the types they would build, and the classes that would build them, against the lists of frameworks.
+"""skops files: the types that they would build, and the classes that would build them, against the lists of frameworks.
 
-skops has its own list of trusted types, but asking it imports scikit-learn, and a file that its audit and its loader
-read differently has been a vulnerability before. So every node is judged here.
+skops has its own list of trusted types. But asking it imports scikit-learn, and there has been a vulnerability where
+its audit and its loader read a file differently. So every node is judged here.
 """
 
 import zipfile
@@ -53,7 +53,7 @@ def problems(archive: zipfile.ZipFile, limit_bytes: int) -> Iterator[str]:
 
 
 def type_problem(name: str) -> str:
-    """Why a type, as `module.Class`, may not be trusted; empty: it may."""
+    """Why a type, as `module.Class`, may not be trusted; empty if it may."""
     module, _, short = name.rpartition(".")
     return "" if trusted(module, short) else f"{name} is not on the list of what may be loaded"
 

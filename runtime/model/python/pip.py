@@ -110,7 +110,7 @@ def _run(command: Sequence[str], variables: dict[str, str], work: Path, limit_mb
                 if (size_mb := _size_mb(work)) > limit_mb:
                     raise PolicyRefused(
                         f"the model's packages have {size_mb} MiB so far, the limit is {limit_mb} MiB",
-                        do="Do with fewer, or ask whoever runs this site to raise `policy.max_size_mb`.",
+                        do="Do with fewer, or ask the owner of this site to raise `policy.max_size_mb`.",
                     )
         finally:
             process.kill()  # its confinement ends everything that it started

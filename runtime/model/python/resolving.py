@@ -72,5 +72,5 @@ def _check_allowed(site: Site, wheels: Sequence[Wheel]) -> None:
     if others:
         raise PolicyRefused(
             f"the model needs packages that this site does not allow: {', '.join(others[:10])}",
-            do="Do without them, or ask whoever runs this site to add them to `policy.packages`.",
+            do="Do without them, or ask the owner of this site to add them to `policy.packages`.",
         )

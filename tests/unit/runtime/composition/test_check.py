@@ -90,7 +90,7 @@ def test_a_number_per_sample_is_a_column() -> None:
             STATIC,
             "{features: embedding}\n    outputs",
             "{features: embeding}\n    outputs",
-            "steps.rank.inputs.features: nothing gives the tensor 'embeding'; did you mean 'embedding'?",
+            "steps.rank.inputs.features: no step gives the tensor 'embeding'; did you mean 'embedding'?",
         ),
         (
             STATIC,
@@ -102,7 +102,7 @@ def test_a_number_per_sample_is_a_column() -> None:
             STATIC,
             "inputs: {x: {",
             "inputs: {y: {datatype: FP32, shape: [1]}, x: {",
-            "inputs.y: nothing takes the tensor 'y'",
+            "inputs.y: no step takes the tensor 'y'",
         ),
         (
             STATIC,
@@ -165,8 +165,8 @@ def test_a_number_per_sample_is_a_column() -> None:
             "otherwise: {score: confidence}",
             "steps.think.otherwise.score: confidence is FP32[1, 1], but stands in for score, which is FP32[1, 3]",
         ),
-        (CASCADE, "below: 0.8", "equals: high", "steps.think.when.equals: 'high' is no FP32"),
-        (CASCADE, "otherwise: {score: quick}", "otherwise: {}", "steps.guess.outputs.score: nothing takes the tensor"),
+        (CASCADE, "below: 0.8", "equals: high", "steps.think.when.equals: 'high' is not FP32"),
+        (CASCADE, "otherwise: {score: quick}", "otherwise: {}", "steps.guess.outputs.score: no step takes the tensor"),
         (
             OCR,
             "admission: {python: sandbox}",
@@ -176,7 +176,7 @@ def test_a_number_per_sample_is_a_column() -> None:
         (OCR, "    for_each: {over: lines, max: 64}\n", "", ""),
         (OCR, "{value: 0, shape: [1, 40, 97]}", "0", "steps.read.defaults.logits: the output is FP32[-1, -1, 97]"),
         (OCR, "{value: 0, shape: [1, 40, 97]}", "{value: 0, shape: [1, 97]}", "does not fit FP32[-1, -1, 97]"),
-        (OCR, "{value: 0, shape: [1, 40, 97]}", "{value: a, shape: [1, 40, 97]}", "'a' is no FP32"),
+        (OCR, "{value: 0, shape: [1, 40, 97]}", "{value: a, shape: [1, 40, 97]}", "'a' is not FP32"),
         (OCR, "inputs: {logits: logits}\n", "inputs: {log its: logits}\n", "can't be the name of a parameter"),
         (OCR, "python: crop.py", "python: 7.py", "can't be the name of a function"),
     ],
