@@ -17,7 +17,6 @@ def bundled_onnxruntime() -> str:
 
 # (minor release of ONNX Runtime, newest opset that it loads): measured from 1.19 on, taken from ONNX Runtime's
 # compatibility table before that. A release loads models of newer opsets only by chance.
-# compatibility table. A release loads models of newer opsets only by chance.
 _OPSETS = ((12, 17), (14, 18), (15, 19), (17, 20), (18, 21), (21, 22), (23, 23), (24, 25), (25, 26))
 _DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "com.microsoft", "com.microsoft.nchwc"}
 
