@@ -34,8 +34,8 @@ _SMALL_BYTES = 16 << 20
 _PROCESS_BYTES = 400 << 20  # Python with ONNX Runtime and its tools
 _PEAK_FACTOR = 3  # a rung's peak memory, in sizes of the model
 _SENSITIVITY_SAMPLES = 16
-# The graphs that can leave layers in float, in the order in which they are tried. NNCF's comes last, because each of its
-# tries collects statistics again.
+# The graphs that can leave layers in float, in the order in which they are tried. NNCF's comes last, because each try
+# collects statistics again.
 SEARCHES: tuple[frozenset[Kind], ...] = (frozenset({"int8 static", "int8 dynamic"}), frozenset({"int8 nncf"}))
 _POLL_S = 0.02
 

@@ -35,7 +35,7 @@ SMALL = SearchSpace(max_batch=(1, 8), queue_delay_us=(0,), instances=(1,), threa
         ({}, "names no input"),
         ({"other": 0}, "'other', which is not an input with a dynamic dimension"),
         ({"bias": 0}, "'bias', which is not an input with a dynamic dimension"),
-        ({"scores": 0}, "'scores', which is no input"),
+        ({"scores": 0}, "'scores', which is not an input"),
         ({"ids": 0.5}, "fills 'ids' up with 0.5, which is not INT64"),
         ({"mask": 2}, "fills 'mask' up with 2, which is no BOOL"),
         ({"half": 1}, "fills 'half' up with 1, which is no FP16"),

@@ -70,7 +70,7 @@ def changed(text: str, path: str, value: Any) -> str:
         (CASCADE, "steps.think.when.below", float("nan"), "finite"),
         (CASCADE, "steps.think.otherwise", {"quick": "score"}, "no tensor in the step's `outputs`"),
         (OCR, "steps.crop.python", "../crop.py", "inside"),
-        (OCR, "steps.crop.python", "crop.so", "is no `.py` file"),
+        (OCR, "steps.crop.python", "crop.so", "is not a `.py` file"),
         (OCR, "steps.crop.outputs", {"lines": "lines"}, "needs a `datatype` and a `shape`"),
         (OCR, "steps.crop.for_each", {"over": "image", "max": 3}, "`for_each` is for members"),
         (OCR, "admission.python", "anywhere", "admission.python"),
