@@ -104,7 +104,9 @@ def continued(model: Any, prompt: str, tokens: int) -> str:
 
 @pytest.mark.slow
 def test_a_prompt_that_the_model_cannot_take_is_no_example(tmp_path: Path) -> None:
-    with pytest.raises(ExportFailed, match=r"the input example can't be asked: the prompt has .* tokens, the limit is"):
+    with pytest.raises(
+        ExportFailed, match=r"the model can't take the input example: the prompt has .* tokens, the limit is"
+    ):
         exported(tmp_path, pipeline(), ["a " * 2000])
 
 

@@ -51,7 +51,7 @@ class Session:
         return body
 
     def _is_absent(self, content: dict[str, Any]) -> bool:
-        """Whether the requested model does not exist. MLflow answers 403, not 404, to accounts that don't administer it."""
+        """Whether the requested model does not exist: MLflow answers 403, not 404, except to administrators."""
         name = content.get("params", {}).get("name")
         if name is None:
             return False

@@ -319,7 +319,7 @@ def test_a_detector_whose_images_keep_their_shape_is_refused(tmp_path: Path) -> 
     made.image_processor.size = {"shortest_edge": 64, "longest_edge": 100}
     mlflow.transformers.save_model(made, str(tmp_path / "model"), pip_requirements=[])
     spec = TensorSpec(name="image", datatype="BYTES", shape=(-1, 1))
-    with pytest.raises(ExportFailed, match=r"resizes to .*shortest_edge.*, which is not served"):
+    with pytest.raises(ExportFailed, match=r"resizes to .*shortest_edge.*, which is not supported"):
         HuggingFaceImages(tmp_path / "model", "object-detection", (spec,), 20)
 
 
