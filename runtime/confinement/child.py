@@ -68,7 +68,7 @@ def _leave() -> NoReturn:
 
 
 def _limit(memory_mb: int, cpu_s: int, file_mb: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))  # SIGXCPU tells the parent why; SIGKILL comes later
     resource.setrlimit(resource.RLIMIT_DATA, ((memory_mb + _HEADROOM_MB) << 20,) * 2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_mb << 20,) * 2)
 

@@ -11,6 +11,7 @@ from shiplift.runtime.confinement.policy import SYSTEM, Policy
 
 _READING = AccessFS.EXECUTE | AccessFS.READ_FILE | AccessFS.READ_DIR
 _OF_A_FILE = AccessFS.EXECUTE | AccessFS.WRITE_FILE | AccessFS.READ_FILE | AccessFS.TRUNCATE | AccessFS.IOCTL_DEV
+# No devices, sockets or FIFOs: one could block or mislead the host when it reads the work folder.
 _WRITING = landlockpy.fs_for_abi(3) & ~(
     AccessFS.MAKE_CHAR | AccessFS.MAKE_BLOCK | AccessFS.MAKE_SOCK | AccessFS.MAKE_FIFO
 )
@@ -40,6 +41,7 @@ def restrict(policy: Policy, *, own_proc: bool) -> int:
     Raises:
         OSError: the kernel has no Landlock, or it is disabled.
     """
+    # Signals and abstract sockets have no path for a rule: they are scoped to processes of the same domain.
     scoped = Scope.SIGNAL | Scope.ABSTRACT_UNIX_SOCKET
     with landlockpy.Ruleset(scoped=scoped) as ruleset:
         for path in (*SYSTEM, *policy.read, *_proc(own_proc=own_proc)):

@@ -21,6 +21,7 @@ _USAGE, _NO_PROGRAM = 64, 127
 
 def launch_command(policy: Policy, program: Sequence[str]) -> list[str]:
     """The command that starts `program` under `policy`, with this interpreter's environment."""
+    # -I: neither PYTHON variables nor a user's own packages can run code before the confinement.
     return [sys.executable, "-I", "-m", __name__, policy.to_json(), "--", *program]
 
 

@@ -110,7 +110,7 @@ class Received:
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + _PROGRESS_EVERY_S / 2
+        self._next = now + _PROGRESS_EVERY_S / 2  # half of the sender's pause, so that jitter drops no honest message
         done = message.get("done")
         sound = isinstance(done, int | float) and math.isfinite(done)
         share = min(max(float(done), 0.0), 1.0) if sound and done is not None else None

@@ -30,6 +30,7 @@ def enter(policy: Policy) -> None:
             raise
         kernel.unshare(own)  # root needs no user namespace for the others
         return
+    # Without privileges, gid_map can only be written once setgroups is denied (user_namespaces(7)).
     with suppress(OSError):  # kernels before 3.19 have no such file
         Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
@@ -43,8 +44,9 @@ def arrange_mounts(policy: Policy) -> tuple[str, str]:
     elsewhere and hides the folders of other processes, and seccomp refuses the calls that change a file's metadata.
     """
     try:
+        # Private first: no mount made here may spread to the machine (mount_namespaces(7)).
         kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
-        _read_only_but(policy.write)
+        _read_only_but(policy.write)  # before the next two, since it makes every existing mount read-only
         _shared_memory(policy)
         _temporary(policy)
         mounts = ""

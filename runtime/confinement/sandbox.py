@@ -166,6 +166,7 @@ def probe(folder: Path) -> dict[str, str]:
 def _isolation(missing: dict[str, str], landlock_abi: int, limits: SandboxLimits) -> Isolation:
     """The record of the mechanisms that hold, from those that the child lacks."""
     own, calls = "namespaces" not in missing, "seccomp" not in missing
+    # Landlock restricts TCP since version 4 of its interface.
     return Isolation(
         network="namespace" if own else "seccomp" if calls else "landlock" if landlock_abi >= 4 else "none",
         processes="namespace" if own else "none",

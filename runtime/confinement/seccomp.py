@@ -76,11 +76,12 @@ class _Named:
 
 
 def _processes(filt: _Named, policy: Policy) -> None:
+    # clone's flags are plain bits: none may make a namespace, and without `programs` only threads are made.
     thread = 0 if policy.programs else calls.THREAD
     filt.allow(("clone",), (0, _MASKED, thread, calls.NAMESPACES | thread))
     if policy.programs:
         filt.allow(calls.PROGRAMS)
-    filt.allow(("prlimit64",), (0, _EQ, 0))
+    filt.allow(("prlimit64",), (0, _EQ, 0))  # 0 is the caller itself
     filt.allow(("personality",), (0, _EQ, calls.QUERY_PERSONALITY))
     filt.allow_values(("prctl",), 0, calls.PRCTLS)
     if policy.confines:
@@ -115,7 +116,7 @@ def _descriptors(filt: _Named, policy: Policy) -> None:
         filt.allow_values(("ioctl",), 1, calls.GPU_IOCTLS)
         filt.allow(("ioctl",), (1, _MASKED, 0x4600, 0xFF00))  # the NVIDIA driver
         filt.allow(("ioctl",), (1, _BELOW, 0x200))  # its unified memory
-    filt.fail(("ioctl",), errno.ENOTTY)
+    filt.fail(("ioctl",), errno.ENOTTY)  # as from a file that does not know the request (ioctl(2))
 
 
 def _sockets(filt: _Named, policy: Policy) -> None:

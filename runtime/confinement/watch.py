@@ -151,7 +151,7 @@ def _usage(folder: Path) -> Iterator[int]:
 
 
 def _deleted(pid: int) -> Iterator[int]:
-    """The bytes of each file that a worker has open although it was deleted."""
+    """The bytes of each file that a worker has open although it was deleted: its space is freed only when it closes."""
     seen = set()
     for process in workers(pid):
         with suppress(OSError):

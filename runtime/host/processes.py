@@ -145,6 +145,7 @@ def free_memory_mb() -> int:
     with contextlib.suppress(OSError, ValueError):  # there is no limit, or no cgroup v2
         limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
         cached = re.search(r"^inactive_file (\d+)$", (_CGROUP / "memory.stat").read_text(), re.MULTILINE)
+        # The kernel gives inactive page cache back when memory is needed; the kubelet doesn't count it as used either.
         free = min(free, limit - used + (int(cached.group(1)) if cached else 0))
     return max(free >> 20, 1)
 

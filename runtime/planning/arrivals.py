@@ -48,7 +48,7 @@ def recorded(text: str) -> Arrivals:
     try:
         times = np.sort(np.array([float(line) for line in text.split()], dtype=np.float64))
     except ValueError as error:
-        raise UsageError(f"the recorded arrivals have a line that is no time: {error}", do=_FORM) from error
+        raise UsageError(f"the recorded arrivals have a line that is not a time: {error}", do=_FORM) from error
     if not _LEAST_RECORDED <= len(times) <= MOST_RECORDED:
         raise UsageError(
             f"{len(times)} arrivals are recorded, the limits are {_LEAST_RECORDED} and {MOST_RECORDED}", do=_FORM

@@ -405,7 +405,7 @@ def run_python(step: Step, inputs: Arrays, deadline: float, slots: Slots) -> Arr
 
 
 def most(count: Any) -> int:
-    """The size of an answer in bytes, as its worker reports it."""
+    """The size of an answer in bytes, as its worker reports it: checked first, because it decides what is allocated."""
     if not isinstance(count, int) or not 0 <= count <= messages.MOST_BYTES:
         raise messages.Broken(f"a message of {count} bytes, the limit is {messages.MOST_BYTES}")
     return count

@@ -126,7 +126,7 @@ class Host:
             fields, arrays = self._talk(request, reader, limit_s, task)
         except BadMessage as error:
             self._again()
-            raise Died(f"the model's process was ended: what it answered is no message: {error}") from error
+            raise Died(f"the model's process was killed: its answer is not a message: {error}") from error
         except Failed as error:
             if isinstance(error, TookTooLong) and not self._ready and self._may_still_start():
                 raise Starting("the model's process is starting again: send the request later") from error

@@ -113,7 +113,7 @@ class Sklearn(Original):
         return {"label" if self._classifies() else "variable": label}
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """Converts through `skl2onnx.to_onnx`. Float inputs become FP32; scores other than probabilities are dropped."""
+        """Converts through `skl2onnx.to_onnx`. Float inputs become FP32; only probabilities are kept as scores."""
         types = [(spec.name, self._type(spec)) for spec in self.specs]
         try:
             graph = self._converted(types, min(opset, 21))

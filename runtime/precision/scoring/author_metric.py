@@ -142,7 +142,7 @@ def _scores(function: Callable[..., Any], file: Path, outputs: Arrays, labels: N
     started = time.monotonic()
     score = evaluate(*rows)
     if not math.isfinite(score):
-        raise _Wrong(f"returned {score}, which is no finite number")
+        raise _Wrong(f"returned {score}, which is not a finite number")
     if (time.monotonic() - started) * RESAMPLES > _RESAMPLING_S or len(labels) < 2:
         return score, ()
     return score, rounded(resampled(evaluate_some, rows, score, _MOST_ROWS))

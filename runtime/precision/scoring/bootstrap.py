@@ -86,7 +86,7 @@ def samples_to_decide(estimate: float, bound: float, limit: float, samples: int)
     """How many more samples would put `limit` outside of the interval, if they are like these.
 
     `bound` is the interval's end on the limit's side. An interval shrinks with the root of the number of samples. None:
-    no number that anybody would collect.
+    the number is too large to be useful advice.
     """
     distance = abs(estimate - limit)
     if distance == 0 or not math.isfinite(bound):

@@ -20,7 +20,7 @@ class Contract(Kinded):
 
     @classmethod
     def _kind_of_old(cls, old: dict[str, Any]) -> str:
-        """0.1 told only text generators from other kinds; `Admitted` knows more."""
+        """0.1 distinguished only text generators from other kinds; `Admitted` knows more."""
         if old.get("generates"):
             return "generation"
         return super()._kind_of_old(old)
