@@ -47,7 +47,7 @@ ENDPOINT = Endpoint(http="http://127.0.0.1:1", grpc="127.0.0.1:2")
 
 
 class Aliases(Runs):
-    """A registry with five versions, whose aliases anybody can move."""
+    """A registry with five versions, whose aliases the tests can move."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ def test_a_refusal_names_the_first_objections_and_how_to_log_a_model_without_cod
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As in the sandbox: the scanner tells nobody what it scans."""
+    """As in the sandbox, the scanner sends no telemetry about what it scans."""
     for name, value in sandbox._environment(tmp_path).items():
         if name not in ("PATH", "LANG"):
             monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""Images around a graph: pixels are those of the image processor, and what is no image is refused before it costs."""
+"""Images around a graph: pixels are those of the image processor, and anything but an image is refused before it costs anything."""
 
 import base64
 import json

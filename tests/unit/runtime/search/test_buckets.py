@@ -37,8 +37,8 @@ SMALL = SearchSpace(max_batch=(1, 8), queue_delay_us=(0,), instances=(1,), threa
         ({"bias": 0}, "'bias', which is not an input with a dynamic dimension"),
         ({"scores": 0}, "'scores', which is not an input"),
         ({"ids": 0.5}, "fills 'ids' up with 0.5, which is not INT64"),
-        ({"mask": 2}, "fills 'mask' up with 2, which is no BOOL"),
-        ({"half": 1}, "fills 'half' up with 1, which is no FP16"),
+        ({"mask": 2}, "fills 'mask' up with 2, which is not BOOL"),
+        ({"half": 1}, "fills 'half' up with 1, which is not FP16"),
     ],
 )
 def test_what_is_padded_must_be_an_input_with_a_length_that_holds_the_value(pad: dict[str, float], why: str) -> None:
