@@ -1,4 +1,4 @@
-"""Every attack of `attacks.py`: by the user who runs the tests, by a plain user, and in something like a restricted pod."""
+"""Every attack of `attacks.py`: by the tests' own user, by a plain user, and in something like a restricted pod."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Images around a graph: pixels are those of the image processor, and anything but an image is refused before it costs anything."""
+"""Images around a graph: pixels are those of the image processor, and other files are refused before they cost time."""
 
 import base64
 import json
