@@ -74,7 +74,7 @@ def objection(file: str, what: str) -> Finding:
 def by_name(name: str) -> Iterator[Finding]:
     """Objections to a name alone: code, and archives that none of our loaders reads."""
     if _CODE.search(name):
-        yield objection(name, "it is code, by its name")
+        yield objection(name, "its name is that of a code file")
     elif _ARCHIVE.search(name):
         yield objection(name, "it is an archive, which no model needs")
     elif name.split("/", maxsplit=1)[0] == "code" or "/code/" in f"/{name}":
@@ -94,12 +94,12 @@ def _type_problem(name: str, head: bytes) -> str:
     kind = suffix(name)
     actual = next((what for mark, what in _HEADS if head.startswith(mark)), "") or _subtle(head)
     if actual:
-        return f"it is {actual}, by its bytes"
+        return f"its bytes are those of {actual}"
     expected = _EXPECTED.get(kind)
     if expected and not head.startswith(expected):
         return f"its bytes are not those of a .{kind} file"
     if head.startswith(ZIP + b"\x03\x04") and not (expected and expected[0].startswith(ZIP)):
-        return "it is a zip archive, by its bytes"
+        return "its bytes are those of a zip archive"
     if kind in _TEXT and b"\x00" in head:
         return f"its bytes are not those of a .{kind} file: they are not text"
     return ""
@@ -134,7 +134,7 @@ def _pickles(name: str, file: BinaryIO, judge: Judge, reader: judging.Reader) ->
         if walked.dangerous:
             yield from judging.findings(walked, name, judge.pickle, reader)
         if position == 0 and walked.whole and walked.headed and not _may_pickle(name, reader):
-            yield objection(name, "it is a pickle, by its bytes")
+            yield objection(name, "its bytes are those of a pickle")
         if not walked.whole:
             return
     yield objection(name, "it has more than 100 pickles")

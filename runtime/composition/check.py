@@ -110,7 +110,7 @@ def _tensors(spec: PipelineSpec, given: Mapping[str, list[wiring.End]]) -> Itera
     for tensor in given.keys() - {end.tensor for end in taken}:
         yield given[tensor][0].path, f"no step takes the tensor {tensor!r}", "Leave it out, or make it an output."
     for tensor in spec.outputs.keys() & spec.inputs.keys():
-        yield f"outputs.{tensor}", f"{tensor!r} is an input, which the client has", "Leave it out."
+        yield f"outputs.{tensor}", f"{tensor!r} is an input, which the client already has", "Leave it out."
 
 
 def _cycles(graph: Mapping[str, set[str]]) -> Iterator[Complaint]:

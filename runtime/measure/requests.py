@@ -65,8 +65,8 @@ def shortened(golden: Arrays, load: Load) -> str:
     if least >= load.tokens:
         return ""
     return (
-        f"after some prompts the context has no room for the {load.tokens} tokens of `load.tokens`: the requests "
-        f"asked for as many as fit, {least} after the longest"
+        f"after some prompts the context has no room for {load.tokens} tokens (`load.tokens`): those requests "
+        f"ask for as many as fit, {least} after the longest"
     )
 
 

@@ -41,7 +41,7 @@ def quantize(
     if (size := quantization.model_bytes(model)) > _LARGEST_BYTES:
         raise QuantizeFailed(
             f"int8 by NNCF can't be built: the model has {size >> 20} MiB, the limit is {_LARGEST_BYTES >> 20}",
-            do="Leave it: int8 is calibrated by ONNX Runtime's tools, too.",
+            do="Do nothing: ONNX Runtime's tools calibrate int8 too.",
         )
     with quantization.building("int8 by NNCF"), onnx_models.tight_heap():
         count = min(_SAMPLES_ATTENTIVE if attentive else _SAMPLES, len(next(iter(samples.values()))))

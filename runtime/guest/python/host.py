@@ -167,7 +167,7 @@ class Host:
     def _pipes(self) -> tuple[int, int]:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
-            raise Died("the model's process is not there")
+            raise Died("the model's process has not been started")
         return process.stdin.fileno(), process.stdout.fileno()
 
     def _ending(self) -> str:

@@ -14,7 +14,7 @@ def refused(subject: str, status: int, cause: object, *, server: str = REGISTRY)
     """The error for an unsuccessful HTTP status. 401 and 403 are permanent; any other status may pass."""
     if status == 401:
         return RegistryDenied(
-            f"{server} wants the user name and password of an account for {subject}: it answered 401",
+            f"{server} requires the user name and password of an account for {subject}: it answered 401",
             do="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of your account.",
         )
     if status == 403:

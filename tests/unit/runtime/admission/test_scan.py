@@ -207,7 +207,7 @@ EVIL = b"\x80\x02cos\nsystem\nU\x02id\x85R."
         ("weights.bin", b"12345678" + zipped(a=b"1"), "hides a zip archive"),
         ("model.pt", zipped(model__data_dot_pkl=EVIL), "os.system"),
         ("model.pth", zipped(model__data_dot_pkl=b"(S'id'\nios\nsystem\n."), "os.system"),
-        ("model.pt", zipped(model__data_dot_pkl=b"N.", model__evil_dot_so=b"x"), "code, by its name"),
+        ("model.pt", zipped(model__data_dot_pkl=b"N.", model__evil_dot_so=b"x"), "its name is that of a code file"),
         ("model.pt", zipped(model__data_dot_pkl=b"N.", **{"../x": b"1"}), "outside itself"),
         ("model.npz", zipped(a_dot_npy=EVIL), "not those of a .npy file"),
         ("model.npz", zipped(a_dot_pkl=EVIL), "os.system"),

@@ -108,7 +108,7 @@ def test_a_number_per_sample_is_a_column() -> None:
             STATIC,
             "outputs: {label: {",
             "outputs: {x: {datatype: FP32, shape: [-1, 4]}, label: {",
-            "outputs.x: 'x' is an input, which the client has",
+            "outputs.x: 'x' is an input, which the client already has",
         ),
         (
             STATIC,
