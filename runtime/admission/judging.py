@@ -43,7 +43,7 @@ def _why(name: Global) -> str:
         return f"it is a pickle that carries its author's code ({name})"
     if allowed.is_framework(name.key):
         return f"it is a pickle of {name}, and the spec says `pickle: refuse`"
-    return f"it is a pickle that uses {name}, which is not on the list of what may be loaded"
+    return f"it is a pickle that uses {name}, which is not on the list of allowed names"
 
 
 def _calls(walked: Walk, pickle: Pickle) -> Iterator[tuple[str, str]]:
@@ -51,7 +51,7 @@ def _calls(walked: Walk, pickle: Pickle) -> Iterator[tuple[str, str]]:
     for call in walked.calls:
         if not isinstance(call.function, Global):
             if not carries_code:
-                yield "it calls what another call returned", ""
+                yield "it calls the result of another call", ""
         elif problem := _bad_argument(call, call.function):
             yield problem, str(call.function)
 

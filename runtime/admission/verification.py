@@ -107,7 +107,7 @@ def _text_case(name: str, batch: int, expected: Arrays, actual: Arrays) -> Parit
         batch=batch,
         max_abs=max(absolute for absolute, _ in differences.values()),
         max_rel=max(relative for _, relative in differences.values()),
-        problem="; ".join(f"{key!r} differs from what mlflow.pyfunc answers" for key in bad),
+        problem="; ".join(f"{key!r} differs from the answer of mlflow.pyfunc" for key in bad),
     )
 
 

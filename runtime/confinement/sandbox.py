@@ -137,7 +137,7 @@ class Sandbox:
         if "refused" in told:
             mechanism = told["refused"]
             raise NotConfined(
-                f"the kernel refuses to confine what a model runs: {mechanism}: {told['why']}", do=advice(mechanism)
+                f"the kernel refuses to confine the model's code: {mechanism}: {told['why']}", do=advice(mechanism)
             )
         return told
 

@@ -133,7 +133,7 @@ def read(rule: Rule, evidence: Evidence, limits: Requirements) -> Reading:
     """Reads a rule's metric from the evidence."""
     if rule.metric.startswith("parity_"):
         if not evidence.parity:
-            return Reading.missing("nothing was exported, as of a pipeline of models")
+            return Reading.missing("nothing was exported, as for a pipeline of models")
         field = rule.metric.removeprefix("parity_")
         worst = max((getattr(case, field) for case in evidence.parity), key=_badness, default=math.nan)
         return Reading.exact(worst, f"{field} {worst:.3g}")

@@ -23,7 +23,7 @@ def require_regular(folder: Path, *needed: str) -> None:
     missing = (f"{name} is missing" for name in needed if not (folder / name).is_file())
     if problems := list(_unsafe_entries(folder)) or list(missing):
         raise ExportFailed(
-            f"what the sandbox wrote can't be used: {'; '.join(problems[:5])}",
+            f"the sandbox's files can't be used: {'; '.join(problems[:5])}",
             do="Check what the model's code does when it is loaded.",
         )
 

@@ -113,8 +113,8 @@ def _require_checked(model: Any) -> None:
         inner_right = right[len(right) - (1 if attributes["transpose_b"] or len(right) == 1 else 2)]
         if inner_left.is_dynamic and inner_right.is_static:
             raise QuantizeFailed(
-                f"OpenVINO does not check the size of what {node.get_friendly_name()!r} multiplies with weights, "
-                "and it is dynamic",
+                f"OpenVINO does not check the size of the tensor that {node.get_friendly_name()!r} multiplies with "
+                "weights, and that size is dynamic",
                 do="Give that dimension of the model's input its only possible size.",
             )
 

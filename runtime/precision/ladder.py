@@ -301,7 +301,7 @@ class Builder:
         all from NNCF's graphs; our own calibrations take longest.
         """
         if any(kind.startswith("int8") for kind in kinds) and quantization.has_attention(self.model):
-            notes.append(f"int8 was not built: {wins}, which for transformers is about what int8 gains")
+            notes.append(f"int8 was not built: {wins}, about as much as int8 gains for transformers")
             return [kind for kind in kinds if not kind.startswith("int8")], []
         if "int8 nncf" in kinds and "int8 static" in kinds:
             return [kind for kind in kinds if kind != "int8 static"], ["int8 static"]

@@ -55,7 +55,7 @@ def problems(archive: zipfile.ZipFile, limit_bytes: int) -> Iterator[str]:
 def type_problem(name: str) -> str:
     """Why a type, as `module.Class`, may not be trusted; empty if it may."""
     module, _, short = name.rpartition(".")
-    return "" if trusted(module, short) else f"{name} is not on the list of what may be loaded"
+    return "" if trusted(module, short) else f"{name} is not on the list of allowed names"
 
 
 def trusted(module: str, name: str) -> bool:
@@ -74,4 +74,4 @@ def _node(node: dict[str, Any]) -> Iterator[str]:
     if loader not in _LOADERS:
         yield f"its loader {loader} is not on the list"
     if not trusted(module, name):
-        yield f"it names {module}.{name}, which is not on the list of what may be loaded"
+        yield f"it names {module}.{name}, which is not on the list of allowed names"

@@ -42,7 +42,7 @@ def compare(*, answers: str, sets: list[str], inputs: list[dict[str, Any]], out:
         inputs=tuple(spec.model_copy(update={"shape": (size, *spec.shape[1:])}) for spec in asked),
         outputs=tuple(_spec(name, [example[name], rows[name]], size) for name in example),
     )
-    cases = [_case("example, asked of two processes", example, again)]
+    cases = [_case("example, in two processes", example, again)]
     if batched and together is not None:
         cases.append(_case("samples alone and in a batch", rows, together))
     return {

@@ -60,7 +60,7 @@ def convert(*, folder: str, example: str, out: str) -> dict[str, Any]:
     _write_tokenizer(tokenizer, written / TOKENIZER)
     front = GenerationFront(written, max_prompt_tokens=_MOST_TOKENS, max_tokens=_MOST_TOKENS)
     texts = [str(text) for array in load_npz(Path(example)).values() for text in array.reshape(-1)]
-    progress("asking the original what comes next")
+    progress("generating with the original")
     answers = [_continued(model, tokenizer, front, prompt) for prompt in list(dict.fromkeys(texts))[:_PROMPTS]]
     (Path(out) / _ANSWERS).write_text(json.dumps(answers))
     chats = chatting.write(tokenizer, written / CHAT_FILE)
