@@ -40,7 +40,8 @@ class Goal:
     def absorbs_overload(self, trial: Trial) -> bool:
         """Whether a request that just missed a full batch is still in time with the next one.
 
-        If so, only the excess is late in an overload; see `lateness.py`.
+        It waits for the execution under way, then for its own, which may take `SPREAD` times the mean. If it is in time,
+        only the excess is late in an overload; see `lateness.py`.
         """
         return self.p99_ms is None or self.p99_ms >= (1 + SPREAD) * trial.compute_ms
 

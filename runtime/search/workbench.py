@@ -86,6 +86,7 @@ def measure_point(workbench: Workbench, search: Search, point: Point, window_ms:
     A failure is a trial with its error.
     """
     config = point.config
+    # Triton's guide names about 2 x batch x instances requests in flight for the highest throughput.
     concurrency = min(
         workbench.space.max_concurrency, max(4, 2 * config.max_batch * config.instances // workbench.load.batch)
     )
