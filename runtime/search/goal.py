@@ -40,7 +40,7 @@ class Goal:
     def absorbs_overload(self, trial: Trial) -> bool:
         """Whether a request that just missed a full batch is still in time with the next one.
 
-        It waits for the execution under way, then for its own, which may take `SPREAD` times the mean. If it is in time,
+        It waits for the current execution, then for its own, which may take `SPREAD` times the mean. If it is in time,
         only the excess is late in an overload; see `lateness.py`.
         """
         return self.p99_ms is None or self.p99_ms >= (1 + SPREAD) * trial.compute_ms
