@@ -78,7 +78,7 @@ class PipelineFamily:
         return Candidates(target=work.target.name, metric=None, candidates=(candidate,))
 
     def packages(self, work: Packaging[ExportedPipeline]) -> Packages:
-        """The bundle of its members, unless its score is too low to pass."""
+        """The bundle of its members, unless its score keeps it from passing."""
         return package_pipeline(work)
 
     def requests(self, package: PipelinePackage, golden: Arrays, _load: Load) -> Requests:

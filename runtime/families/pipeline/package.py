@@ -13,7 +13,7 @@ from shiplift.runtime.serving.bundles.scoring import Scoring
 
 
 def package_pipeline(work: Packaging[ExportedPipeline]) -> Packages:
-    """The bundle, unless its score is too low to pass.
+    """The bundle, unless its score keeps it from passing.
 
     Raises:
         SpecInvalid: the members do not fit the pipeline, or can't be members.

@@ -330,4 +330,4 @@ def test_a_version_without_example_images_is_asked_our_own(tmp_path: Path, kind:
     example, note = missing_example(tmp_path, read_model(tmp_path))
     (images,) = example.values()
     assert len(front(tmp_path).read(list(images.reshape(-1)))) == len(images)
-    assert "asked Shiplift's own images" in note
+    assert "Shiplift's own images" in note
