@@ -1,4 +1,4 @@
-"""The champion is what production serves and what a signed promotion says, wherever its aliases were moved by hand."""
+"""The champion is what production serves and a signed promotion confirms, even if its aliases were moved by hand."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

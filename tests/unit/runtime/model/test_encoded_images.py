@@ -1,4 +1,4 @@
-"""`export.preprocess`: a model of pixels behind the decoding of files, and what it can't be put in front of."""
+"""`export.preprocess`: a model of pixels behind the decoding of files, and models that it does not fit."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""modelopt up to its command line: it can't be installed here, so a script stands in for its Python."""
+"""modelopt up to its command line. It can't be installed here, so a script stands in for its Python."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What OpenVINO makes of the ladder's files: real models, without the sandbox."""
+"""OpenVINO's candidates from the ladder's files: real models, without the sandbox."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which packages get buckets, and which sets a search tries on which of them."""
+"""Which packages get buckets, and which sets a search tries on them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a Python model's recorded answers decide: its outputs, its batches, and whether they can be trusted."""
+"""What a Python model's recorded answers decide: its outputs, its batches, and whether they are reproducible."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is around a model that generates: limits with their reasons, and pieces that add up to the text."""
+"""The code around a model that generates: limits with their reasons, and pieces that add up to the text."""
 
 import json
 from functools import cache

@@ -1,4 +1,4 @@
-"""The process that runs an author's Python: what travels to it and back, and what it does with functions that fail."""
+"""The process that runs an author's Python: its messages in both directions, and functions that fail."""
 
 import importlib.util
 import json

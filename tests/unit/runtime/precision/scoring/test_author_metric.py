@@ -1,4 +1,4 @@
-"""A metric of the model's author, in its own process: what it scores, and how each way to fail is told."""
+"""A metric by the model's author, in its own process: its scores, and how each kind of failure is reported."""
 
 import math
 from pathlib import Path
