@@ -18,7 +18,7 @@ from shiplift.runtime.precision import quantization
 
 SMALLEST_BYTES = 1 << 20  # for a smaller model, importing NNCF would be the longest part of the release
 _LARGEST_BYTES = 1 << 30  # NNCF holds the graph in one protobuf, several times
-_SAMPLES, _SAMPLES_ATTENTIVE = 16, 64  # with 64, the error of transformers' activations fell to a quarter
+_SAMPLES, _SAMPLES_ATTENTIVE = 16, 64  # transformers need more: with 64, their error fell to a quarter
 
 
 def quantize(
