@@ -1,7 +1,7 @@
 """Admission: whether a version is complete and safe to load, and what its team asks of the release.
 
-A webhook's name and version number are all that is used of it; everything else is read from the registry. Here files
-are fetched, hashed and stored, which needs credentials. They are parsed and scanned in the sandbox, in one run.
+Only the name and the version number of a webhook are used; everything else is read from the registry. This step
+fetches, hashes and stores the files, which needs credentials. The sandbox parses and scans them, in one run.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""The last stage of every release, however it ended: ends staging, and publishes the results with the model version.
+"""The last stage of every release, however it ended: removes staging, and publishes the results with the version.
 
 It writes tags with the outcome, the release as JSON, the HTML report, and metrics that MLflow can compare. If the
-registry is down, the release ends all the same.
+registry is down, the release still ends.
 """
 
 import time
@@ -35,7 +35,7 @@ R = TypeVar("R", bound=Record)
 
 
 def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> ReleaseReport:
-    """Ends staging, and writes the release's report to the home and to the registry, if the registry answers.
+    """Removes staging, and writes the release's report to the home and, if the registry answers, to the registry.
 
     If the version was promoted, pipelines that follow the model are registered again.
     """
@@ -55,7 +55,7 @@ def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> 
 
 
 class _AvailableHistory(History):
-    """A release's history without the records that can't be read now, since the registry may be down."""
+    """A release's history that skips records it can't read now, since the registry may be down."""
 
     def last(self, kind: type[R]) -> R | None:
         """The record of a type; None if there is none or it can't be read."""
@@ -72,7 +72,7 @@ def _story(site: Site, ledger: Ledger, ending: Ending) -> Story:
 
 
 def _champion_config(site: Site, ledger: Ledger, verdict: Verdict | None) -> str:
-    """The configuration of the champion that it was compared with; empty if there is none or it can't be read."""
+    """The configuration of the champion that was compared; empty if there is none or it can't be read."""
     champion = verdict.evidence.champion if verdict and verdict.evidence else None
     if champion is None:
         return ""
@@ -141,7 +141,7 @@ def _publish(
 
 @contextmanager
 def _registry_may_be_down() -> Iterator[None]:
-    """Ignores errors, since the release has ended all the same; the reconciler updates the registry later."""
+    """Ignores errors, because the release has ended all the same; the reconciler updates the registry later."""
     try:
         yield
     except ShipliftError:

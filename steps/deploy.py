@@ -1,4 +1,4 @@
-"""Deployment to staging: the tuned package on its own server, warmed up and answering its golden requests correctly."""
+"""Deployment to staging: the tuned package on its own server, warmed up, its golden requests answered correctly."""
 
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.measurement import Tuned
@@ -14,11 +14,11 @@ def deploy(site: Site, tuned: tuple[Tuned, ...], serving: Serving, rollout: Roll
     """Serves the targets' packages and moves the alias `challenger` to the version.
 
     On one machine only the first target serves; the packages of the others are kept, but not deployed. If the version
-    is not promoted, staging and alias end with the release.
+    is not promoted, staging and the alias are removed when the release ends.
 
     Raises:
         ServerFailed: Triton can't start or can't load a package, and the spec does not say to serve without its target.
-        GoldenMismatch: it answers a golden request incorrectly.
+        GoldenMismatch: a package answers a golden request incorrectly.
     """
     package = tuned[0].package
     place = staging(site, package.model, package.version)

@@ -1,6 +1,6 @@
-"""Export: the logged model in the form that is served, and the proof that both give the same answers.
+"""Export: the logged model in the form that will be served, and the proof that both give the same answers.
 
-What that form is depends on the kind of model, so its family makes it, in sandboxes.
+The form depends on the kind of model, so the model's family makes it, in sandboxes.
 """
 
 from shiplift.runtime.families import table
@@ -13,11 +13,11 @@ from shiplift.runtime.spec.model import Conversion
 
 
 def export(site: Site, model_version: ModelVersion, contract: Contract, conversion: Conversion) -> Exported:
-    """The version as it will be served, compared with the original.
+    """Makes the version as it will be served, and compares it with the original.
 
     Raises:
         ExportFailed: the model does not load, convert or run.
-        SandboxLimit: it needs more memory or time than the spec allows.
+        SandboxLimit: the model needs more memory or time than the spec allows.
         ArtifactCorrupt: the files differ from those admitted.
     """
     return table.of(contract).export(

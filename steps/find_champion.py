@@ -1,6 +1,6 @@
-"""Finds what production has: the version that a challenger is compared with, and a pipeline's members.
+"""Finds what production serves: the version that a challenger is compared with, and a pipeline's members.
 
-It asks production and the registry now, so it is never cached.
+It asks production and the registry as they are now, so its result is never cached.
 """
 
 from shiplift.runtime.base.errors import PromotionConflict
@@ -25,8 +25,8 @@ from shiplift.runtime.store.registry.terms import PIPELINE_TAG
 def find_champion(site: Site, request: Request, trigger: Trigger) -> Incumbents:
     """The champion and the package it was promoted with, version 0 if there is none; and a pipeline's members.
 
-    It is what production serves, wherever the registry's aliases were moved. A version that is itself the champion is
-    compared with the previous one, as when it was promoted, so that a rerun changes nothing.
+    The champion is what production serves, even if the registry's aliases were moved. A version that is itself the
+    champion is compared with the previous one, as when it was promoted, so that a rerun changes nothing.
 
     Raises:
         PromotionConflict: the registry has no genuine record of the champion's promotion, so nothing can be compared.
@@ -59,10 +59,10 @@ def _champion(site: Site, request: Request, trigger: Trigger, registry: Registry
 
 
 def _members(site: Site, request: Request, registry: Registry, place: Production) -> Members:
-    """A pipeline's members, none if the version is no pipeline.
+    """A pipeline's members; none if the version is no pipeline.
 
-    A tag of the version says whether it is one, so that others cost no request. It is only a hint: whoever sets it on
-    something else, or removes it, gets a release that is refused.
+    A tag of the version says whether it is a pipeline, so that other versions cost no request. The tag is only a hint:
+    a release is refused if the tag is set on something else, or removed.
     """
     info = registry.version(request.model, request.version)
     text = registry.read_model_file(info, PIPELINE_FILE, MAX_SPEC_BYTES) if PIPELINE_TAG in info.tags else None

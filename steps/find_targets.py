@@ -1,4 +1,4 @@
-"""Finds a release's targets: those of the spec, with names looked up in the site's catalogue as it is now."""
+"""Finds a release's targets: those of the spec, with names looked up in the site's current catalogue."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from shiplift.runtime.targets.catalogue import catalogue
 
 
 def find_targets(site: Site, wanted: Wanted) -> Fleet:
-    """The release's targets, each in full and in the spec's order: on one machine the first that can run serves.
+    """The release's targets, complete and in the spec's order: on one machine, the first that can run serves.
 
     Raises:
         SpecInvalid: the catalogue lacks a named target or can't be read, or a target lacks what a cluster needs.

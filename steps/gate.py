@@ -19,8 +19,8 @@ def gate(
 ) -> Verdict:
     """Checks parity, accuracy, latency, throughput, failures and memory, against limits and against the champion.
 
-    Each target that serves is checked. A warning names the fleet's targets that don't. The verdict carries its
-    evidence, so that it can be judged again under another policy.
+    Each target that serves is checked. A warning names the targets that don't serve. The verdict carries its evidence,
+    so that it can be judged again under another policy.
     """
     others = tuple(target.name for target in fleet.targets if target.name not in deployment.targets)
     evidence = gates.evidence_of(exported, deployment, load_report, champion, others)

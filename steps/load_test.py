@@ -1,9 +1,9 @@
-"""The load test: puts the staging server under load with requests like those that users send.
+"""The load test: puts the staging server under load with requests like those of users.
 
-A sweep over concurrencies shows how the challenger behaves when clients wait for answers (closed loop), arrivals at
-fixed rates how it behaves when they don't (open loop). Only the second shows what a queue costs: the first suffers from
-coordinated omission. Then champion and challenger are measured in alternation on the same server until their difference
-is decided. Every window is kept.
+A sweep over concurrencies shows how the challenger behaves when clients wait for answers (closed loop); arrivals at
+fixed rates show how it behaves when they don't (open loop). Only the open loop shows the cost of a queue: the closed
+loop suffers from coordinated omission. Then champion and challenger are measured in alternation on the same server
+until their difference is decided. Every window is kept.
 """
 
 from contextlib import ExitStack
@@ -44,11 +44,11 @@ def load_test(
 ) -> LoadReport:
     """Sweeps the challenger, finds its highest rate, then compares it with the champion at its best throughput.
 
-    Each target that serves is measured by itself, one after the other; the first is compared with the champion.
+    Each target that serves is measured separately, one after the other; the first is compared with the champion.
 
     Raises:
         MissingTool: the load generator is not installed.
-        MeasurementFailed: it died, or a request failed.
+        MeasurementFailed: the load generator died, or a request failed.
         DataInvalid: the recorded requests, or requests of `load.batch` samples, do not fit the model.
     """
     store = ArtifactStore(site.artifacts_uri)
@@ -95,7 +95,7 @@ def load_test(
 def _challenger_report(
     test: LoadTest, challenger: Side, place: Staging, deployment: Deployment, latency_target: LatencyTarget
 ) -> LoadReport:
-    """Measures the challenger by itself."""
+    """Measures the challenger alone."""
     warm_up(test, challenger)
     package = deployment.package
     with TritonClient(deployment.endpoint.grpc) as client:
@@ -130,7 +130,7 @@ def _incomparable(champion: Champion, challenger: Package, load: Load) -> str:
 
 
 def _with_lengths(store: ArtifactStore, package: Package, load: Load, recorded_requests: RecordedRequests) -> Load:
-    """The load with lengths to draw for a package that pads requests, unless they are recorded."""
+    """The load with lengths to draw for a package that pads requests, unless the requests are recorded."""
     if package.padding is None or recorded_requests.file is not None:
         return load
     return requests.with_lengths(load, package, _golden(store, package))

@@ -1,6 +1,7 @@
 """Packaging: a Triton model repository per kept precision, with golden requests that verify it wherever it is loaded.
 
-What is in it depends on the kind of model, so its family writes it. Precisions that can't pass are not packaged.
+The contents depend on the kind of model, so the model's family writes them. Precisions that can't pass are not
+packaged.
 """
 
 from shiplift.runtime.composition.incumbents import Incumbents
@@ -25,7 +26,7 @@ def package(
     serving_space: ServingSpace,
     incumbents: Incumbents,
 ) -> Packages:
-    """One package per kept candidate that can pass, in their order, with the configuration that tuning starts from.
+    """Writes one package per kept candidate that can pass, in order, with the configuration that tuning starts from.
 
     Raises:
         StorageFull: no space is left.

@@ -1,9 +1,9 @@
 """Promotion: traffic first, then the registry's aliases. Killed at any line and run again, it converges.
 
 In order: store a signed record of the promotion; start the new version next to the old one and verify it; move the
-traffic to it; move the aliases `previous` and then `champion`; store that it is finished; remove the old version's
-files. A rerun skips what is already done. Aliases that were moved by hand are moved back first: the version before is
-the one that production served.
+traffic to it; move the aliases `previous` and then `champion`; store that the promotion is finished; remove the old
+version's files. A rerun skips what is already done. Aliases that were moved by hand are first moved back: `previous` is
+the version that production served.
 """
 
 from shiplift.runtime.base.errors import MeasurementFailed, PromotionConflict
@@ -43,7 +43,7 @@ def promote(
     Raises:
         RegistryHeld: another installation of Shiplift releases from this registry.
         PromotionConflict: another version was promoted since the comparison, or a newer version is the champion.
-        ArtifactCorrupt: the package has earlier versions that are not what was promoted.
+        ArtifactCorrupt: the package has earlier versions that differ from what was promoted.
         GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the previous version still serves.
         Temporary: the registry or production does not answer.
     """
@@ -55,7 +55,7 @@ def promote(
     before = tuple(each for each in (champion.package, champion.own) if each)
     require_as_promoted(ArtifactStore(site.artifacts_uri), package, before)
     with place.lock(request.model):
-        registry.version(request.model, request.version)  # what is not in the registry must not serve
+        registry.version(request.model, request.version)  # only a version that the registry has may serve
         now = champion_state(site, request.model, registry, place)
         restore_aliases(now, registry, place)
         _check_order(now.champion, request, trigger, champion)
@@ -81,7 +81,7 @@ def promote(
 
 
 def _others(deployment: Deployment, verdict: Verdict, latency: LatencyTarget) -> tuple[Beside, ...]:
-    """The packages of the targets that serve beside the first, without those that the gates left out."""
+    """The packages of the targets that serve after the first, without those that the gates left out."""
     evidence = verdict.evidence
     reports = evidence.load_report.others if evidence and evidence.load_report else ()
     by_target = {report.target: report for report in reports}
@@ -92,7 +92,7 @@ def _others(deployment: Deployment, verdict: Verdict, latency: LatencyTarget) ->
 
 
 def _capacity(report: LoadReport | None, latency: LatencyTarget) -> Capacity | None:
-    """What the load test measured of one replica, for the autoscaler; a release may do without."""
+    """What the load test measured of one replica, for the autoscaler; None for a release without a load test."""
     try:
         return capacity(report, latency.p99_ms) if report else None
     except MeasurementFailed:

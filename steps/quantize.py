@@ -1,6 +1,6 @@
-"""Quantization: every candidate of the model that the target allows, built and judged.
+"""Quantization: builds and judges every candidate of the model that the target allows.
 
-What that means depends on the kind of model, so its family does it. Neither opens what it fetches: a sandbox does.
+The candidates depend on the kind of model, so the model's family builds them. Only a sandbox opens the fetched files.
 """
 
 from shiplift.runtime.families import table
@@ -22,11 +22,11 @@ def quantize(
     Raises:
         DataInvalid: the logged data do not match the model.
         ExportFailed: fp32 does not load, or needs a newer ONNX Runtime than the target has.
-        SandboxLimit: it takes more memory or time than the spec allows.
-        Temporary: this machine is not the target: the target vanished, or a pod was put on the wrong node.
+        SandboxLimit: building takes more memory or time than the spec allows.
+        Temporary: this machine is not the target: the target vanished, or a pod runs on the wrong node.
         MissingTool: the target is a GPU, and this environment can't run models on GPUs.
-        SpecInvalid: the target can't serve such a model; or the spec has qualities of JPEG for one that takes no
-            images.
+        SpecInvalid: the target can't serve such a model; or the spec has JPEG qualities for a model that takes no
+        images.
     """
     family = table.of(exported)
     if data.jpeg_qualities and not family.takes_images:

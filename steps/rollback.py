@@ -1,4 +1,4 @@
-"""Rollback: a promotion of the previous champion, from the package it was promoted with."""
+"""Rollback: promotes the previous champion again, from the package it was promoted with."""
 
 from contextlib import suppress
 
@@ -25,8 +25,8 @@ from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
 def rollback(site: Site, model: str) -> Promotion:
     """Swaps `champion` and `previous`, so that a second rollback undoes the first.
 
-    Both are what the signed promotions say, wherever the aliases were moved by hand. A rollback that was killed is
-    finished instead.
+    Both come from the signed promotions, even if the aliases were moved by hand. If an earlier rollback was killed,
+    this finishes it instead.
 
     Raises:
         NothingToRollBack: there is no previous champion, or the record of its promotion is gone.
@@ -52,7 +52,7 @@ def rollback(site: Site, model: str) -> Promotion:
 
 
 def _finish(site: Site, registry: Registry, place: Production, promotion: Promotion) -> Promotion:
-    """What follows the move of the traffic; doing it twice is harmless."""
+    """The steps after the traffic has moved; running them twice is harmless."""
     model, finished = promotion.model, promotion.model_copy(update={"unfinished": ""})
     point(registry, model, CHAMPION, promotion.version)
     point(registry, model, PREVIOUS, promotion.previous)
@@ -61,7 +61,7 @@ def _finish(site: Site, registry: Registry, place: Production, promotion: Promot
     registry.tag(model, promotion.version, outcome="promoted")
     Ledger(site, Request(model=model, version=promotion.version), registry=registry).put_promotion(finished)
     place.retire(model)
-    with suppress(ShipliftError):  # the rollback is done; a pipeline that follows the model can be registered by hand
+    with suppress(ShipliftError):  # the rollback is done, and a dependent pipeline can be registered by hand
         release_dependents(site, model, promotion.version, registry)
     return finished
 

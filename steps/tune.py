@@ -1,8 +1,8 @@
 """Tuning: finds the best serving configuration within the budgets, measured on a server that nothing else uses.
 
 `runtime.search` decides what to measure and where. This step measures it: first in short windows, then finalists in
-long ones. Every trial is stored at once, so a killed search resumes where it stopped. The best configurations are where
-the next version's search starts, even on a cluster, where a pod's home is empty.
+long ones. Every trial is stored at once, so a killed search resumes where it stopped. The next version's search starts
+from the best configurations, even on a cluster, where a pod's home is empty.
 """
 
 import time
@@ -33,9 +33,9 @@ from shiplift.runtime.store.journal import Journal
 from shiplift.runtime.store.tuning_cache import tuning_cache
 
 _COARSE = 3  # the search's windows are this many times shorter than a finalist's
-_MIN_WINDOW_MS = 200  # in shorter windows small models seem up to a quarter too slow, because of the ramp-up
+_MIN_WINDOW_MS = 200  # in shorter windows the ramp-up makes small models seem up to a quarter slower
 _REPORTED = 32  # trials in the record; `raw` has all of them
-_FINAL_SHARE = 0.3  # of the time budget is for the finals
+_FINAL_SHARE = 0.3  # of the time budget goes to the finals
 
 
 def tune(
@@ -50,12 +50,12 @@ def tune(
 ) -> Tuned:
     """Searches the space within its time budget and packages the best configuration.
 
-    It sends recorded requests if there are any: what is fastest depends on how long they are.
+    It sends recorded requests if there are any, because the fastest configuration depends on their lengths.
 
     Raises:
         DataInvalid: the recorded requests do not fit the model.
         MissingTool: the load generator or the target's server is not installed.
-        ServerFailed: the server to measure on did not start.
+        ServerFailed: the measurement server did not start.
         ClusterRefused: the cluster does not allow this step to start that server.
         MeasurementFailed: no configuration could be measured.
     """
@@ -123,7 +123,7 @@ def _hold_finals(workbench: Workbench, search: Search, journal: Journal[Trial]) 
 def _trial(
     workbench: Workbench, search: Search, journal: Journal[Trial], point: Point, window_ms: int, round_: int = 0
 ) -> Trial:
-    """The point's trial from the journal, or else measured now and added to it."""
+    """The point's trial from the journal, or else measured now and added to the journal."""
     key = f"{_trial_key(point.package, point.config)}, {window_ms} ms, {round_}"
     trial = journal.get(key)
     if trial is None:

@@ -1,4 +1,4 @@
-"""The lists of what model files may name: Python's classes and functions, and operators."""
+"""Lists of the names that model files may contain: Python's classes and functions, and operators."""
 
 from functools import cache
 from pathlib import Path
@@ -46,7 +46,7 @@ def by_value(name: Name) -> bool:
 
 
 def _current(name: Name) -> Name:
-    """Python 2's names, which pickles of protocol 2 still use, as today's."""
+    """Translates Python 2's names, which pickles of protocol 2 still use, into today's."""
     return _OLD_NAMES.get(name[0], name[0]), name[1]
 
 

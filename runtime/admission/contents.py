@@ -1,4 +1,4 @@
-"""What each file of a model is, by its bytes and by its name: the two must agree, and nothing may be code."""
+"""What each file of a model is, by its bytes and by its name: both must agree, and no file may be code."""
 
 import re
 import zlib
@@ -33,7 +33,7 @@ _HEADS = (
     (b"Rar!", "an archive"),
 )
 HDF5, ZIP = b"\x89HDF\r\n\x1a\n", b"PK"
-# What a file of a name must begin with. TensorFlow's `.pb` and weights of any name have no mark.
+# What a file must begin with, by the ending of its name. TensorFlow's `.pb` and plain weights have no mark.
 _EXPECTED: dict[str, tuple[bytes, ...]] = {
     **dict.fromkeys(("pt2", "skops", "npz", "keras", "pt", "pth", "ckpt"), (b"PK\x03\x04",)),
     **dict.fromkeys(("pkl", "pickle", "joblib", "p"), tuple(b"\x80" + bytes([n]) for n in range(2, 6))),
@@ -50,9 +50,9 @@ _PICKLES = {"pkl", "pickle", "joblib", "p"}
 
 @dataclass(kw_only=True)
 class Judge:
-    """The rules for one scan, and what is left of its budget: bytes that archives may still unpack to.
+    """The rules for one scan, and the rest of its budget: the bytes to which archives may still unpack.
 
-    `raw` are the members of archives that are read as numbers alone, as `FILE:MEMBER`.
+    `raw` are members of archives that are read only as numbers, as `FILE:MEMBER`.
     """
 
     pickle: Pickle
@@ -61,7 +61,7 @@ class Judge:
 
 
 def suffix(name: str) -> str:
-    """A file's type by its name, in lower case: `onnx`; the name itself where it has no dot."""
+    """A file's type by its name, in lower case, such as `onnx`; the whole name if it has no dot."""
     last = name.rpartition("/")[2].lower()
     return last.rpartition(".")[2] if "." in last else last
 
@@ -72,9 +72,9 @@ def objection(file: str, what: str) -> Finding:
 
 
 def by_name(name: str) -> Iterator[Finding]:
-    """Objections to a name alone: code, and archives that no loader of ours reads."""
+    """Objections to a name alone: code, and archives that none of our loaders reads."""
     if _CODE.search(name):
-        yield objection(name, "it is code, by its name")
+        yield objection(name, "its name is that of a code file")
     elif _ARCHIVE.search(name):
         yield objection(name, "it is an archive, which no model needs")
     elif name.split("/", maxsplit=1)[0] == "code" or "/code/" in f"/{name}":
@@ -82,7 +82,7 @@ def by_name(name: str) -> Iterator[Finding]:
 
 
 def by_bytes(name: str, file: BinaryIO, judge: Judge, reader: judging.Reader = "python") -> Iterator[Finding]:
-    """Objections to the bytes of a file that is no archive: its type against its name, and what it pickles."""
+    """Objections to the bytes of a file that is no archive: whether its type fits its name, and what it pickles."""
     head = file.read(HEAD_BYTES)
     if problem := _type_problem(name, head):
         yield objection(name, problem)
@@ -94,19 +94,19 @@ def _type_problem(name: str, head: bytes) -> str:
     kind = suffix(name)
     actual = next((what for mark, what in _HEADS if head.startswith(mark)), "") or _subtle(head)
     if actual:
-        return f"it is {actual}, by its bytes"
+        return f"its bytes are those of {actual}"
     expected = _EXPECTED.get(kind)
     if expected and not head.startswith(expected):
         return f"its bytes are not those of a .{kind} file"
     if head.startswith(ZIP + b"\x03\x04") and not (expected and expected[0].startswith(ZIP)):
-        return "it is a zip archive, by its bytes"
+        return "its bytes are those of a zip archive"
     if kind in _TEXT and b"\x00" in head:
-        return f"its bytes are not those of a .{kind} file: they are no text"
+        return f"its bytes are not those of a .{kind} file: they are not text"
     return ""
 
 
 def _subtle(head: bytes) -> str:
-    """Types whose marks are so short, or so far in, that numbers could have them: the rest must fit too."""
+    """Types whose marks are so short, or so far in, that numbers could contain them: the rest must fit too."""
     if head.startswith(b"MZ") and len(head) >= 64:
         at = int.from_bytes(head[60:64], "little")
         if head[at : at + 4] == b"PE\x00\x00":
@@ -128,13 +128,13 @@ def _inflates(head: bytes) -> bool:
 
 
 def _pickles(name: str, file: BinaryIO, judge: Judge, reader: judging.Reader) -> Iterator[Finding]:
-    """Walks the pickles that follow each other from the beginning, as torch's older files have them."""
+    """Walks the pickles at the beginning of the file, one after the other: torch's older files have several."""
     for position in range(100):
         walked = pickles.walk(file, persistent=reader != "python")
         if walked.dangerous:
             yield from judging.findings(walked, name, judge.pickle, reader)
         if position == 0 and walked.whole and walked.headed and not _may_pickle(name, reader):
-            yield objection(name, "it is a pickle, by its bytes")
+            yield objection(name, "its bytes are those of a pickle")
         if not walked.whole:
             return
     yield objection(name, "it has more than 100 pickles")

@@ -1,6 +1,6 @@
-"""Admission's half in the sandbox: one run reads what the author declared, and scans every file."""
+"""The half of admission that runs in the sandbox: one run reads what the author declared, and scans every file."""
 
-import pickle  # writes a file to scan
+import pickle  # only to write a file to scan
 import zipfile
 from collections import OrderedDict
 from io import BytesIO
@@ -35,12 +35,12 @@ def inspect(
 ) -> dict[str, Any]:
     """The contract and the scan of the MLflow model in `folder`; writes the input example to `out/example.npz`.
 
-    `states` are those that the spec names; None: look for some. `fallback`: the model's own code may serve it. What the
-    scan objects to is not opened any further.
+    `states` are those that the spec names; None: look for some. `fallback`: the model's own code may serve it. Files to
+    which the scan objects are not opened any further.
 
     Raises:
-        NotAdmitted: it has no signature, no usable input example, or no known flavor.
-        SpecInvalid: it is a pipeline with mistakes.
+        NotAdmitted: the version has no signature, no usable input example, or no known flavor.
+        SpecInvalid: the version is a pipeline with mistakes.
     """
     code: tuple[str, ...] = ()
     if is_pipeline(Path(folder)):
@@ -70,7 +70,7 @@ def inspect(
 
 
 def rehearse(_flavor: str) -> None:
-    """Scans a small model, so that the scanners have compiled their patterns and loaded what they load on first use."""
+    """Scans a small model, so that the scanners have compiled their patterns and loaded what they need on first use."""
     with TemporaryDirectory() as name:
         folder, examples = Path(name) / "model", Path(name) / "examples"
         examples.mkdir()

@@ -1,7 +1,7 @@
 """An input example for a version that was logged without one: from its program's file, or made from its signature.
 
-MLflow keeps no example for a model with several tensors as inputs, although `torch.export` wrote one into the file. It
-is read here, in the sandbox, after the scan has judged that file.
+MLflow keeps no example for a model with several input tensors, although `torch.export` wrote one into the file. This
+module reads it in the sandbox, after the scan has judged that file.
 """
 
 import io
@@ -24,7 +24,7 @@ from shiplift.runtime.records.tensor import TensorSpec
 _SAMPLES = 4
 _SEED = 20240229
 _MAX_BYTES = 256 << 20
-_DO = "Log one: `log_model(..., input_example=x)` with arrays or tensors as the model takes them."
+_DO = "Log one: `log_model(..., input_example=x)` with the arrays or tensors that the model takes."
 _REGISTER = "Register the pipeline with some: `shiplift pipeline register pipeline.yaml --example requests.npz`."
 _FROM_PROGRAM = "The input example is the one in the pt2 file: MLflow kept none."
 _FROM_SIGNATURE = (
@@ -32,10 +32,10 @@ _FROM_SIGNATURE = (
     "parity and load with realistic values."
 )
 _OUR_IMAGES = (
-    "The version has no input example, so it is asked Shiplift's own images, which are noise. Log some: "
+    "The version has no input example, so Shiplift's own images, which are noise, were used. Log some: "
     "`log_model(..., input_example=[..])` with JPEG or PNG files as base64."
 )
-_OUR_TEXTS = "The version has no input example, so it is asked Shiplift's own sentences. Log one with real texts."
+_OUR_TEXTS = "The version has no input example, so Shiplift's own sentences were used. Log one with real texts."
 
 
 def missing_example(folder: Path, logged: LoggedModel) -> tuple[Arrays, str]:
@@ -59,7 +59,7 @@ def missing_example(folder: Path, logged: LoggedModel) -> tuple[Arrays, str]:
 
 
 def _of_program(folder: Path, inputs: tuple[TensorSpec, ...]) -> Arrays | None:
-    """The example inputs in a pt2 file, named by the signature, in order or by keyword; None: there are none."""
+    """The example inputs in a pt2 file, named by the signature, in order or by keyword; None if there are none."""
     for file in sorted(folder.glob("**/*.pt2")):
         with zipfile.ZipFile(file) as archive:
             members = [entry for entry in archive.infolist() if "/sample_inputs/" in entry.filename]
@@ -76,7 +76,7 @@ def _read(body: bytes, inputs: tuple[TensorSpec, ...]) -> Arrays | None:
         names = [spec.name for spec in inputs if spec.name not in keywords]
         tensors = dict(zip(names, positional, strict=True)) | dict(keywords)
         return {spec.name: as_input(_array(tensors[spec.name]), spec) for spec in inputs}
-    except Exception as error:  # whatever a damaged file makes torch raise
+    except Exception as error:  # a damaged file can make torch raise anything
         reason = " ".join(str(error).split())[:200]
         raise NotAdmitted(
             f"the example inputs in the pt2 file do not match the signature: {type(error).__name__}: {reason}", do=_DO
@@ -88,9 +88,9 @@ def _array(value: Any) -> NDArray[Any]:
 
 
 def _made(spec: TensorSpec, rng: np.random.Generator, do: str) -> NDArray[Any]:
-    """Random values for an input whose sizes are all known, but for the batch.
+    """Random values for an input whose sizes are all known, except the batch's.
 
-    Integers are 0 and 1, which are valid as indices, masks and counts; bytes are any.
+    Integers are 0 and 1, which are valid as indices, masks and counts; bytes are arbitrary.
     """
     if spec.datatype == "BYTES" or -1 in spec.shape[1:]:
         what = "text" if spec.datatype == "BYTES" else f"of the shape {spec.shape}"

@@ -1,8 +1,8 @@
-"""Admission's half outside the sandbox: has a version's files read and scanned in it, once for equal files.
+"""The half of admission outside the sandbox: has a version's files read and scanned there, once for equal files.
 
-They come again when a version is copied to another model, or released with another spec. What the sandbox said is kept
-in the home, which nobody but its owner can write to, and nowhere else: authors can write to the registry, and a scan
-that an author wrote would admit anything. A pod begins with an empty home, so it scans.
+The same files come again when a version is copied to another model, or released with another spec. The sandbox's answer
+is kept only in the home, to which only its owner can write: authors can write to the registry, and a scan result that
+an author wrote would admit anything. A pod starts with an empty home, so it scans.
 """
 
 import contextlib
@@ -34,19 +34,19 @@ INSPECT = Entry("shiplift.runtime.admission.entry:inspect", SCAN)
 _LIMITS = SandboxLimits(memory_mb=4096, timeout_s=600, task="reading and scanning the model's files", settings="")
 _EXAMPLES = ("input_example.json", "serving_input_example.json")  # as MLflow names them
 _MAX_EXAMPLE_BYTES = 512 << 20  # as arrays
-_PARSERS = ("modelaudit", "modelaudit-picklescan", "onnx", "numpy", "PyYAML")  # of others, which decide what is seen
+_PARSERS = ("modelaudit", "modelaudit-picklescan", "onnx", "numpy", "PyYAML")  # they decide what the scan sees
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inspected:
-    """What the sandbox read of a version: its scan, and its contract with the input example, stored as NPZ.
+    """What the sandbox read from a version: its scan, and its contract with the input example, stored as NPZ.
 
-    `states` maps each input that takes a state to the output with its next value. `task` is that of a model of Hugging
-    Face, `code` are a pipeline's Python files.
+    `states` maps each input that takes a state to the output with its next value. `task` is that of a Hugging Face
+    model, `code` are a pipeline's Python files.
     """
 
     scan: Scan
-    flavor: Any  # checked by the record it becomes a part of
+    flavor: Any  # the record that takes it checks it
     signature: Signature
     tabular: bool
     states: dict[str, str]
@@ -58,14 +58,14 @@ class Inspected:
 
 
 class Kept(Record):
-    """The sandbox's answer about files that were not refused, and the example that it wrote."""
+    """The sandbox's answer about files that it did not refuse, and the example that it wrote."""
 
     answer: dict[str, Any]
     example: Artifact
 
 
 def inspect(model: Path, place: Workplace, spec: ReleaseSpec, store: ArtifactStore, kept: Path) -> Inspected:
-    """Reads and scans the files in the sandbox, unless the folder `kept` has the answer about the same files.
+    """Reads and scans the files in the sandbox, unless the folder `kept` has an answer about the same files.
 
     Raises:
         NotAdmitted: the version lacks something, or its files are unsafe. Such an answer is not kept.
@@ -79,7 +79,7 @@ def inspect(model: Path, place: Workplace, spec: ReleaseSpec, store: ArtifactSto
     }
     file = kept / f"{_key(model, asked)}.json"
     if before := _recalled(file, store):
-        progress("the same files were scanned before")
+        progress("using the earlier scan of the same files")
         return before
     answer, example = _asked(model, place, asked)
     inspected = _inspected(answer, lambda: store.put_bytes(example))
@@ -88,7 +88,7 @@ def inspect(model: Path, place: Workplace, spec: ReleaseSpec, store: ArtifactSto
 
 
 def _asked(model: Path, place: Workplace, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """The sandbox's answer and example. MLflow's input examples are in a folder of their own while it reads."""
+    """The sandbox's answer and example. MLflow's input examples are moved to a separate folder while it reads."""
     progress("scanning the model's files")
     examples, work = place.folder / "examples", place.sandbox.work
     examples.mkdir()
@@ -105,7 +105,7 @@ def _asked(model: Path, place: Workplace, asked: dict[str, Any]) -> tuple[dict[s
 
 
 def _inspected(answer: dict[str, Any], example: Callable[[], Artifact]) -> Inspected:
-    """The sandbox's answer, which is checked like anything that its author could have written; `example` comes last.
+    """The sandbox's answer, checked like anything that the author could have written; `example` is called last.
 
     Raises:
         NotAdmitted: the files are unsafe, or the answer makes no sense.
@@ -126,7 +126,7 @@ def _inspected(answer: dict[str, Any], example: Callable[[], Artifact]) -> Inspe
             notes=tuple(str(note) for note in answer["notes"]),
             example=example(),
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # pydantic's are ValueErrors
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # pydantic's errors are ValueErrors
         raise _senseless(error) from error
 
 
@@ -136,7 +136,7 @@ def _senseless(error: Exception) -> NotAdmitted:
 
 
 def _recalled(file: Path, store: ArtifactStore) -> Inspected | None:
-    """The answer that was kept, if it can still be read and its example is still stored."""
+    """The stored answer, if it can still be read and its example still exists."""
     try:
         kept = Kept.model_validate_json(file.read_text())
         return _inspected(kept.answer, lambda: kept.example) if store.holds(kept.example) else None
@@ -145,7 +145,7 @@ def _recalled(file: Path, store: ArtifactStore) -> Inspected | None:
 
 
 def _key(model: Path, asked: dict[str, Any]) -> str:
-    """What the answer depends on: every file by its digest, what is asked, and what reads and judges the files."""
+    """What the answer depends on: every file by its digest, the question, and the code that reads and judges."""
     about = {
         "files": {file.name: digest(file.path)[0] for file in regular_files(model)},
         "asked": asked,

@@ -8,14 +8,14 @@ from shiplift.runtime.admission.allowed import Pickle
 from shiplift.runtime.admission.formats.pickles import Global, PickleCall, Walk, importable
 from shiplift.runtime.records.model import Finding
 
-# Who reads a pickle: Python's unpickler, torch.load (which resolves tensors' persistent ids), or TorchScript's own.
+# What reads a pickle: Python's unpickler, torch.load (which resolves tensors' persistent ids), or TorchScript's own.
 Reader = Literal["python", "torch", "torchscript"]
 _ENCODINGS = {"latin1", "latin-1", "utf8", "utf-8"}
 _SHOWN = 5
 
 
 def findings(walked: Walk, file: str, pickle: Pickle, reader: Reader) -> Iterator[Finding]:
-    """The objections to a pickle. Text that only looks like one names no installed module, and raises none."""
+    """The objections to a pickle. Text that only resembles one names no installed module, and so raises none."""
     if not walked.headed and not any(importable(name) for name in walked.globals):
         return
     problems = list(
@@ -43,7 +43,7 @@ def _why(name: Global) -> str:
         return f"it is a pickle that carries its author's code ({name})"
     if allowed.is_framework(name.key):
         return f"it is a pickle of {name}, and the spec says `pickle: refuse`"
-    return f"it is a pickle that uses {name}, which is not on the list of what may be loaded"
+    return f"it is a pickle that uses {name}, which is not on the list of allowed names"
 
 
 def _calls(walked: Walk, pickle: Pickle) -> Iterator[tuple[str, str]]:
@@ -51,7 +51,7 @@ def _calls(walked: Walk, pickle: Pickle) -> Iterator[tuple[str, str]]:
     for call in walked.calls:
         if not isinstance(call.function, Global):
             if not carries_code:
-                yield "it calls what another call returned", ""
+                yield "it calls the result of another call", ""
         elif problem := _bad_argument(call, call.function):
             yield problem, str(call.function)
 

@@ -1,6 +1,6 @@
-"""What is logged beside a model: the release spec, datasets, a metric, requests. They are fetched here, and not opened.
+"""What is logged beside a model: the release spec, datasets, a metric, requests. They are fetched but not opened here.
 
-Each is looked for with the model (`extra_files`), then among the artifacts of its run.
+Each file is searched with the model first (`extra_files`), then among the artifacts of its run.
 """
 
 from pathlib import Path
@@ -44,7 +44,7 @@ def _spec_text(file: Path) -> str:
 
 
 def logged_file(registry: VersionFiles, run_id: str, path: str, model: Path, to: Path) -> Path | None:
-    """A file logged with the model (`extra_files`), or as an artifact of its run."""
+    """A file that was logged with the model (`extra_files`), or as an artifact of its run."""
     for file in (model / path, model / "extra_files" / Path(path).name):
         if file.is_file():
             return file

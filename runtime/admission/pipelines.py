@@ -1,7 +1,7 @@
-"""Pipelines of models as registered versions: what such a version's files say, and whether a site takes it.
+"""Pipelines of models as registered versions: what such a version's files say, and whether a site accepts it.
 
-A version has its definition, the Python files that it names, and example requests. Nothing of it is converted: what its
-members are is found out when it is packaged, from production. Its Python is read here and never run.
+A version has its definition, the Python files that the definition names, and example requests. It is not converted: the
+members are looked up in production when the pipeline is packaged. Its Python is read here and never run.
 """
 
 from pathlib import Path
@@ -32,10 +32,10 @@ def is_pipeline(folder: Path) -> bool:
 
 
 def read_pipeline(folder: Path) -> tuple[LoggedModel, tuple[str, ...]]:
-    """The contract of the pipeline in `folder`, and the paths of its Python files. Called in the sandbox.
+    """The contract of the pipeline in `folder`, and the paths of its Python files. Runs in the sandbox.
 
     Raises:
-        SpecInvalid: its graph has mistakes; all are listed, but for those that only its members show.
+        SpecInvalid: its graph has mistakes; all are listed, except those that only its members reveal.
         NotAdmitted, DataInvalid: it has no usable example.
     """
     pipeline = read_definition(folder)
@@ -54,7 +54,7 @@ def read_pipeline(folder: Path) -> tuple[LoggedModel, tuple[str, ...]]:
 
 
 def _example(file: Path, inputs: tuple[TensorSpec, ...]) -> Arrays | None:
-    """The logged requests, one row of each input for each; None: there are none."""
+    """The logged requests, one row of each input for each request; None if there are none."""
     if not file.is_file():
         return None
     arrays = load_npz(file)

@@ -1,4 +1,4 @@
-"""The site's policy above every spec: a version's author writes the spec, whoever runs the site writes the policy."""
+"""The site's policy limits every spec: a version's author writes the spec, the site's owner writes the policy."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from shiplift.runtime.spec.serving_settings import Metrics
 
 
 def check(policy: SitePolicy, spec: ReleaseSpec) -> None:
-    """Whether a spec stays within a site's policy.
+    """Checks that a spec stays within a site's policy.
 
     Raises:
         PolicyRefused: it does not; the message names each value and its limit.
@@ -19,7 +19,7 @@ def check(policy: SitePolicy, spec: ReleaseSpec) -> None:
     if beyond := [*_modes(policy, spec), *_numbers(policy, spec)]:
         raise PolicyRefused(
             f"the spec asks for more than this site allows: {'; '.join(beyond)}",
-            do="Change the spec, or ask whoever runs this site to change its `policy` (site.yaml, or the values file).",
+            do="Change the spec, or ask the owner of this site to change its `policy` (site.yaml, or the values file).",
         )
 
 
@@ -43,7 +43,7 @@ _LIMITED = (
 
 
 def _numbers(policy: SitePolicy, spec: ReleaseSpec) -> Iterator[str]:
-    """What the spec's author wrote beyond the policy. A default is no wish: where it is applied, the policy caps it."""
+    """The author's values beyond the policy. A default is not a request: where it is used, the policy caps it."""
     for section, field, name in _LIMITED:
         part = getattr(spec, section)
         value, limit = getattr(part, field), getattr(policy, name)
@@ -54,11 +54,11 @@ def _numbers(policy: SitePolicy, spec: ReleaseSpec) -> Iterator[str]:
 
 
 def check_site(site: Site, spec: ReleaseSpec) -> None:
-    """Whether a spec stays within a site's policy, and asks for nothing that its place can't give.
+    """Checks that a spec stays within a site's policy, and asks for nothing that its place can't give.
 
     Raises:
-        PolicyRefused: it does not stay within the policy.
-        NotAdmitted: production runs without what it asks for.
+        PolicyRefused: the spec does not stay within the policy.
+        NotAdmitted: production runs without something that it asks for.
     """
     check(site.policy, spec)
     if spec.serving.rate_limiter and not site.place.rate_limiter:
@@ -74,7 +74,7 @@ def check_site(site: Site, spec: ReleaseSpec) -> None:
 
 
 def check_size(folder: Path, limit_mb: float) -> None:
-    """Whether a model's files are plain and not too large.
+    """Checks that a model's files are plain and not too large.
 
     Raises:
         NotAdmitted: they are not.

@@ -1,8 +1,8 @@
-"""Scans a model's files before anyone loads them: what each is, what it would import, call or open.
+"""Scans a model's files before any loader opens them: what each is, and what it would import, call or open.
 
-Everything is judged by lists of what is allowed. modelaudit is a second opinion: what it finds critical refuses a
-version too, except the names that our own lists accept, and numbers that look like a pickle. Runs inside the sandbox,
-since a parser of hostile files is a target; `refusal` runs outside.
+Everything is judged by lists of what is allowed. modelaudit is a second opinion: its critical findings also refuse a
+version, except for names that our own lists accept, and numbers that resemble a pickle. The scan runs inside the
+sandbox, since a parser of hostile files is a target; `refusal` runs outside.
 """
 
 import functools
@@ -34,11 +34,11 @@ def scan_files(
 ) -> Scan:
     """Scans every file below `folder`, and the input examples in the folder `examples`.
 
-    A model that is Python (`python`) consists of its author's code, which nothing but the sandbox opens: what the scan
-    finds in its files is told, and refuses nothing. So it is with the files of a pipeline that are its `code`.
+    A Python model (`python`) consists of its author's code, which is opened only in the sandbox. The scan reports what
+    it finds in such files, but refuses nothing. The same holds for a pipeline's files that are its `code`.
 
-    The examples are apart because modelaudit parses JSON in Python, each file many times: one with images took it more
-    than ten minutes. A file that parses as JSON is data, and only our own reader opens these.
+    The examples are separate because modelaudit parses JSON in Python, each file many times: one with images took it
+    more than ten minutes. A file that parses as JSON is data, and only our own reader opens it.
     """
     started = time.monotonic()
     judge = Judge(pickle=pickle, budget_bytes=unpacked_mb << 20)
@@ -55,7 +55,7 @@ def scan_files(
     findings += [finding for file in data for finding in _example(file)]
     findings += [objection(METADATA, problem) for problem in _mlmodel(folder, python=python)]
     findings = [objection(*problem) for problem in _huggingface(folder, files)] + findings
-    if not findings and not python:  # a second opinion takes seconds, and can only refuse
+    if not findings and not python:  # the second opinion takes seconds, and can only refuse
         findings += _modelaudit(folder, pickle, judge.raw)
     return _scan(findings, len(files) + len(data), started)
 
@@ -96,7 +96,7 @@ def _file(file: TreeFile, judge: Judge) -> Iterator[Finding]:
 
 
 def _archive(file: TreeFile, opened: Any, judge: Judge) -> Iterator[Finding]:
-    """A file that readers of zips accept, which may begin in the middle of other data."""
+    """Checks a file that zip readers accept; the archive may begin in the middle of other data."""
     if opened.read(4) == b"PK\x03\x04":
         opened.seek(0)
         yield from archives.findings(file.name, opened, judge)
@@ -122,7 +122,7 @@ def _mlmodel(folder: Path, *, python: bool) -> Iterator[str]:
 def _huggingface(folder: Path, files: Sequence[TreeFile]) -> Iterator[tuple[str, str]]:
     try:
         flavors = metadata(folder).get("flavors")
-    except NotAdmitted:  # told by `_mlmodel`
+    except NotAdmitted:  # `_mlmodel` reports it
         return
     if isinstance(flavors, dict) and not flavors.keys().isdisjoint(TEXT_FLAVORS):
         yield from huggingface_files.problems(files)
@@ -151,10 +151,10 @@ def _modelaudit(root: Path, pickle: Pickle, raw: Collection[str]) -> Iterator[Fi
 
 
 def _judge_names_alone() -> None:
-    """Keeps modelaudit from following the calls in the source of whatever a pickle names.
+    """Keeps modelaudit from following the calls in the source of everything that a pickle names.
 
-    That takes 3 s, and tells about the packages installed here, not about the model: each name has passed our own lists
-    by now, and what modelaudit finds behind such a name is left out anyway (`_listed`).
+    Following takes 3 s, and tells about the packages installed here, not about the model. Each name has passed our own
+    lists by then, and modelaudit's findings behind such a name are dropped anyway (`_listed`).
     """
     from modelaudit_picklescan.api import PickleScanner  # noqa: PLC0415 - as above
 

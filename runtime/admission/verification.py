@@ -1,7 +1,7 @@
 """The second sandboxed half of the export: the proof that the written ONNX model gives the original's answers.
 
 It runs in another sandbox than the conversion, because that one ran the model's own code and can't be trusted with the
-proof. It needs a sandbox too: a graph may loop for ever, in C, where nothing but the end of the process stops it.
+proof. It needs a sandbox too: a graph may loop for ever in C, where only the end of the process stops it.
 """
 
 import math
@@ -31,8 +31,8 @@ def verify(
 
     `answers` has arrays named `SET/input/NAME` and `SET/output/NAME`. Those of the set `example` are written to
     `out/reference.npz`, without the set's name. `script` is the TorchScript file, empty if there is none: it is read,
-    never loaded. `text` is the folder of what is around the graph of a text model, empty for others; next to it is
-    `texts.npz`. A sandbox entry.
+    never loaded. `text` is the folder of the files around a text model's graph, empty for other models; `texts.npz` is
+    next to it. A sandbox entry.
 
     Raises:
         ExportFailed: the model must not be opened, or does not run.
@@ -85,7 +85,7 @@ def _case(running: Any, answers: Arrays, signature: Signature, name: str) -> Par
 
 
 def _text_cases(running: Any, folder: Path) -> list[ParityCase]:
-    """Texts in one batch, padded, and each alone: both must give what the pipeline answers to each."""
+    """Checks texts in one padded batch, and each alone: both must give the pipeline's answers to each text."""
     arrays, (front, _) = load_npz(folder.with_name("texts.npz")), load_front(folder)
     samples, expected = front.samples(under("input/", arrays)), under("output/", arrays)
 
@@ -107,7 +107,7 @@ def _text_case(name: str, batch: int, expected: Arrays, actual: Arrays) -> Parit
         batch=batch,
         max_abs=max(absolute for absolute, _ in differences.values()),
         max_rel=max(relative for _, relative in differences.values()),
-        problem="; ".join(f"{key!r} differs from what mlflow.pyfunc answers" for key in bad),
+        problem="; ".join(f"{key!r} differs from the answer of mlflow.pyfunc" for key in bad),
     )
 
 

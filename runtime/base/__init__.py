@@ -1,1 +1,1 @@
-"""What everything else stands on: errors, names, storage, progress, git, secrets."""
+"""The foundation of everything else: errors, names, storage, progress, git, secrets."""

@@ -1,4 +1,4 @@
-"""What processes that run on have in common: how they log, how they are stopped, and how they say why they ended."""
+"""What long-running processes share: how they log, how they are stopped, and how they report why they ended."""
 
 import signal
 import sys
@@ -10,7 +10,7 @@ from shiplift.runtime.base.errors import ShipliftError
 
 def log_as_json() -> None:
     """Makes structlog write JSON lines with a time and a level to stdout, exceptions included."""
-    import structlog  # noqa: PLC0415 - only processes that run on have it
+    import structlog  # noqa: PLC0415 - only long-running processes have it
 
     structlog.configure(
         processors=[
@@ -31,7 +31,7 @@ def stop_on_signals() -> threading.Event:
 
 
 def run_main(main: Callable[[], object]) -> None:
-    """Runs a process' main function; ends with an error's own exit code, and prints what it was."""
+    """Runs a process's main function. An error is printed, and its own exit code ends the process."""
     try:
         main()
     except ShipliftError as error:

@@ -11,11 +11,11 @@ from shiplift.runtime.base.text import printable
 
 
 class ShipliftError(Exception):
-    """An error the user can act on: `what` went wrong, with the value against its limit, and what to `do` next."""
+    """An error that the user can act on: `what` went wrong, with the value against its limit, and what to `do` next."""
 
     exit_code: ClassVar[int] = 70
     title: ClassVar[str] = "internal error"
-    about_model: ClassVar[bool] = False  # the model is at fault: a retry fails the same way
+    about_model: ClassVar[bool] = False  # the model is at fault, so a retry fails the same way
 
     def __init__(self, what: str, *, do: str) -> None:
         self.what = printable(what, lines=True)
@@ -101,7 +101,7 @@ class ServerFailed(ShipliftError):
 
 
 class PortTaken(ShipliftError):
-    """Another process listens on a port the stack needs."""
+    """Another process listens on a port that the stack needs."""
 
     exit_code = 41
     title = "port taken"
@@ -252,7 +252,7 @@ class Temporary(ShipliftError):
 
 
 class RegistryDenied(Temporary):
-    """The registry wants other credentials. A daemon tries again, since passwords change; a stage's pod does not."""
+    """The registry wants other credentials. A daemon retries, since passwords change; a stage's pod does not."""
 
     exit_code = 55
     title = "registry access denied"
@@ -266,7 +266,7 @@ class MissingTool(ShipliftError):
 
 
 class Cancelled(ShipliftError):
-    """Somebody stopped the release: Ctrl-C, SIGTERM or `shiplift cancel`."""
+    """The user stopped the release: Ctrl-C, SIGTERM or `shiplift cancel`."""
 
     exit_code = 130
     title = "cancelled"

@@ -1,4 +1,4 @@
-"""Reads the samples of a Prometheus page that are about one model of a Triton."""
+"""Reads the samples on a Prometheus page that belong to one of Triton's models."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ _SAMPLE = re.compile(r"^(\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 
 
 def samples_of(page: str, model: str) -> Iterator[tuple[str, str, float]]:
-    """The name, the labels as they are written, and the value of each sample with the label `model`."""
+    """The name, the labels as written, and the value of each sample with the label `model`."""
     for name, labels, value in _SAMPLE.findall(page):
         if f'model="{model}"' in labels:
             yield name, labels, float(value)

@@ -1,6 +1,6 @@
-"""Folders that others filled: only regular files are ever opened, and depth, names and numbers have limits.
+"""Folders with untrusted content: only regular files are opened, and depth, names and numbers have limits.
 
-A link, a FIFO, a socket or a device in a model's folder would be read from elsewhere, or block for ever.
+A link in a model's folder would lead elsewhere; a FIFO, a socket or a device could block its reader for ever.
 """
 
 import os
@@ -14,7 +14,7 @@ _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Irregular(ValueError):
-    """A path that must not be opened, or a folder beyond its limits: `str()` says which, and the limit."""
+    """A path that must not be opened, or a folder beyond its limits. `str()` says which, and the limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def regular_files(root: Path, limits: TreeLimits = DEFAULT_LIMITS) -> list[TreeF
 
 
 def check_path(name: str, limits: TreeLimits = DEFAULT_LIMITS) -> None:
-    """Whether a relative path is short and shallow enough, and stays inside its tree.
+    """Checks that a relative path is short and shallow enough, and stays inside its tree.
 
     Raises:
         Irregular: it is not.
@@ -81,10 +81,10 @@ def check_path(name: str, limits: TreeLimits = DEFAULT_LIMITS) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a file for reading; never waits, and never follows a link at the path itself.
+    """Opens a file for reading. It never waits, and never follows a link at the path itself.
 
     Raises:
-        Irregular: it is anything but a regular file.
+        Irregular: the path is not a regular file.
         FileNotFoundError: there is none.
     """
     try:
@@ -104,7 +104,7 @@ def read_regular(path: Path, limit_bytes: int) -> bytes:
     """The bytes of a regular file.
 
     Raises:
-        Irregular: it is anything else, or larger than the limit.
+        Irregular: the path is not a regular file, or the file is larger than the limit.
     """
     with open_regular(path) as file:
         body = file.read(limit_bytes + 1)

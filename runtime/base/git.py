@@ -1,7 +1,7 @@
-"""Single commits of a git repository, read without a working tree: hooks, filters, submodules and links never act.
+"""Single commits of a git repository, read without a working tree, so that hooks, filters and links never act.
 
 Files are listed and read as git objects, so nothing is written to a path that the repository chooses. git runs with
-our configuration alone, speaks only the protocol of the configured URL, and never prompts.
+only our configuration, speaks only the protocol of the configured URL, and never prompts.
 """
 
 import os
@@ -31,7 +31,7 @@ _INHERITED = (
 _CONFIG = {
     "core.hooksPath": "/dev/null",
     "core.symlinks": "false",
-    "credential.helper": "",  # clears the system's helpers; ours comes after it
+    "credential.helper": "",  # clears the system's helpers; ours is added after it
     "fetch.recurseSubmodules": "false",
     "gc.auto": "0",
     "http.followRedirects": "initial",
@@ -42,7 +42,7 @@ _CONFIG = {
     "protocol.ext.allow": "never",
 }
 SCHEMES = ("https", "http", "ssh", "git", "file")  # never `ext`, which runs a command
-_SEARCH_DEPTH = 500  # commits of a branch, where the server does not serve a commit by its hash
+_SEARCH_DEPTH = 500  # commits of a branch to search, if the server does not serve a commit by its hash
 _MISSING = re.compile(r"not our ref|couldn't find remote ref|unadvertised object|no such remote ref", re.IGNORECASE)
 
 
@@ -74,7 +74,7 @@ class Commits:
         self._folder = folder
         self._origin = origin
         self._filter = f"--filter=blob:limit={largest_bytes + 1}"
-        self._fetched: set[str] = set()  # git fetches a commit it lacks with all its ancestors
+        self._fetched: set[str] = set()  # without this record, git would fetch a commit it lacks with all its ancestors
         self._run("init", "--quiet", "--bare", "--template=", ".")
         self._run("remote", "add", "origin", origin.url)
 
@@ -88,7 +88,7 @@ class Commits:
         return self._branch(branch, depth=1)[0]
 
     def fetch_commit(self, commit: str, branch: str) -> None:
-        """Fetches one commit: by itself or, where the server refuses that, with the latest commits of the branch.
+        """Fetches one commit: by itself or, if the server refuses that, with the latest commits of the branch.
 
         Raises:
             NotFound: the repository has no such commit, or it is too far back in the branch.
@@ -194,7 +194,7 @@ def _run(folder: Path, origin: Origin, *arguments: str) -> bytes:
     try:
         output, errors = process.communicate(timeout=origin.timeout_s)
     except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)  # its helper processes too: they would hold the pipes open
+        os.killpg(process.pid, signal.SIGKILL)  # and its helper processes, which would hold the pipes open
         process.communicate()
         if isinstance(error, subprocess.TimeoutExpired):
             message = f"git {arguments[0]} of {origin.url} took longer than {origin.timeout_s:g} s"

@@ -1,4 +1,4 @@
-"""YAML through libyaml, which takes a tenth of the time, where PyYAML was built with it: its wheels are."""
+"""YAML through libyaml if PyYAML was built with it, as its wheels are: that takes a tenth of the time."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -8,11 +8,11 @@ import yaml
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _TEXT = "tag:yaml.org,2002:str"
-_BOOLEANS = ("y", "Y", "n", "N")  # of YAML 1.1, which PyYAML leaves unquoted, and kubectl does not read as texts
+_BOOLEANS = ("y", "Y", "n", "N")  # PyYAML leaves them unquoted, and kubectl reads them as booleans of YAML 1.1
 
 
 class _Readable(Dumper):  # type: ignore[misc] # one of two
-    """Texts of several lines become blocks."""
+    """Writes texts of several lines as blocks."""
 
 
 def _text(dumper: Any, text: str) -> Any:
@@ -23,10 +23,10 @@ _Readable.add_representer(str, _text)
 
 
 def load_all(text: str) -> Iterator[Any]:
-    """The documents of a text, as `yaml.safe_load_all` reads them."""
+    """The documents in a text, as `yaml.safe_load_all` reads them."""
     return yaml.load_all(text, Loader)
 
 
 def dump_all(bodies: Iterable[Any], **options: Any) -> str:
-    """Documents as text for people and kubectl, with texts of several lines as blocks."""
+    """Writes documents for people and kubectl, with texts of several lines as blocks."""
     return str(yaml.dump_all(bodies, Dumper=_Readable, **options))

@@ -1,21 +1,21 @@
-"""Names derived from registry names: of a Triton model, a folder, a Kubernetes object."""
+"""Names derived from registry names: for a Triton model, a folder, a Kubernetes object."""
 
 import hashlib
 import re
 import unicodedata
 
-TENSORS = "--tensors"  # ends the name of the graph behind a model that takes text or images
+TENSORS = "--tensors"  # the suffix of the graph behind a model that takes text or images
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
 _SLUG_LENGTH = 40
 _WORKFLOW_LENGTH = 50  # a label's value has room for 63 characters
 
 
 def serving_name(model: str) -> str:
-    """The name a model is served under: its own if that is safe in URLs and paths, else a slug with a digest.
+    """The name under which a model is served: its own if that is safe in URLs and paths, else a slug with a digest.
 
-    No two models share a name: the digest covers the whole name, and a safe name never looks like a slug (slugs end
-    in `-` and ten hex digits, safe names may not). Neither contains `--`, which begins the suffixes that production
-    and staging append.
+    No two models share a name: the digest covers the whole name, and a safe name never looks like a slug (slugs end in
+    `-` and ten hex digits, safe names may not). Neither contains `--`, which begins the suffixes that production and
+    staging append.
     """
     if _SAFE.fullmatch(model) and "--" not in model and not re.search(r"-[0-9a-f]{10}$", model):
         return model
@@ -25,7 +25,7 @@ def serving_name(model: str) -> str:
 
 
 def name_endings(*, tensors: bool) -> tuple[str, ...]:
-    """What ends the name of each model that a package serves, after the name it is served under."""
+    """The suffixes of the models that a package serves, after the name under which it is served."""
     return ("", TENSORS) if tensors else ("",)
 
 
@@ -44,7 +44,7 @@ def release_name(model: str, version: int, spec: str) -> str:
 
 
 def release_prefix(model: str, version: int | None = None) -> str:
-    """The prefix of all release names of a model, or of one version; other models' names may start with it too."""
+    """The prefix of all release names of a model, or of one version. Other models' names may start with it too."""
     slug = re.sub(r"[^a-z0-9]+", "-", serving_name(model).lower()).strip("-")
     return f"{slug}-" if version is None else f"{slug}-{version}-"
 
@@ -57,7 +57,7 @@ def workflow_name(model: str, version: int, spec: str) -> str:
 
 
 def repository_slug(repository: str) -> str:
-    """A repository's name in names on a cluster; the same only for repositories whose names differ in punctuation."""
+    """A repository's name as part of names on a cluster. Only repositories that differ in punctuation share one."""
     return re.sub(r"[^a-z0-9]+", "-", repository.lower())[:33].strip("-")
 
 
@@ -71,5 +71,5 @@ def _release_digest(model: str, version: int, spec: str) -> str:
 
 
 def bracketed(address: str) -> str:
-    """An IP address as it stands in a URL or before a port: IPv6 in brackets."""
+    """An IP address in the form for a URL or before a port: IPv6 in brackets."""
     return f"[{address}]" if ":" in address else address

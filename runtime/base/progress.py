@@ -1,6 +1,6 @@
-"""How a step reports its progress, and the time it spends measuring, without knowing who listens.
+"""How a step reports its progress and its measuring time, without knowing who listens.
 
-Both are context variables: an engine sets the listener around a step; a step called directly has none.
+Both use context variables: an engine sets the listener around a step; a step that is called directly has none.
 """
 
 import time

@@ -1,7 +1,7 @@
 """The secrets of a stack, in one file that only its owner can read, and signatures made with them.
 
-Model authors can write to their own runs in the registry, so records stored there are signed: otherwise a forged
-"passed" would be a cache hit.
+Model authors can write to their own runs in the registry. Records that are stored there are signed, because a forged
+"passed" would otherwise be a cache hit.
 """
 
 import hashlib
@@ -29,10 +29,10 @@ class Secrets:
 
 
 def make_private(home: Path) -> None:
-    """Creates a home that its owner alone can enter, or makes it so; its secrets too.
+    """Creates a home that only its owner can enter, or restricts an existing one; its secrets too.
 
     Raises:
-        HomeNotPrivate: it belongs to somebody else, or others could write to it: nobody knows what they left there.
+        HomeNotPrivate: another user owns it, or others could write to it and may have left files there.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = home.stat()
@@ -61,7 +61,7 @@ def load_secrets(home: Path) -> Secrets:
         partial = home / f".{FILE}.{os.getpid()}"
         write_atomically(partial, json.dumps(asdict(created)), mode=0o600)
         try:
-            os.link(partial, file)  # fails if another process was first: its secrets win
+            os.link(partial, file)  # fails if another process was faster, whose secrets then win
         except FileExistsError:
             pass
         finally:
@@ -81,5 +81,5 @@ def signed_by(secret: str, signature: str, *parts: str) -> bool:
 
 
 def _bytes(text: str) -> bytes:
-    """Encodes any text at all: the signed parts and the alleged signature may come from a forger."""
+    """Encodes any text: the signed parts and the alleged signature may come from a forger."""
     return text.encode(errors="surrogatepass")

@@ -17,7 +17,7 @@ def room_for(content: str, folder: Path) -> Iterator[None]:
     """Turns a full disk into an error that says what was being written, and where.
 
     Raises:
-        StorageFull: no space, or no quota, is left.
+        StorageFull: no space or quota is left.
     """
     try:
         yield

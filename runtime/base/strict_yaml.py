@@ -1,6 +1,7 @@
-"""YAML that others wrote: no aliases, anchors, merges or tags, and limits on size, depth and numbers.
+"""YAML from untrusted authors: no aliases, anchors, merges or tags, and limits on size, depth and numbers.
 
-With aliases, a few lines become gigabytes; with merges, minutes; and a number of a million digits is a long division.
+With aliases, a few lines become gigabytes; merges can take minutes; and a number of a million digits is a long
+division.
 """
 
 from typing import Any
@@ -13,11 +14,11 @@ _ADVICE_TAGS = ("tag:yaml.org,2002:str",)
 
 
 class NotStrict(ValueError):
-    """Why a document is refused, with the line, as what follows its name: `has the alias *x, line 3`."""
+    """Why a document is refused, with the line. It continues the document's name: `has the alias *x, line 3`."""
 
 
 class _OwnersLoader(yaml.SafeLoader):
-    """PyYAML's safe loader, which refuses duplicate keys, of which PyYAML silently takes the last."""
+    """PyYAML's safe loader, but it refuses duplicate keys, of which PyYAML silently takes the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Builds a mapping."""
@@ -32,7 +33,7 @@ class _OwnersLoader(yaml.SafeLoader):
 
 
 class _Loader(_OwnersLoader):
-    """The same for what others wrote. It refuses what a configuration never needs before it is built."""
+    """The same for untrusted authors. It refuses what a configuration never needs, before it is built."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -68,10 +69,10 @@ class _Loader(_OwnersLoader):
 
 
 def load(text: str, limit_bytes: int, *, by_owner: bool = False) -> Any:
-    """The value of a YAML document. What the site's owner wrote may have aliases and merges.
+    """The value of a YAML document. A document by the site's owner may have aliases and merges.
 
     Raises:
-        NotStrict: it is not YAML, is larger than the limit, or uses what is refused.
+        NotStrict: it is not YAML, is larger than the limit, or uses a refused feature.
     """
     size = len(text.encode(errors="replace"))
     if size > limit_bytes:
@@ -80,7 +81,7 @@ def load(text: str, limit_bytes: int, *, by_owner: bool = False) -> Any:
         return yaml.load(text, _OwnersLoader if by_owner else _Loader)  # noqa: S506 - a stricter safe loader
     except NotStrict:
         raise
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as a 13th month
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # for example a 13th month
         raise NotStrict(f"is not YAML: {' '.join(str(error).split())[:600]}") from error
 
 

@@ -1,7 +1,7 @@
-"""Text of others, made safe to show: names and exceptions may contain what a terminal, a log or a page would obey.
+"""Makes untrusted text safe to show: it may contain characters that a terminal, a log or a page would obey.
 
-Escape sequences move the cursor and recolour, a right-to-left override reverses what follows, a line break forges a
-line of a log, and a NUL or a lone surrogate is refused by what must store it.
+Escape sequences move the cursor and recolour; a right-to-left override reverses what follows; a line break forges a
+line of a log; storage refuses a NUL or a lone surrogate.
 """
 
 import unicodedata
@@ -10,9 +10,9 @@ _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # controls, formats, surro
 
 
 def printable(text: str, *, limit: int = 0, lines: bool = False) -> str:
-    r"""The text with every character that is not shown as itself written as `\x1b`, `\u202e` or `\U000e0001`.
+    r"""The text with every invisible or active character written as `\x1b`, `\u202e` or `\U000e0001`.
 
-    Doing it twice changes nothing. With `lines`, line breaks and tabs stay. With a `limit`, a longer text is cut to
+    Applying it twice changes nothing. With `lines`, line breaks and tabs stay. With a `limit`, a longer text is cut to
     that many characters, the last of which is `…`.
     """
     if text.isascii() and text.isprintable():

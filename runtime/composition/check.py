@@ -1,6 +1,6 @@
-"""The check of a pipeline: everything that is wrong, at once, each with its place in the file and what to do.
+"""The check of a pipeline: all mistakes at once, each with its place in the file and how to correct it.
 
-It sees a definition, the packages of its members and the sources of its Python steps, and reaches nothing else.
+It gets a definition, the packages of its members and the sources of its Python steps, and accesses nothing else.
 """
 
 import difflib
@@ -21,7 +21,7 @@ DIGEST_LENGTH = 12
 def check(
     written: Written, members: Mapping[str, Package | Unusable], sources: Mapping[str, bytes | Unusable]
 ) -> CheckedPipeline:
-    """The pipeline, checked; `members` are by the pipeline's names, `sources` by the paths of its Python files."""
+    """Checks the pipeline; `members` are by the pipeline's names, `sources` by the paths of its Python files."""
     spec, given = written.spec, wiring.givers(written.spec)
     packages = {name: package for name, package in members.items() if isinstance(package, Package)}
     graph = wiring.needs(spec)
@@ -55,7 +55,7 @@ def check(
 
 
 def _members(spec: PipelineSpec, members: Mapping[str, Package | Unusable]) -> Iterator[Complaint]:
-    """What is wrong with the members, and with the names of members that steps use."""
+    """Mistakes in the members, and in the member names that steps use."""
     used = {step.member for step in spec.steps.values() if step.member}
     for name, step in spec.steps.items():
         if step.member and step.member not in spec.members:
@@ -76,7 +76,7 @@ def _members(spec: PipelineSpec, members: Mapping[str, Package | Unusable]) -> I
 
 
 def _python(spec: PipelineSpec, sources: Mapping[str, bytes | Unusable]) -> Iterator[Complaint]:
-    """What is wrong with Python steps, before any of it runs."""
+    """Mistakes in Python steps, found before any of them runs."""
     for name, step in spec.steps.items():
         if not step.python:
             continue
@@ -98,19 +98,19 @@ def _python(spec: PipelineSpec, sources: Mapping[str, bytes | Unusable]) -> Iter
 
 
 def _tensors(spec: PipelineSpec, given: Mapping[str, list[wiring.End]]) -> Iterator[Complaint]:
-    """Tensors that nobody gives, that two give, that nobody takes, or that only pass through."""
+    """Tensors without a source, with two sources or without a use, and inputs that only pass through."""
     taken = list(wiring.takers(spec))
     for end in (end for end in taken if end.tensor not in given):
         hint = _like(end.tensor, given)
-        yield end.path, f"nothing gives the tensor {end.tensor!r}{hint}", "Give it in a step's `outputs`."
+        yield end.path, f"no step gives the tensor {end.tensor!r}{hint}", "Give it in a step's `outputs`."
     for first, *others in given.values():
         who = first.step or "the pipeline's inputs"
         for other in others:
             yield other.path, f"the tensor {first.tensor!r} is also given by {who}", "Give it another name."
     for tensor in given.keys() - {end.tensor for end in taken}:
-        yield given[tensor][0].path, f"nothing takes the tensor {tensor!r}", "Leave it out, or make it an output."
+        yield given[tensor][0].path, f"no step takes the tensor {tensor!r}", "Leave it out, or make it an output."
     for tensor in spec.outputs.keys() & spec.inputs.keys():
-        yield f"outputs.{tensor}", f"{tensor!r} is an input, which the client has", "Leave it out."
+        yield f"outputs.{tensor}", f"{tensor!r} is an input, which the client already has", "Leave it out."
 
 
 def _cycles(graph: Mapping[str, set[str]]) -> Iterator[Complaint]:
@@ -120,7 +120,7 @@ def _cycles(graph: Mapping[str, set[str]]) -> Iterator[Complaint]:
 
 
 def _reasons(spec: PipelineSpec) -> Iterator[str]:
-    """Why a pipeline is no static graph of members."""
+    """Why a pipeline is not a static graph of members."""
     if spec.timeout_s is not None:
         yield "the pipeline has a time limit"
     for name, step in spec.steps.items():
@@ -133,8 +133,8 @@ def _reasons(spec: PipelineSpec) -> Iterator[str]:
 def _beyond_ensembles(spec: PipelineSpec) -> Iterator[str]:
     """Why Triton can't run a static graph as an ensemble.
 
-    Its ensembles never answer, nor let go of, a request of which one step fails while another is under way (core#466,
-    fixed in 26.02). So no two steps may be ready at the same time.
+    If one step of a request fails while another one is under way, Triton's ensembles never answer the request and never
+    release it (core#466, fixed in 26.02). So no two steps may be ready at the same time.
     """
     graph = wiring.needs(spec)
     steps = wiring.order(graph)
@@ -157,7 +157,7 @@ def _dynamic(step: Step) -> dict[str, bool]:
 
 
 def _digest(spec: PipelineSpec, packages: Mapping[str, Package], sources: Mapping[str, bytes | Unusable]) -> str:
-    """What names the bundle: its definition, each member's files and configuration, and the author's code."""
+    """The digest that names the bundle, of its definition, each member's files and configuration, and the code."""
     content = {
         "spec": identity(spec),
         "members": {

@@ -13,7 +13,7 @@ Way = Literal["ensemble", "bls"]
 
 
 class PipelineProblem(Record):
-    """What is wrong in a pipeline: where (a path in the file and its line, 0 if unknown), what, and what to do."""
+    """A mistake in a pipeline: where (a path in the file and its line, 0 if unknown), what, and how to correct it."""
 
     path: str
     line: int = 0
@@ -27,23 +27,23 @@ class PipelineProblem(Record):
 
 
 class Unusable(Record):
-    """Why a version can't be a member, and what to do."""
+    """Why a version can't be a member, and what to do about it."""
 
     what: str
     do: str
 
 
 class CheckedMember(Record):
-    """A member as it was promoted; `name` is the pipeline's for it."""
+    """A member as it was promoted; `name` is the pipeline's name for it."""
 
     name: str
     package: Package
 
 
 class Edge(Record):
-    """A tensor on its way: from a step to a step; an empty name is the client.
+    """A tensor on its way from one step to another; an empty step name is the client.
 
-    `shape` is as much as both ends know of it.
+    `shape` combines what both ends know about it.
     """
 
     tensor: str
@@ -54,11 +54,11 @@ class Edge(Record):
 
 
 class CheckedPipeline(Record):
-    """A pipeline after its check. With `problems` it can't run; what else is here is what could still be found out.
+    """A pipeline after its check. With `problems` it can't run; the other fields hold what could still be determined.
 
     `order` has the steps, each after those whose tensors it takes; `tensors` are what they give when they run.
     `reasons` say why it needs BLS; a static graph has none, and is an ensemble. `workers` is how many processes run its
-    Python, 0 without any. `digest` names the bundle: the definition, the code, and every member's package.
+    Python, 0 if it has none. `digest` names the bundle: the definition, the code, and every member's package.
     """
 
     name: str

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from shiplift.runtime.composition.checked import CheckedMember, CheckedPipeline, Edge
 from shiplift.runtime.spec.pipeline import PipelineSpec, Step
 
-_PLAIN = " ,.-_[]:/'"  # besides letters and digits, what Mermaid shows as it is
+_PLAIN = " ,.-_[]:/'"  # characters that Mermaid shows unchanged, besides letters and digits
 
 
 def mermaid(spec: PipelineSpec, checked: CheckedPipeline) -> str:
@@ -27,7 +27,7 @@ def runs(step: Step, members: dict[str, CheckedMember]) -> str:
 
 
 def remarks(step: Step) -> list[str]:
-    """When a step runs, how often, and what its failure means."""
+    """When a step runs, how often, and what happens if it fails."""
     when, loop = step.when, step.for_each
     limits = (("below", when.below), ("at least", when.at_least), ("equal to", when.equals)) if when else ()
     how = [f"{word} {limit}" for word, limit in limits if limit is not None]
@@ -61,5 +61,5 @@ def _id(step: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Text as Mermaid shows it: its own marks and HTML's as entities."""
+    """Text for Mermaid, with its own marks and HTML's written as entities."""
     return "".join(c if c.isalnum() or c in _PLAIN else f"#{ord(c)};" for c in text)

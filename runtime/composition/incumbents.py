@@ -1,4 +1,4 @@
-"""What production has when a release begins: the champion to compare with, and a pipeline's members."""
+"""What production serves when a release begins: the champion to compare with, and a pipeline's members."""
 
 from pydantic import Field
 
@@ -8,7 +8,7 @@ from shiplift.runtime.records.serving import Champion, Package
 
 
 class Members(Record):
-    """A pipeline's members as they were promoted, by its names for them; why the others can't be members.
+    """A pipeline's members as they were promoted, by its names for them, and why the others can't be members.
 
     Both are empty if the version is no pipeline.
     """

@@ -14,18 +14,18 @@ Complaint = tuple[str, str, str]  # path, what, do
 
 @dataclass(kw_only=True)
 class Types:
-    """What is known of each tensor, and the edges and complaints on the way; of unknown tensors nothing is said."""
+    """What is known about each tensor, with the edges and the complaints. Unknown tensors cause no complaint."""
 
     spec: PipelineSpec
     packages: Mapping[str, Package]
     givers: Mapping[str, str]
     known: dict[str, TensorType] = field(default_factory=dict)
-    given: dict[str, TensorType] = field(default_factory=dict)  # by the steps themselves, when they run
+    given: dict[str, TensorType] = field(default_factory=dict)  # what the steps themselves give when they run
     edges: list[Edge] = field(default_factory=list)
     complaints: list[Complaint] = field(default_factory=list)
 
     def follow(self, order: tuple[str, ...]) -> None:
-        """Goes through the steps in their order, then to the outputs."""
+        """Follows the steps in their order, then the outputs."""
         self.known.update(self.spec.inputs)
         for name in order:
             step = self.spec.steps[name]
@@ -78,7 +78,7 @@ class Types:
                 self.complaints.append((path, f"{key!r} is missing: {verb} {listed}", "Name a tensor for it."))
 
     def _whole(self, name: str, step: Step, package: Package, taken: Mapping[str, TensorType]) -> None:
-        """Edges of a member that gets whole tensors."""
+        """The edges of a member that gets whole tensors."""
         for key, wanted in taken.items():
             tensor, path = step.inputs[key], f"steps.{name}.inputs.{key}"
             kind = self.known.get(tensor)
@@ -96,8 +96,8 @@ class Types:
                 self._connect(path, tensor, name, wanted)
 
     def _over(self, name: str, step: Step, taken: Mapping[str, TensorType]) -> None:
-        """Edges of a member that gets rows: of a tensor that it goes over any number, of another one."""
-        assert step.for_each is not None  # noqa: S101 - the caller asked
+        """The edges of a member that gets rows: any number of a tensor that it loops over, one row of others."""
+        assert step.for_each is not None  # noqa: S101 - the caller checked
         for key, wanted in taken.items():
             tensor, path = step.inputs[key], f"steps.{name}.inputs.{key}"
             iterated = tensor in step.for_each.over
@@ -139,7 +139,7 @@ class Types:
             self.complaints += _incomparable(f"steps.{name}.when", step, looked_at)
 
     def _either(self, name: str, tensor: str, kind: TensorType, other: str) -> TensorType:
-        """The type of a tensor that is a step's own or another one."""
+        """The type of a tensor that is either a step's own or a substitute."""
         stand_in, path = self.known[other], f"steps.{name}.otherwise.{tensor}"
         if unified(kind.shape, stand_in.shape) is None or kind.datatype != stand_in.datatype:
             self.complaints.append(
@@ -154,7 +154,7 @@ class Types:
         return kind.model_copy(update={"shape": widened(kind.shape, stand_in.shape)})
 
     def _connect(self, path: str, tensor: str, taker: str, wanted: TensorType) -> None:
-        """An edge, if its two ends fit."""
+        """Adds an edge if its two ends fit, or a complaint."""
         kind = self.known.get(tensor)
         if kind is None:
             return
@@ -187,7 +187,7 @@ def _misfits(path: str, constant: Constant, kind: TensorType) -> Iterator[Compla
     """Why a constant can't be an output's value."""
     text = isinstance(constant.value, str)
     if text != (kind.datatype == "BYTES"):
-        yield path, f"{constant.value!r} is no {kind.datatype}", "Write a text for BYTES, else a number."
+        yield path, f"{constant.value!r} is not {kind.datatype}", "Write a text for BYTES, else a number."
     if constant.shape is None and -1 in kind.shape[1:]:
         yield (
             path,
@@ -199,10 +199,10 @@ def _misfits(path: str, constant: Constant, kind: TensorType) -> Iterator[Compla
 
 
 def _incomparable(path: str, step: Step, kind: TensorType) -> Iterator[Complaint]:
-    """Why a condition can't look at a tensor."""
-    assert step.when is not None  # noqa: S101 - the caller asked
+    """Why a condition can't test a tensor."""
+    assert step.when is not None  # noqa: S101 - the caller checked
     text = kind.datatype == "BYTES"
     if step.when.equals is None and text:
         yield path, f"{step.when.tensor} is {described(kind)}: text has no order", "Use `equals`."
     if step.when.equals is not None and isinstance(step.when.equals, str) != text:
-        yield f"{path}.equals", f"{step.when.equals!r} is no {kind.datatype}", "Write a text for BYTES, else a number."
+        yield f"{path}.equals", f"{step.when.equals!r} is not {kind.datatype}", "Write a text for BYTES, else a number."

@@ -1,4 +1,4 @@
-"""A pipeline's tensors as its clients see them, with the output that names the bundle."""
+"""A pipeline's tensors as its clients see them, including the output that names the bundle."""
 
 from collections.abc import Mapping
 

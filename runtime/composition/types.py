@@ -10,7 +10,7 @@ Shape = tuple[int, ...]
 
 
 def unified(left: Sequence[int], right: Sequence[int]) -> Shape | None:
-    """The shape that fits both; None if there is none."""
+    """The shape that fits both, or None."""
     if len(left) != len(right):
         return None
     pairs = tuple(zip(left, right, strict=True))
@@ -20,7 +20,7 @@ def unified(left: Sequence[int], right: Sequence[int]) -> Shape | None:
 
 
 def widened(left: Sequence[int], right: Sequence[int]) -> Shape:
-    """The shape of a tensor that is one or the other, of the same rank: -1 where they differ."""
+    """The shape of a tensor that is one or the other, both of the same rank: -1 where they differ."""
     return tuple(one if one == other else -1 for one, other in zip(left, right, strict=True))
 
 
@@ -30,12 +30,12 @@ def described(kind: TensorType) -> str:
 
 
 def rows_of(package: Package) -> int:
-    """How many rows a member takes in a request: 1 for a model of one sample at a time, else its largest batch."""
+    """How many rows a member takes per request: 1 for a model of single samples, otherwise its largest batch."""
     return 1 if package.signature.batch == 1 else package.config.max_batch
 
 
 def served(tensor: TensorSpec) -> TensorType:
-    """The type of a member's tensor in requests: one number per sample is a column there."""
+    """The type of a member's tensor in requests, where one number per sample is a column."""
     return TensorType(datatype=tensor.datatype, shape=(tensor.shape[:1] or (-1,)) + (tensor.shape[1:] or (1,)))
 
 

@@ -1,4 +1,4 @@
-"""The graph of a pipeline: who gives and who takes each tensor, cycles, and an order to run the steps in."""
+"""The graph of a pipeline: which step gives and which takes each tensor, cycles, and an order to run the steps in."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from graphlib import CycleError, TopologicalSorter
 
 from shiplift.runtime.spec.pipeline import PipelineSpec, Step
 
-CLIENT = ""  # who gives the inputs of a pipeline, and takes its outputs
+CLIENT = ""  # the name of the one that gives a pipeline's inputs and takes its outputs
 
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """One end of an edge: who gives or takes a tensor, a step or `CLIENT`, and the path in the file that says so."""
+    """One end of an edge: the step or `CLIENT` that gives or takes a tensor, and the path in the file that says so."""
 
     step: str
     tensor: str
@@ -19,7 +19,7 @@ class End:
 
 
 def givers(spec: PipelineSpec) -> dict[str, list[End]]:
-    """Who gives each tensor; more than one is a mistake."""
+    """The steps that give each tensor; more than one is a mistake."""
     ends = [End(step=CLIENT, tensor=name, path=f"inputs.{name}") for name in spec.inputs]
     for name, step in spec.steps.items():
         at = f"steps.{name}.outputs"
@@ -42,7 +42,7 @@ def takers(spec: PipelineSpec) -> Iterator[End]:
 
 
 def uses(name: str, step: Step) -> Iterator[End]:
-    """What a step takes: its inputs, what its condition looks at, and what stands in for its outputs."""
+    """What a step takes: its inputs, the tensor of its condition, and the substitutes for its outputs."""
     for key, tensor in step.inputs.items():
         yield End(step=name, tensor=tensor, path=f"steps.{name}.inputs.{key}")
     if step.when:
@@ -61,7 +61,7 @@ def needs(spec: PipelineSpec) -> dict[str, set[str]]:
 
 
 def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Cycles of a graph, each from a step back to itself, no two with a step in common; empty if there are none."""
+    """Cycles of a graph, each from a step back to itself, no two sharing a step; empty if there are none."""
     left, found = {node: set(before) for node, before in graph.items()}, []
     while True:
         try:
@@ -75,7 +75,7 @@ def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def order(graph: Mapping[str, set[str]]) -> tuple[str, ...]:
-    """The steps, each after those it waits for, else as in the file; without those on or behind a cycle."""
+    """The steps, each after those it waits for, otherwise in the file's order; without those on or behind a cycle."""
     places = {node: at for at, node in enumerate(graph)}
     done: list[str] = []
     waiting = dict(graph)

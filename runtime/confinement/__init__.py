@@ -1,1 +1,1 @@
-"""Confines a process before it meets hostile input: namespaces, Landlock, seccomp, limits, an init that ends all."""
+"""Confines a process before it meets hostile input: namespaces, Landlock, seccomp, limits, and an init that ends it."""

@@ -1,7 +1,7 @@
-"""The system calls that confined code may make, by name; every other call is refused.
+"""The system calls that confined code may make, by name. Every other call is refused.
 
-Chosen for Python, numpy, torch, ONNX Runtime, OpenMP, TensorFlow and their libraries. A name that a machine's
-architecture does not have is left out there.
+The list covers Python, numpy, torch, ONNX Runtime, OpenMP, TensorFlow and their libraries. On an architecture that
+lacks a call, its name is skipped.
 """
 
 from typing import Final
@@ -36,7 +36,7 @@ PROCESS = _names(
     "rt_sigreturn rt_sigpending rt_sigtimedwait rt_sigsuspend sigaltstack"
 )
 CLOCK = _names("clock_gettime clock_getres gettimeofday time getrandom")
-# Harmless on the only sockets there can be: connected pairs of this sandbox, or those of a policy with `network`.
+# Harmless, because the only sockets are connected pairs inside this sandbox, or those of a policy with `network`.
 SOCKETS = _names(
     "recvfrom recvmsg recvmmsg sendto sendmsg sendmmsg shutdown getsockname getpeername getsockopt setsockopt"
 )
@@ -45,13 +45,14 @@ SERVER = _names("connect bind listen accept accept4 memfd_create")
 PROGRAMS = _names("fork vfork execve")
 CONFINING = _names("landlock_create_ruleset landlock_add_rule landlock_restrict_self")
 SECCOMP_SET_FILTER: Final = 1
-# Only where a PID namespace hides every other process.
+# Allowed only where a PID namespace hides every other process.
 OTHERS = _names("kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_open pidfd_send_signal sched_setaffinity")
-# These succeed and do nothing: libraries set modes and times of what they copy, and neither matters in a sandbox.
+# These succeed and do nothing. Libraries set modes and times of files they copy, and neither matters in a sandbox.
 IGNORED = _names("chmod fchmod fchmodat fchmodat2 utime utimes futimesat utimensat")
-# glibc and libraries try these first, and fall back if there is no such call.
+# glibc and libraries try these first, and fall back on ENOSYS. A filter can't read the structs behind the pointers that
+# clone3 and openat2 take, so it could not check their flags; and io_uring does its I/O past any filter.
 ABSENT = _names("clone3 openat2 cachestat io_uring_setup memfd_secret")
-# Arguments
+# Arguments that the filter compares by value
 IOCTLS: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS TIOCGWINSZ FIONREAD FIONBIO FIONCLEX FIOCLEX
 GPU_IOCTLS: Final = (0x30000001, 0x30000002)  # UVM_INITIALIZE UVM_DEINITIALIZE
 # F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_GETLK F_SETLK F_SETLKW, their OFD forms, F_DUPFD_CLOEXEC, pipe sizes, seals

@@ -1,7 +1,7 @@
-"""A confined function: confines itself, imports, waits for a request, runs, and sends the result to its parent.
+"""A confined function: it confines itself, imports, waits for a request, runs, and sends the result to its parent.
 
-Confinement comes first, while this process has one thread. Libraries start threads on import, and hostile code could
-make a thread that was started earlier act on its behalf.
+Confinement comes first, while this process has one thread. Libraries start threads on import, and a thread that was
+started before confinement stays unrestricted: hostile code could make it act on its behalf.
 """
 
 import contextlib
@@ -19,28 +19,28 @@ from shiplift.runtime.confinement.init import EXIT_CODE, confine
 from shiplift.runtime.confinement.messages import Sender
 from shiplift.runtime.confinement.policy import Policy
 
-_HEADROOM_MB = 1024  # shared libraries' private pages and thread stacks are not the model's fault
+_HEADROOM_MB = 1024  # the model does not pay for the private pages of shared libraries and for thread stacks
 
 
 def main(start: dict[str, Any]) -> None:
     """Runs one request.
 
-    `start` has `policy`, `entry` (`module:function`), `preload`, and the descriptors `set_up`, to which the processes
-    above the model's code say what holds, and `answer`. The request has `arguments`, `memory_mb`, `cpu_s`, `file_mb`.
-    Lines before it may have `expect`, a key of the entry's PRELOAD_FOR, and whether to `rehearse` it: to call the entry
-    module's function of that name, which is to do on something small what will be asked.
+    `start` has `policy`, `entry` (`module:function`), `preload`, and two descriptors: `answer`, and `set_up`, to which
+    the processes above the model's code report which mechanisms hold. The request has `arguments`, `memory_mb`, `cpu_s`
+    and `file_mb`. Lines before it may have `expect`, a key of the entry's PRELOAD_FOR, and `rehearse`. With `rehearse`,
+    the entry module's function of that name runs the coming task on something small.
     """
     policy = Policy.from_json(start["policy"])
     held = confine(policy, _refusing(start["set_up"]), close=(start["set_up"], start["answer"]))
     _tell(start["set_up"], {"missing": held.missing, "landlock_abi": held.landlock_abi})
-    os.close(start["set_up"])  # what runs from here on can't change it
+    os.close(start["set_up"])  # the code that runs from here on can't change it
     os.chdir(policy.write[0])
     module, _, name = start["entry"].partition(":")
     loaded = importlib.import_module(module)
     if start["preload"]:
         _preload(getattr(loaded, "PRELOAD", ()))
     function = getattr(loaded, name)
-    for line in sys.stdin:  # none is left when the parent ended, or has no request
+    for line in sys.stdin:  # ends without a request if the parent ended or has none
         message = json.loads(line)
         if "expect" not in message:
             _run(function, message, Sender(start["answer"]))
@@ -60,7 +60,7 @@ def _run(function: Any, request: dict[str, Any], sender: Sender) -> None:
 
 
 def _leave() -> NoReturn:
-    """Ends the process at once: to take the modules of a framework apart can take longer than what was asked."""
+    """Ends the process at once: tearing down a framework's modules can take longer than the request itself."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -68,20 +68,20 @@ def _leave() -> NoReturn:
 
 
 def _limit(memory_mb: int, cpu_s: int, file_mb: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))  # SIGXCPU tells the parent why; SIGKILL comes later
     resource.setrlimit(resource.RLIMIT_DATA, ((memory_mb + _HEADROOM_MB) << 20,) * 2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_mb << 20,) * 2)
 
 
 def _preload(names: Sequence[str]) -> None:
-    """Imports what the entry will need, if installed, while nobody waits for it."""
+    """Imports the modules that the entry will need, if they are installed, before a request waits for them."""
     for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 
 
 def _rehearse(rehearse: Any, flavor: str) -> None:
-    """Whatever goes wrong in it: what is really asked may go well, or will say what does not."""
+    """Runs a rehearsal. Its failures are ignored: the real request may succeed, or reports its own error."""
     with contextlib.suppress(Exception):
         if rehearse:
             rehearse(flavor)

@@ -1,9 +1,8 @@
 """The order in which a process is confined, and the first process of its PID namespace.
 
 The process that calls `confine` enters the namespaces and waits. Its child is the namespace's init: it arranges the
-mounts, reaps what is orphaned, and ends as soon as its own child, the worker, has ended, which makes the kernel kill
-everything that the worker left. Only the worker returns from `confine`: without capabilities, under Landlock and
-seccomp.
+mounts and reaps orphans. It ends as soon as its own child, the worker, has ended; the kernel then kills everything that
+the worker left behind. Only the worker returns from `confine`: without capabilities, under Landlock and seccomp.
 """
 
 import os
@@ -30,37 +29,37 @@ ADVICE = {
     "seccompProfile that permits unshare)",
     "landlock": "Use Linux 5.13 or newer with `landlock` among its LSMs (boot parameter lsm=)",
     "seccomp": "Use a kernel with CONFIG_SECCOMP_FILTER, on x86-64 or arm64",
-    "capabilities": "Run it with fewer privileges, not inside a tool that forbids giving them up",
+    "capabilities": "Run it with fewer privileges, outside of any tool that forbids dropping them",
 }
-_KILLED_FIRST = "900"  # of at most 1000
+_KILLED_FIRST = "900"  # of at most 1000; see proc_pid_oom_score_adj(5)
 Refuse = Callable[[str, str], NoReturn]
 
 
 def advice(mechanism: str) -> str:
-    """What to do where the kernel refuses a mechanism."""
+    """What to do if the kernel refuses a mechanism."""
     accept = f", {_SITE.format(mechanism, mechanism)}" if mechanism in ("namespaces", "landlock", "seccomp") else ""
     return f"{ADVICE[mechanism]}{accept}."
 
 
 @dataclass
 class Held:
-    """Which mechanisms hold: the reason for each that does not, and the version of Landlock's interface."""
+    """Which mechanisms hold: the reason for each missing one, and the version of Landlock's interface."""
 
     missing: dict[str, str] = field(default_factory=dict)
     landlock_abi: int = 0
 
     @property
     def own_pids(self) -> bool:
-        """Whether no other process of the machine is visible."""
+        """Whether the machine's other processes are hidden."""
         return "namespaces" not in self.missing
 
 
 def confine(policy: Policy, refuse: Refuse, *, close: tuple[int, ...] = ()) -> Held:
-    """Confines this process; returns in the worker, a grandchild, what holds.
+    """Confines this process. Returns in the worker, a grandchild, with the mechanisms that hold.
 
-    The calling process stays, passes signals on, and ends the way the worker does. `close` are descriptors that only
-    the worker keeps. `refuse(mechanism, why)` is called, in any of the three, for what the kernel does not offer and
-    the policy does not waive; it must end the process.
+    The calling process stays, passes signals on, and ends the way the worker does. Only the worker keeps the
+    descriptors in `close`. Any of the three processes calls `refuse(mechanism, why)` if the kernel lacks a mechanism
+    that the policy does not waive; `refuse` must end the process.
     """
     held = Held()
     _leash(policy)
@@ -96,7 +95,10 @@ def _try(name: str, enter: Callable[[], None], policy: Policy, held: Held, refus
 
 
 def _restrict(policy: Policy, held: Held, refuse: Refuse) -> None:
-    """What the worker does to itself, the filter of system calls last: it forbids the rest."""
+    """What the worker does to itself. The filter of system calls comes last: it forbids the calls of the others.
+
+    Mounts are already arranged: under Landlock, no process can change them (landlock(7)).
+    """
     _limit(policy, held)
 
     def lock_files() -> None:
@@ -111,7 +113,7 @@ def _restrict(policy: Policy, held: Held, refuse: Refuse) -> None:
 
 
 def _limit(policy: Policy, held: Held) -> None:
-    with suppress(OSError):  # the first to be killed when the machine runs out of memory
+    with suppress(OSError):  # when the machine runs out of memory, this is killed first
         Path("/proc/self/oom_score_adj").write_text(_KILLED_FIRST)
     limits = {
         resource.RLIMIT_CORE: 0,
@@ -119,7 +121,7 @@ def _limit(policy: Policy, held: Held) -> None:
         resource.RLIMIT_MEMLOCK: 64 << 20,
         resource.RLIMIT_NOFILE: policy.open_files,
     }
-    if held.own_pids:  # counted per user namespace; without one it would count all processes of the user
+    if held.own_pids:  # counted per user namespace; without one, all processes of the user would count
         limits[resource.RLIMIT_NPROC] = policy.tasks
     for limit, value in limits.items():
         hard = resource.getrlimit(limit)[1]
@@ -131,9 +133,9 @@ def _limit(policy: Policy, held: Held) -> None:
 
 
 def _fork(held: Held, close: tuple[int, ...], upwards: int | None = None) -> int:
-    """Forks. The child returns a descriptor to which it writes how its own child ended.
+    """Forks. The child returns a descriptor, to which it writes how its own child ended.
 
-    The parent passes signals on to the child, waits, tells `upwards` how it ended, and ends in the same way.
+    The parent passes signals on to the child, waits, reports to `upwards` how the child ended, and ends the same way.
     """
     life, alive = os.pipe()
     word, told = os.pipe()
@@ -146,7 +148,7 @@ def _fork(held: Held, close: tuple[int, ...], upwards: int | None = None) -> int
     os.close(word)
     kernel.die_with_parent()
     if select.select([life], [], [], 0)[0]:
-        os._exit(1)  # the parent ended before that call, so nobody would end this process
+        os._exit(1)  # the parent ended before that call, so its death can't end this process any more
     os.close(life)
     return told
 
@@ -155,7 +157,7 @@ def _guard(child: int, word: int, held: Held, upwards: int | None) -> NoReturn:
     for number in _FORWARDED:
         signal.signal(number, lambda received, _frame: _forward(child, received))
     kernel.adopt_orphans()
-    if upwards is not None:  # the init: nothing above it needs what it could give away
+    if upwards is not None:  # the init, which the worker can see: it keeps nothing worth taking
         with suppress(OSError):
             kernel.drop_capabilities()
         kernel.close_to_others()
@@ -181,7 +183,7 @@ def _wait(child: int) -> int:
 
 
 def _end_orphans(held: Held) -> None:
-    """Kills what the worker left, where no PID namespace makes the kernel do it."""
+    """Kills the processes that the worker left behind, if there is no PID namespace through which the kernel does."""
     if held.own_pids:
         return
     while children := Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
@@ -193,7 +195,7 @@ def _end_orphans(held: Held) -> None:
 
 
 def _read_word(word: int, status: int) -> int:
-    """How the worker ended, as the init tells it: a namespace's init can't end itself by a signal."""
+    """How the worker ended, as the init reports it: the init of a namespace can't kill itself with a signal."""
     text = os.read(word, 4) if select.select([word], [], [], 0)[0] else b""
     return struct.unpack("=i", text)[0] if len(text) == 4 else status
 

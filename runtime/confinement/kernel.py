@@ -1,6 +1,6 @@
-"""The few calls to the kernel that Python has no function for: namespaces, mounts, capabilities, `prctl`.
+"""The kernel calls that Python has no function for: namespaces, mounts, capabilities, `prctl`.
 
-Each raises OSError, so that a mechanism that did not take effect is never mistaken for one that did.
+Each raises OSError, so that a mechanism that had no effect is never mistaken for one that took effect.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ _OPEN_TREE, _MOVE_MOUNT, _OPEN_TREE_CLONE, _MOVE_MOUNT_FROM_EMPTY = 428, 429, 1,
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _ATTR_RDONLY = 442, -100, 0x8000, 1
 _PDEATHSIG, _DUMPABLE, _CAPBSET_DROP, _SECUREBITS, _SUBREAPER, _NO_NEW_PRIVS, _AMBIENT = 1, 4, 24, 28, 36, 38, 47
 _AMBIENT_CLEAR_ALL = 4
-# securebits(7): root gains nothing by exec, and none of this can be undone
+# securebits(7): root gains no capabilities by exec, and all of this is locked
 _NO_ROOT = 0b11101111
 _CAPABILITY_VERSION = 0x20080522
 _LAST_CAPABILITY = 63
@@ -37,22 +37,22 @@ def prctl(option: int, *arguments: int) -> None:
 
 
 def die_with_parent() -> None:
-    """SIGKILL for this process when the thread that started it ends."""
+    """Asks the kernel to kill this process when the thread that started it ends."""
     prctl(_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """This process becomes the parent of descendants whose parent ends."""
+    """Makes this process the parent of descendants whose own parent ends."""
     prctl(_SUBREAPER, 1)
 
 
 def close_to_others() -> None:
-    """Others of the same user can't trace this process or read its memory."""
+    """Forbids the user's other processes to trace this process or read its memory."""
     prctl(_DUMPABLE, 0)
 
 
 def no_new_privileges() -> None:
-    """No program started from here gains privileges from its file."""
+    """Forbids this process and its descendants to gain privileges by exec (set-user-ID, file capabilities)."""
     prctl(_NO_NEW_PRIVS, 1)
 
 
@@ -69,7 +69,7 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
 
 
 def clone_mount(path: str) -> int:
-    """A descriptor of a copy of the mounts at and below `path`, attached nowhere; see open_tree(2)."""
+    """A descriptor of a detached copy of the mounts at and below `path`; see open_tree(2)."""
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
     result = libc.syscall(ctypes.c_long(_OPEN_TREE), ctypes.c_int(_AT_FDCWD), path.encode(), ctypes.c_uint(flags))
     return _check(result, f"open_tree({path})")
@@ -108,11 +108,11 @@ def drop_capabilities() -> None:
     """Gives up every capability for good: effective, permitted, inheritable, bounding and ambient.
 
     Raises:
-        OSError: some are left.
+        OSError: some capabilities are left.
     """
     for capability in range(_LAST_CAPABILITY + 1):
         if libc.prctl(_CAPBSET_DROP, *(ctypes.c_ulong(word) for word in (capability, 0, 0, 0))) < 0:
-            break  # the kernel knows no more, or this process has none to give up
+            break  # past the kernel's last capability, or this process has none to drop
     libc.prctl(_SECUREBITS, *(ctypes.c_ulong(word) for word in (_NO_ROOT, 0, 0, 0)))
     libc.prctl(_AMBIENT, *(ctypes.c_ulong(word) for word in (_AMBIENT_CLEAR_ALL, 0, 0, 0)))
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)

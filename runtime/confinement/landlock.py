@@ -1,4 +1,4 @@
-"""Landlock: which files a process may read and write, and which TCP ports it may use, whatever its user may."""
+"""Landlock: which files a process may read and write, and which TCP ports it may use, whatever its user may do."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,12 +11,13 @@ from shiplift.runtime.confinement.policy import SYSTEM, Policy
 
 _READING = AccessFS.EXECUTE | AccessFS.READ_FILE | AccessFS.READ_DIR
 _OF_A_FILE = AccessFS.EXECUTE | AccessFS.WRITE_FILE | AccessFS.READ_FILE | AccessFS.TRUNCATE | AccessFS.IOCTL_DEV
+# No devices, sockets or FIFOs: one could block or mislead the host when it reads the work folder.
 _WRITING = landlockpy.fs_for_abi(3) & ~(
     AccessFS.MAKE_CHAR | AccessFS.MAKE_BLOCK | AccessFS.MAKE_SOCK | AccessFS.MAKE_FIFO
 )
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random")
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset", "/dev/nvidia-caps")
-# What libraries read of the machine. Without a /proc of its own, a process sees only itself and these.
+# What libraries read about the machine. Without a private /proc, a process sees only these and its own folder.
 _PROC_FILES = (
     "cpuinfo",
     "meminfo",
@@ -33,13 +34,14 @@ _PROC_FILES = (
 
 
 def restrict(policy: Policy, *, own_proc: bool) -> int:
-    """Restricts this thread and what it starts; returns the version of Landlock's interface (the ABI).
+    """Restricts this thread and the processes it starts; returns the version of Landlock's interface (the ABI).
 
     `own_proc`: /proc shows only this PID namespace.
 
     Raises:
         OSError: the kernel has no Landlock, or it is disabled.
     """
+    # Signals and abstract sockets have no path for a rule: they are scoped to processes of the same domain.
     scoped = Scope.SIGNAL | Scope.ABSTRACT_UNIX_SOCKET
     with landlockpy.Ruleset(scoped=scoped) as ruleset:
         for path in (*SYSTEM, *policy.read, *_proc(own_proc=own_proc)):
@@ -55,7 +57,7 @@ def restrict(policy: Policy, *, own_proc: bool) -> int:
 
 
 def _allow(ruleset: landlockpy.Ruleset, path: str, access: AccessFS) -> None:
-    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # what can't be opened needs no rule
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # a path that can't be opened needs no rule
         ruleset.allow_path(path, access if Path(path).is_dir() else access & _OF_A_FILE)
 
 

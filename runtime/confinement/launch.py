@@ -1,11 +1,11 @@
-"""Confines itself, then becomes a given program: how servers and services are started.
+"""Confines itself, then becomes a given program. Servers and services start this way.
 
     python -I -m shiplift.runtime.confinement.launch POLICY-JSON -- PROGRAM [ARGUMENT ...]
 
-POLICY-JSON is `Policy.to_json()`. Standard input, output and error, the environment and the working directory are the
-program's. The process passes signals on and ends the way the program does; what the program left is killed. Where the
-kernel refuses confinement it prints why and ends with exit code 50; 64 if the command line is wrong, 127 if the
-program can't be started.
+POLICY-JSON is `Policy.to_json()`. The program inherits standard input, output and error, the environment and the
+working directory. This process passes signals on and ends the way the program does; processes that the program left
+behind are killed. If the kernel refuses confinement, it prints the reason and ends with exit code 50. It ends with 64
+if the command line is wrong, and with 127 if the program can't be started.
 """
 
 import os
@@ -20,7 +20,8 @@ _USAGE, _NO_PROGRAM = 64, 127
 
 
 def launch_command(policy: Policy, program: Sequence[str]) -> list[str]:
-    """The command that starts `program` confined by `policy`, from this interpreter's environment."""
+    """The command that starts `program` under `policy`, with this interpreter's environment."""
+    # -I: neither PYTHON variables nor a user's own packages can run code before the confinement.
     return [sys.executable, "-I", "-m", __name__, policy.to_json(), "--", *program]
 
 

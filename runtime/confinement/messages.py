@@ -1,7 +1,7 @@
-"""What a confined process sends its parent: lines of JSON through a pipe, which hostile code can forge or flood.
+"""What a confined process sends its parent: lines of JSON through a pipe. Hostile code can forge or flood them.
 
-So everything in them is data: text is escaped and cut, an error is one of a short list of classes with advice of ours,
-progress comes at a bounded rate, and there is an end to what is read at all.
+So all of it is treated as data: text is escaped and cut, an error is one of a few classes and carries our own advice,
+progress is rate-limited, and the parent stops reading after `MOST_BYTES`.
 """
 
 import json
@@ -20,7 +20,7 @@ from shiplift.runtime.base.text import printable
 MOST_BYTES = 16 << 20
 _PROGRESS_CHARACTERS, _PROGRESS_EVERY_S = 200, 0.1
 _ERROR_CHARACTERS = 600
-# The errors that may come out of a sandbox, with our advice: the process may say anything.
+# The errors that may come out of a sandbox, each with our own advice: the process's text can't be trusted.
 _ADVICE: dict[type[ShipliftError], str] = {
     errors.NotAdmitted: "Change the model's files, and log it again.",
     errors.ExportFailed: "Run the model locally to see what it does.",
@@ -40,7 +40,7 @@ class Sender:
         self._next = 0.0
 
     def progress(self, message: str, done: float | None) -> None:
-        """Sends a step's progress; drops what comes too fast to be read."""
+        """Sends a step's progress; drops messages that come too fast to read."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + _PROGRESS_EVERY_S
@@ -63,7 +63,7 @@ class Sender:
 class Received:
     """The parent's end: takes bytes as they come, reports progress, and keeps the last result or error.
 
-    Where `hostile_code` runs in the child, the advice of its errors is not taken over: it could be anybody's.
+    If `hostile_code` runs in the child, our advice replaces that of its errors: an attacker could have written it.
     """
 
     def __init__(self, *, hostile_code: bool = True) -> None:
@@ -76,7 +76,7 @@ class Received:
 
     @property
     def too_much(self) -> bool:
-        """Whether more was sent than is read."""
+        """Whether the child sent more than the parent reads."""
         return self._total > MOST_BYTES
 
     def take(self, data: bytes) -> None:
@@ -110,7 +110,7 @@ class Received:
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + _PROGRESS_EVERY_S / 2
+        self._next = now + _PROGRESS_EVERY_S / 2  # half of the sender's pause, so that jitter drops no honest message
         done = message.get("done")
         sound = isinstance(done, int | float) and math.isfinite(done)
         share = min(max(float(done), 0.0), 1.0) if sound and done is not None else None
@@ -125,7 +125,7 @@ class Log:
         self._kept = bytearray()
 
     def take(self, data: bytes) -> None:
-        """Takes the next bytes and forgets those that came long before."""
+        """Takes the next bytes and forgets old ones."""
         self._kept += data
         if len(self._kept) > 2 * self._most:
             del self._kept[: -self._most]

@@ -1,4 +1,4 @@
-"""Namespaces of its own: no network, no other process in sight, and a file system on which only its work is writable.
+"""Private namespaces: no network, no view of other processes, and a file system on which only the work is writable.
 
 `enter` runs in the outer process, `arrange_mounts` in the first process of the new PID namespace.
 """
@@ -12,7 +12,7 @@ from shiplift.runtime.confinement import kernel
 from shiplift.runtime.confinement.policy import Policy
 
 _TEMPORARY = "/tmp"  # noqa: S108 - a private one
-_RESERVED_PIDS = 301  # once the numbers have wrapped round, the kernel gives those below to nobody
+_RESERVED_PIDS = 301  # after PIDs wrap round, the kernel assigns none below this (RESERVED_PIDS + 1)
 
 
 def enter(policy: Policy) -> None:
@@ -30,6 +30,7 @@ def enter(policy: Policy) -> None:
             raise
         kernel.unshare(own)  # root needs no user namespace for the others
         return
+    # Without privileges, gid_map can only be written once setgroups is denied (user_namespaces(7)).
     with suppress(OSError):  # kernels before 3.19 have no such file
         Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
@@ -37,14 +38,15 @@ def enter(policy: Policy) -> None:
 
 
 def arrange_mounts(policy: Policy) -> tuple[str, str]:
-    """Makes everything but `policy.write` read-only, and mounts a /proc that shows only this PID namespace.
+    """Makes everything except `policy.write` read-only, and mounts a /proc that shows only this PID namespace.
 
-    Returns why each of the two could not be done, empty if it was. Neither is essential: Landlock forbids writing
-    elsewhere and opens no other process's folder, and seccomp refuses what changes a file's metadata.
+    Returns for each of the two why it failed, or an empty string. Neither is essential: Landlock forbids writing
+    elsewhere and hides the folders of other processes, and seccomp refuses the calls that change a file's metadata.
     """
     try:
+        # Private first: no mount made here may spread to the machine (mount_namespaces(7)).
         kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
-        _read_only_but(policy.write)
+        _read_only_but(policy.write)  # before the next two, since it makes every existing mount read-only
         _shared_memory(policy)
         _temporary(policy)
         mounts = ""
@@ -59,9 +61,9 @@ def arrange_mounts(policy: Policy) -> tuple[str, str]:
 
 
 def limit_tasks(tasks: int) -> None:
-    """Limits the processes and threads of this PID namespace, where the kernel can (Linux 6.14). Needs its /proc.
+    """Limits the processes and threads of this PID namespace, if the kernel can (Linux 6.14). Needs its own /proc.
 
-    A few hundred more are possible at first: the watcher outside ends what goes beyond `tasks`.
+    A few hundred more than `tasks` are possible at first: the watcher outside kills whatever exceeds `tasks`.
     """
     with suppress(OSError):
         Path("/proc/sys/kernel/pid_max").write_text(str(tasks + _RESERVED_PIDS))
@@ -73,7 +75,7 @@ def _shared_memory(policy: Policy) -> None:
 
 
 def _temporary(policy: Policy) -> None:
-    """A private /tmp, in which what the policy names below the machine's /tmp is at its place."""
+    """Mounts a private /tmp that still shows the policy's own paths below the machine's /tmp."""
     if not policy.temporary_mb:
         return
     paths = [Path(path) for path in (*policy.read, *policy.write)]
@@ -103,4 +105,4 @@ def _read_only_but(write: Sequence[str]) -> None:
     kernel.set_read_only("/", read_only=True, recursive=True)
     for path in folders:
         kernel.set_read_only(path, read_only=False, recursive=False)
-    os.chdir(Path.cwd())  # by its path again: the folder may now be another mount
+    os.chdir(Path.cwd())  # enter it again by its path, because another mount may now cover it

@@ -1,6 +1,6 @@
 """What a confined process may do: one policy per use, and the limits of one run.
 
-A policy is plain data that survives JSON, because it is sent to a process that has not imported anything yet.
+A policy is plain data that survives JSON: it is sent to a process that has not imported anything yet.
 """
 
 import json
@@ -17,14 +17,14 @@ SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime"
 class Policy:
     """What one use of confinement allows; everything else is refused.
 
-    `read` and `write` are paths, files or folders, besides the system's libraries. `hostile_code`: the model's author
-    wrote what runs, so nothing that it reports is believed. `ports` are the TCP ports that a process with `network` may
-    listen on and, if it `connects`, connect to; without `network` it has no interface at all; `resolves`: it may also
-    send datagrams, to ask DNS. `programs`: it may start other programs and processes, otherwise only threads.
-    `confines`: what it starts may confine itself further. `tasks` counts processes and threads together. `work_mb` and
-    `work_files` limit what it keeps below `write`. `shared_memory_mb` is the size of a private /dev/shm, 0 for none,
-    and `temporary_mb` that of a private /tmp, in which the paths of `read` and `write` stay. `allow_without` names
-    mechanisms, of `WAIVABLE`, whose absence the site accepts.
+    `read` and `write` are files or folders, in addition to the system's libraries. `hostile_code`: the model's author
+    wrote the code, so none of its reports is trusted. `ports` are the TCP ports that a process with `network` may
+    listen on and, if it `connects`, connect to. Without `network` it has no interface at all. `resolves`: it may also
+    send datagrams, for DNS. `programs`: it may start other programs and processes, otherwise only threads. `confines`:
+    the processes that it starts may confine themselves further. `tasks` counts processes and threads together.
+    `work_mb` and `work_files` limit what it keeps below `write`. `shared_memory_mb` is the size of a private /dev/shm,
+    0 for none, and `temporary_mb` that of a private /tmp, which still shows the paths of `read` and `write`.
+    `allow_without` names the mechanisms, of `WAIVABLE`, whose absence the site accepts.
     """
 
     name: str
@@ -53,10 +53,10 @@ class Policy:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The policy in a JSON text.
+        """Reads a policy from its JSON.
 
         Raises:
-            TypeError, ValueError: it is not one.
+            TypeError, ValueError: the text is not a policy.
         """
         fields: dict[str, Any] = json.loads(text)
         values: dict[str, Any] = {
@@ -78,7 +78,7 @@ EVALUATE = Policy(name="evaluate", gpu=True)
 PYTHON_SERVICE = Policy(
     name="python service", hostile_code=True, network=True, tasks=4096, open_files=16384, shared_memory_mb=1024
 )
-# Its Python backend makes a folder in /tmp, wherever TMPDIR is.
+# Triton's Python backend makes a folder in /tmp, whatever TMPDIR says.
 TRITON = Policy(
     name="triton",
     network=True,
@@ -91,8 +91,8 @@ TRITON = Policy(
     ends_with_parent=False,
     confines=True,
 )
-# A Python model, wherever it is asked: its host is in a sandbox or in Triton, and starts it as a process that confines
-# itself further before it loads the model.
+# A Python model, wherever it runs: its host is in a sandbox or in Triton, and starts the model as a process that
+# confines itself further before it loads anything.
 PYTHON_HOST = Policy(name="python host", hostile_code=True, confines=True)
 PYTHON_MODEL = Policy(name="python model", hostile_code=True, programs=False, open_files=256)
 INSTALL = Policy(name="install packages", network=True, resolves=True)
@@ -102,7 +102,7 @@ INSTALL = Policy(name="install packages", network=True, resolves=True)
 class Entry:
     """What to run in a sandbox, as `module:function`, and the policy it runs under.
 
-    It is named rather than imported: its module loads what only the child should.
+    The entry is named rather than imported, because its module loads what only the child should load.
     """
 
     function: str
@@ -113,8 +113,8 @@ class Entry:
 class SandboxLimits:
     """What one run may use: resident memory in MiB, wall-clock and CPU seconds, and the size of a file in MiB.
 
-    `task`, `settings` and `all_memory` are for the error: what exceeded the limit, the spec's section that sets it
-    (empty: none), and whether `memory_mb` is less than the spec allows because this machine has no more.
+    `task`, `settings` and `all_memory` are for the error message: what exceeded the limit, the spec's section that sets
+    it (empty: none), and whether `memory_mb` is below the spec's value because this machine has no more.
     """
 
     memory_mb: int
@@ -125,7 +125,7 @@ class SandboxLimits:
     all_memory: bool = False
 
     def exceeded(self, limit: str, usage: str) -> SandboxLimit:
-        """The error for a limit, `memory_mb` or `timeout_s` (empty: not one of the spec's); `usage` against it."""
+        """The error for exceeding `memory_mb` or `timeout_s` (empty: a limit that the spec does not set) by `usage`."""
         if self.all_memory and limit == "memory_mb":
             return SandboxLimit(f"{self.task} {usage}", do="Free memory on this machine, or make the model smaller.")
         advice = f"Raise `{self.settings}.{limit}` in the spec, or make" if self.settings and limit else "Make"

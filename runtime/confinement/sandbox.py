@@ -1,8 +1,8 @@
-"""Running code that may be hostile: a confined child process, watched from outside and killed with all it started.
+"""Runs code that may be hostile: in a confined child process, watched from outside and killed with all it started.
 
-Loading a logged model can run its author's code, so it happens here and nowhere else. The child confines itself before
-it imports anything (`init`), with an environment of a dozen harmless variables; the parent watches its memory, tasks,
-files and run time (`watch`), and believes nothing it says (`messages`).
+Loading a logged model can run its author's code, so models are loaded only here. The child confines itself before it
+imports anything (`init`), with an environment of a dozen harmless variables. The parent watches its memory, tasks,
+files and run time (`watch`), and trusts none of its messages (`messages`).
 """
 
 import contextlib
@@ -35,8 +35,8 @@ class Sandbox:
     """A child process that confines itself before it imports anything, then waits for a request.
 
     It may read the paths in `read` and write below `work`. Both must be known at the start, because a process that
-    already has threads can't be restricted as a whole. `preload` imports what the entry will need in any case.
-    `policy` replaces the entry's own.
+    already has threads can't be restricted as a whole. `preload` imports the modules that every request needs. `policy`
+    replaces the entry's own.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Sandbox:
 
     @property
     def waits(self) -> bool:
-        """Whether the child has not ended."""
+        """Whether the child is still running."""
         return self._child.poll() is None
 
     def expect(self, flavor: str, *, rehearse: bool = False) -> None:
@@ -82,7 +82,7 @@ class Sandbox:
     def run(self, arguments: dict[str, Any], limits: SandboxLimits) -> tuple[dict[str, Any], Isolation]:
         """Runs the entry, `module:function(**arguments)`, once; returns its JSON result and how it was isolated.
 
-        What the function reports as progress is reported here.
+        Passes the function's progress on to this process's listeners.
 
         Raises:
             NotConfined: the kernel refuses a mechanism that the site does not waive.
@@ -109,7 +109,7 @@ class Sandbox:
             pipe.close()
 
     def _send(self, arguments: dict[str, Any], limits: SandboxLimits) -> None:
-        """Sends the request, from a thread of its own: a child that was refused or stuck reads nothing."""
+        """Sends the request from a separate thread: a refused or stuck child reads nothing, and the pipe may fill."""
         request = {
             "arguments": arguments,
             "memory_mb": limits.memory_mb,
@@ -125,29 +125,29 @@ class Sandbox:
         return self._child.stdin
 
     def set_up(self) -> dict[str, Any]:
-        """What holds, as the child says before it imports anything of the model: `missing` and `landlock_abi`.
+        """Which mechanisms hold, as reported before the model's code is imported: `missing` and `landlock_abi`.
 
         Raises:
             NotConfined: a mechanism is missing that the policy does not waive.
         """
-        text = self._set_up.read()  # ends when the child has confined itself, or is dead
+        text = self._set_up.read()  # returns when the child has confined itself or has died
         told: dict[str, Any] = (
             json.loads(text) if text else {"refused": "namespaces", "why": "the process ended while it set up"}
         )
         if "refused" in told:
             mechanism = told["refused"]
             raise NotConfined(
-                f"the kernel refuses to confine what a model runs: {mechanism}: {told['why']}", do=advice(mechanism)
+                f"the kernel refuses to confine the model's code: {mechanism}: {told['why']}", do=advice(mechanism)
             )
         return told
 
     def _end(self) -> None:
-        """Kills the init first: then the kernel kills its whole namespace before the outer process ends."""
+        """Kills the init first: the kernel then kills its whole namespace before the outer process ends."""
         below = _descendants(self._child.pid) if self._child.poll() is None else []
         for process in below:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        if below:  # a child that has not forked yet ends for no other signal than the one below
+        if below:  # without any, the child has not forked yet: only the signal below ends it
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(_GONE_S)
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -156,7 +156,7 @@ class Sandbox:
 
 
 def probe(folder: Path) -> dict[str, str]:
-    """Why this machine's kernel refuses each mechanism that it does, found by trying in a child below `folder`."""
+    """The mechanisms that this machine's kernel refuses, with the reasons. Tries them in a child below `folder`."""
     everything = replace(CONVERT, allow_without=WAIVABLE)
     with contextlib.closing(Sandbox(Entry("os:getcwd"), read=[], work=folder / "work", policy=everything)) as box:
         missing: dict[str, str] = box.set_up()["missing"]
@@ -164,8 +164,9 @@ def probe(folder: Path) -> dict[str, str]:
 
 
 def _isolation(missing: dict[str, str], landlock_abi: int, limits: SandboxLimits) -> Isolation:
-    """The record of what holds, from what the child was refused."""
+    """The record of the mechanisms that hold, from those that the child lacks."""
     own, calls = "namespaces" not in missing, "seccomp" not in missing
+    # Landlock restricts TCP since version 4 of its interface.
     return Isolation(
         network="namespace" if own else "seccomp" if calls else "landlock" if landlock_abi >= 4 else "none",
         processes="namespace" if own else "none",
@@ -178,7 +179,7 @@ def _isolation(missing: dict[str, str], landlock_abi: int, limits: SandboxLimits
 
 
 def _environment(work: Path) -> dict[str, str]:
-    """The child's whole environment: it inherits nothing, so no credentials either."""
+    """The child's whole environment. It inherits nothing, and so no credentials."""
     return {
         "PATH": "/usr/bin:/bin",
         "LANG": "C.UTF-8",
@@ -202,7 +203,7 @@ def _write(pipe: Any, line: bytes) -> None:
 
 
 def _descendants(pid: int) -> list[psutil.Process]:
-    """Every process below ours, the init first."""
+    """Every process below the child's outer process, the init first."""
     with contextlib.suppress(psutil.Error):
         return [*psutil.Process(pid).children(), *workers(pid)]
     return []

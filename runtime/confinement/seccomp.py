@@ -1,6 +1,6 @@
-"""seccomp: the allow-list of `calls` as a filter for this machine's architecture.
+"""seccomp: turns the allow-list of `calls` into a filter for this machine's architecture.
 
-Calls of a foreign architecture end the process; every call that is not listed fails with EPERM.
+A call from a foreign architecture ends the process. Every call that is not on the list fails with EPERM.
 """
 
 import errno
@@ -19,7 +19,7 @@ _EQ, _BELOW, _MASKED = CmpOp.EQ, CmpOp.LT, CmpOp.MASKED_EQ
 
 
 def restrict(policy: Policy, *, own_pids: bool) -> None:
-    """Filters the calls of this thread and of what it starts.
+    """Filters the system calls of this thread and of the processes it starts.
 
     Raises:
         OSError: the kernel has no seccomp, or this architecture has no list.
@@ -53,7 +53,7 @@ def _machine() -> str:
 
 
 class _Named:
-    """A filter that skips calls which the architecture does not have."""
+    """A filter that skips the calls that the architecture lacks."""
 
     def __init__(self, table: dict[str, int]) -> None:
         self.filter = Filter(default=int(Action.ERRNO) | errno.EPERM)
@@ -76,11 +76,12 @@ class _Named:
 
 
 def _processes(filt: _Named, policy: Policy) -> None:
+    # clone's flags are plain bits: none may make a namespace, and without `programs` only threads are made.
     thread = 0 if policy.programs else calls.THREAD
     filt.allow(("clone",), (0, _MASKED, thread, calls.NAMESPACES | thread))
     if policy.programs:
         filt.allow(calls.PROGRAMS)
-    filt.allow(("prlimit64",), (0, _EQ, 0))
+    filt.allow(("prlimit64",), (0, _EQ, 0))  # 0 is the caller itself
     filt.allow(("personality",), (0, _EQ, calls.QUERY_PERSONALITY))
     filt.allow_values(("prctl",), 0, calls.PRCTLS)
     if policy.confines:
@@ -89,9 +90,9 @@ def _processes(filt: _Named, policy: Policy) -> None:
 
 
 def _others(filt: _Named, policy: Policy, *, own_pids: bool) -> None:
-    """Calls that name a process: harmless where no other process is visible, else limited to the caller.
+    """Calls that name a process: harmless if no other process is visible, else limited to the caller.
 
-    What hosts a process of its own must be able to end it; that process has a filter of its own, which lets it not.
+    A process that hosts another one must be able to kill it. The hosted one has its own filter, which forbids that.
     """
     if own_pids:
         filt.allow(calls.OTHERS)
@@ -105,7 +106,7 @@ def _others(filt: _Named, policy: Policy, *, own_pids: bool) -> None:
 
 
 def _descriptors(filt: _Named, policy: Policy) -> None:
-    """`open` may not truncate what it does not write: Landlock misses that before its third version."""
+    """Refuses `open` with O_TRUNC but no write access: Landlock controls truncation only since its third version."""
     for name, index in (("open", 1), ("openat", 2)):
         filt.fail((name,), errno.EPERM, (index, _MASKED, calls.O_TRUNC, calls.O_TRUNC | calls.O_ACCMODE))
     filt.allow(("open", "openat"))
@@ -113,13 +114,13 @@ def _descriptors(filt: _Named, policy: Policy) -> None:
     filt.allow_values(("ioctl",), 1, calls.IOCTLS)
     if policy.gpu:
         filt.allow_values(("ioctl",), 1, calls.GPU_IOCTLS)
-        filt.allow(("ioctl",), (1, _MASKED, 0x4600, 0xFF00))  # the NVIDIA driver's
-        filt.allow(("ioctl",), (1, _BELOW, 0x200))  # its unified memory's
-    filt.fail(("ioctl",), errno.ENOTTY)
+        filt.allow(("ioctl",), (1, _MASKED, 0x4600, 0xFF00))  # the NVIDIA driver
+        filt.allow(("ioctl",), (1, _BELOW, 0x200))  # its unified memory
+    filt.fail(("ioctl",), errno.ENOTTY)  # as from a file that does not know the request (ioctl(2))
 
 
 def _sockets(filt: _Named, policy: Policy) -> None:
-    """Connected pairs only: an unconnected Unix socket could send to any other of this machine."""
+    """Allows connected pairs only: an unconnected Unix socket could send to any other one on this machine."""
     filt.allow(("socketpair",), (0, _EQ, calls.AF_UNIX), (1, _MASKED, calls.SOCK_STREAM, calls.SOCK_TYPE))
     if policy.network:
         kinds = (calls.SOCK_STREAM, *((calls.SOCK_DGRAM,) if policy.resolves else ()))

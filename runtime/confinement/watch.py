@@ -1,4 +1,4 @@
-"""Watches a confined process from outside: what it says, its memory, tasks, files and run time."""
+"""Watches a confined process from outside: its messages, memory, tasks, files and run time."""
 
 import os
 import selectors
@@ -17,12 +17,12 @@ from shiplift.runtime.confinement.policy import Policy, SandboxLimits
 
 _LOOK_S, _FILES_S = 0.1, 0.5
 _CHUNK = 1 << 16
-_LONGEST = 3000  # characters of a path; the kernel follows none over 4096
+_LONGEST = 3000  # characters of a path; the kernel accepts at most 4096
 _ENDLESS = 1 << 62
 
 
 class Pipes:
-    """The pipes from a child, each with what takes its bytes."""
+    """The pipes from a child, each with the function that takes its bytes."""
 
     def __init__(self, child: "subprocess.Popen[bytes]", takers: dict[int, Take]) -> None:
         self._selector = selectors.DefaultSelector()
@@ -33,7 +33,7 @@ class Pipes:
         self._selector.register(self._ended, selectors.EVENT_READ)
 
     def wait(self, seconds: float) -> None:
-        """Takes what comes, for at most so long; returns early when something came or the child ended."""
+        """Takes what arrives within `seconds`; returns early when something arrived or the child ended."""
         for key, _ in self._selector.select(seconds):
             if key.fd != self._ended:
                 self._read(key)
@@ -45,7 +45,7 @@ class Pipes:
                 self._read(key)
 
     def close(self) -> None:
-        """Closes what this opened."""
+        """Closes the descriptors that this object opened."""
         self._selector.close()
         os.close(self._ended)
 
@@ -63,7 +63,7 @@ def watch(child: "subprocess.Popen[bytes]", takers: dict[int, Take], policy: Pol
     """Waits for a child and takes what it sends.
 
     Raises:
-        SandboxLimit: it exceeds a limit. It is still alive then.
+        SandboxLimit: the child exceeded a limit. It is still alive then.
     """
     with closing(Pipes(child, takers)) as pipes:
         deadline = time.monotonic() + limits.timeout_s
@@ -79,6 +79,7 @@ def watch(child: "subprocess.Popen[bytes]", takers: dict[int, Take], policy: Pol
                 _check_processes(child.pid, policy, limits)
             if now >= files_at:
                 _check_files(child.pid, policy, limits)
+                # a walk over many files is slow: the walks take at most a tenth of the time
                 files_at = time.monotonic() + max(_FILES_S, 10 * (time.monotonic() - now))
         pipes.drain()
 
@@ -90,7 +91,7 @@ def too_slow(limits: SandboxLimits) -> SandboxLimit:
 
 def workers(pid: int) -> list[psutil.Process]:
     """The confined processes below the outer process `pid`, without our init, which is its child."""
-    with suppress(psutil.Error):  # one walk: each looks at every process of the machine
+    with suppress(psutil.Error):  # a single recursive walk, because each one reads every process of the machine
         return [process for process in psutil.Process(pid).children(recursive=True) if _parent(process) != pid]
     return []
 
@@ -102,7 +103,7 @@ def _parent(process: psutil.Process) -> int:
 
 
 def worker(pid: int) -> int:
-    """The confined process itself, below the outer process `pid` and its init; `pid` where there is none."""
+    """The confined process itself, below the outer process `pid` and its init; `pid` if there is none."""
     with suppress(psutil.Error, IndexError):
         return int(psutil.Process(pid).children()[0].children()[0].pid)
     return pid
@@ -139,7 +140,7 @@ def _usage(folder: Path) -> Iterator[int]:
     while pending:
         current = pending.pop()
         if len(str(current)) > _LONGEST:
-            yield _ENDLESS  # no path reaches what is below
+            yield _ENDLESS  # the kernel accepts no path to the files below
             return
         with suppress(OSError), os.scandir(current) as entries:
             for entry in entries:
@@ -150,7 +151,7 @@ def _usage(folder: Path) -> Iterator[int]:
 
 
 def _deleted(pid: int) -> Iterator[int]:
-    """The bytes of each file that is open in a worker and in no folder any more."""
+    """The bytes of each file that a worker has open although it was deleted: its space is freed only when it closes."""
     seen = set()
     for process in workers(pid):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Folders for sandboxed runs, started ahead of time where that saves waiting."""
+"""Folders for sandboxed runs, prepared ahead of time where that saves waiting."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ _DEFAULTS = SandboxSettings()
 
 
 class Workplace:
-    """A folder for one run: the sandbox reads all of it, and `read`, and writes only to its subfolder `work`."""
+    """A folder for one run. The sandbox reads all of it, and `read`, and writes only to its subfolder `work`."""
 
     def __init__(self, entry: Entry, root: Path, policy: Policy, *, read: Sequence[Path] = ()) -> None:
         self._scratch = ScratchFolder(root)
@@ -32,22 +32,22 @@ _warm: dict[Entry, Workplace] = {}
 
 
 def warm(entry: Entry, root: Path, settings: SandboxSettings = _DEFAULTS) -> None:
-    """Starts a workplace ahead of time, so that its imports run while the caller does something else."""
+    """Prepares a workplace ahead of time, so that its imports run while the caller does something else."""
     if entry not in _warm:
         _warm[entry] = Workplace(entry, root, _permitted(entry.policy, settings))
 
 
 def expect(flavor: str, *, rehearse: bool = False) -> None:
-    """Lets the workplaces that were started ahead of time import what models of this flavor need.
+    """Makes the prepared workplaces import what models of this flavor need.
 
-    `rehearse`: they also do their task once, on something small. That pays where nothing waits for them yet.
+    `rehearse`: they also run their task once on something small. That pays only while no request waits for them.
     """
     for place in _warm.values():
         place.sandbox.expect(flavor, rehearse=rehearse)
 
 
 def cool() -> None:
-    """Closes the workplaces that were started ahead of time and never used."""
+    """Closes the prepared workplaces that were never used."""
     while _warm:
         _warm.popitem()[1].close()
 
@@ -58,8 +58,8 @@ def workplace(
 ) -> Iterator[Workplace]:
     """A temporary workplace below `root`, in which `read` can be read too.
 
-    Takes the one started ahead of time, if there is one of the same policy that nothing has killed, and nothing more is
-    to be read. `settings` are the site's: which mechanisms may be missing.
+    Takes the prepared one if it has the same policy and still runs, and if `read` is empty. `settings` are the site's:
+    they say which mechanisms may be missing.
     """
     policy = _permitted(entry.policy, settings)
     place = None if read else _warm.pop(entry, None)

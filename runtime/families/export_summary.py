@@ -1,10 +1,10 @@
-"""What a report says about an export, where families say the same."""
+"""What a report says about an export, where several families say the same."""
 
 from shiplift.runtime.records.kinds.exported import Exported
 
 
 def converted(exported: Exported, more: str = "", *, verb: str = "Converted") -> str:
-    """A sentence on the sandbox that an export ran in."""
+    """A sentence about the sandbox in which an export ran."""
     isolation = exported.isolation
     if isolation is None:
         return f"{verb}{more}."

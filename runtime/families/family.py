@@ -22,27 +22,27 @@ P_contra = TypeVar("P_contra", bound=Package, contravariant=True)
 
 
 class Family(Protocol[C, E, P_contra]):
-    """A kind of model. `kind` is that of its records, `takes_images` says whether its data can be JPEG files."""
+    """A kind of model. `kind` is that of its records; `takes_images` says whether its data can be JPEG files."""
 
     kind: str
     takes_images: bool
 
     def recognises(self, inspected: Inspected) -> bool:
-        """Whether a version is of this kind, by what its files declare."""
+        """Whether a version is of this kind, according to what its files declare."""
         ...
 
     def check(self, site: Site, spec: ReleaseSpec, inspected: Inspected) -> None:
-        """Whether a site and a spec let a version be released, before time is spent on it.
+        """Checks, before time is spent on it, that a site and a spec let a version be released.
 
         Raises:
-            NotAdmitted, PolicyRefused: the site does not.
+            NotAdmitted, PolicyRefused: the site does not let it.
             SpecInvalid: the spec asks for something that such a model lacks.
-            MissingTool: a library is not installed here.
+            MissingTool: a library that it needs is not installed here.
         """
         ...
 
     def check_target(self, target: Target) -> None:
-        """Whether a target serves such models.
+        """Checks that a target serves such models.
 
         Raises:
             SpecInvalid: it does not.
@@ -54,11 +54,11 @@ class Family(Protocol[C, E, P_contra]):
         ...
 
     def export(self, work: Exporting[C]) -> Exported:
-        """The model as it will be served, which may be of another kind: a graph that does not convert is Python.
+        """The model as it will be served. It may be of another kind: a graph that does not convert becomes Python.
 
         Raises:
             ExportFailed: the model does not load, convert or run.
-            SandboxLimit: it needs more memory or time than the spec allows.
+            SandboxLimit: the model needs more memory or time than the spec allows.
             ArtifactCorrupt: the files differ from those admitted.
         """
         ...
@@ -69,7 +69,7 @@ class Family(Protocol[C, E, P_contra]):
         Raises:
             DataInvalid: the logged data do not match the model.
             ExportFailed: fp32 does not load.
-            SandboxLimit: it takes more memory or time than the spec allows.
+            SandboxLimit: building takes more memory or time than the spec allows.
         """
         ...
 
@@ -84,7 +84,7 @@ class Family(Protocol[C, E, P_contra]):
         ...
 
     def requests(self, package: P_contra, golden: Arrays, load: Load) -> Requests:
-        """What a load test sends to a package, made of its golden requests.
+        """What a load test sends to a package, made from its golden requests.
 
         Raises:
             DataInvalid: the spec's shapes do not fit the model.
@@ -92,5 +92,5 @@ class Family(Protocol[C, E, P_contra]):
         ...
 
     def export_summary(self, exported: E) -> str:
-        """What a report says on how the model was exported."""
+        """What a report says about the export of the model."""
         ...

@@ -1,4 +1,4 @@
-"""What families share when they build candidates in a sandbox: its order, and its ladder of precisions as a record."""
+"""What families share when they build candidates in a sandbox: the sandbox's order, and the ladder as a record."""
 
 from typing import Any
 
@@ -10,20 +10,20 @@ from shiplift.runtime.spec.model import OwnMetric
 
 
 def logged(work: Quantizing[Any], place: Workplace, name: str) -> list[str] | None:
-    """Fetches a dataset as `validation` or `calibration`: its file, and its name as logged; None: there is none."""
+    """Fetches a dataset as `validation` or `calibration`; returns its file and logged name, None if there is none."""
     file: Artifact | None = getattr(work.datasets, name)
     return [str(work.store.fetch(file, place.folder / name)), getattr(work.datasets, f"{name}_name")] if file else None
 
 
 def metric_file(work: Quantizing[Any], place: Workplace) -> str:
-    """The file of the author's own metric, named as it was logged; empty if there is none."""
+    """The file of the author's own metric, under its logged name; empty if there is none."""
     if work.datasets.metric is None or not isinstance(work.data.metric, OwnMetric):
         return ""
     return str(work.store.fetch(work.datasets.metric, place.folder / work.data.metric.python))
 
 
 def recorded(work: Quantizing[Any], place: Workplace, result: dict[str, Any]) -> Candidates:
-    """What the sandbox built and scored, with its models in the store."""
+    """Records what the sandbox built and scored, and stores its models."""
     ladder, validation = Ladder.model_validate(result), work.datasets.validation
     return Candidates(
         target=work.target.name,

@@ -9,17 +9,17 @@ from shiplift.runtime.spec.target import Target
 
 
 def refuse(asked: dict[str, object], why: str) -> None:
-    """Refuses a spec in which one of these sections is set.
+    """Refuses a spec that sets one of these sections.
 
     Raises:
-        SpecInvalid: one is.
+        SpecInvalid: one is set.
     """
     if name := next((name for name, value in asked.items() if value), ""):
         raise SpecInvalid(f"`{name}` is set, but {why}", do="Leave it out.")
 
 
 def of_graphs(spec: ReleaseSpec) -> dict[str, object]:
-    """The sections that are about a graph."""
+    """The sections that concern a graph."""
     return {
         "export.outputs": spec.export.outputs,
         "export.postprocess": spec.export.postprocess,
@@ -29,12 +29,12 @@ def of_graphs(spec: ReleaseSpec) -> dict[str, object]:
 
 
 def targets_of(spec: ReleaseSpec) -> Iterator[Target]:
-    """The targets that a spec describes itself; those that it names are checked once they are found."""
+    """The targets that the spec itself describes; named targets are checked once they are found."""
     return (target for target in spec.targets if isinstance(target, Target))
 
 
 def require_tensor_engine(target: Target) -> None:
-    """Whether a target serves models that do not generate text.
+    """Checks that a target serves models that do not generate text.
 
     Raises:
         SpecInvalid: it does not.
@@ -48,7 +48,7 @@ def require_tensor_engine(target: Target) -> None:
 
 
 def require_no_pixels(conversion: Conversion) -> None:
-    """Refuses to decode images for a model that becomes no graph of pixels.
+    """Refuses to decode images for a model that does not become a graph of pixels.
 
     Raises:
         ExportFailed: the spec asks for it.

@@ -1,4 +1,4 @@
-"""The families, and which of them a version or a record belongs to. Adding a kind of model adds one line here."""
+"""The families, and the one to which a version or a record belongs. Adding a kind of model adds one line here."""
 
 from typing import Any
 
@@ -29,10 +29,10 @@ FAMILIES: list[Family[Any, Any, Any]] = [
 
 
 def recognised(inspected: Inspected) -> Family[Any, Any, Any]:
-    """The first family that takes a version for one of its own.
+    """The first family that recognises a version as its own.
 
     Raises:
-        NotAdmitted: none does.
+        NotAdmitted: no family does.
     """
     for family in FAMILIES:
         if family.recognises(inspected):
@@ -43,12 +43,12 @@ def recognised(inspected: Inspected) -> Family[Any, Any, Any]:
 
 
 def export_summary(exported: Exported) -> str:
-    """What a report says on how a model was exported."""
+    """What a report says about the export of a model."""
     return of(exported).export_summary(exported)
 
 
 def requests(package: Package, golden: Arrays, load: Load) -> Requests:
-    """What a load test sends to a package, made of its golden requests.
+    """What a load test sends to a package, made from its golden requests.
 
     Raises:
         DataInvalid: the spec's shapes do not fit the model.

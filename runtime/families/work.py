@@ -1,4 +1,4 @@
-"""What a family is given to work on: the records of a step that travel together."""
+"""What a family gets to work on: the records of a step that travel together."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -23,7 +23,7 @@ E = TypeVar("E", bound=Exported)
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What each has: the site."""
+    """What all kinds of work have: the site."""
 
     site: Site
 
@@ -42,7 +42,7 @@ class Exporting(Work, Generic[C]):
     conversion: Conversion
 
     def limits(self, task: str) -> SandboxLimits:
-        """The spec's limits for a task in the sandbox, as far as the site allows them."""
+        """The spec's limits for a task in the sandbox, capped by the site's."""
         policy = self.site.policy
         return SandboxLimits(
             memory_mb=min(self.conversion.memory_mb, policy.memory_mb),

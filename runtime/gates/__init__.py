@@ -1,1 +1,1 @@
-"""Judgement: policy, its statistics, and the report that shows both."""
+"""Judgement: the policy, its statistics, and the report that shows both."""

@@ -1,7 +1,7 @@
 """A check: a measured number, with its bounds, against a limit.
 
-A check is inconclusive if its number is missing, unstable, or closer to the limit than its own error. Of a score, only
-numbers beyond the limit are: see `precision.scoring.estimates` for that rule and its reason.
+A check is inconclusive if its number is missing, unstable, or closer to the limit than its own error. For scores, this
+holds only beyond the limit: see `precision.scoring.estimates` for that rule and its reason.
 """
 
 import math
@@ -18,7 +18,7 @@ Severity = Literal["block", "warn"]
 class Reading:
     """A measured number with its bounds, in words, and what would narrow the bounds.
 
-    `judge_by`: what has to be within a limit for a pass, the number alone or both bounds.
+    `judge_by`: what has to be within the limit for a pass, the number alone or both bounds.
     """
 
     value: float | None
@@ -30,7 +30,7 @@ class Reading:
 
     @classmethod
     def exact(cls, value: float, text: str) -> "Reading":
-        """A number without an error."""
+        """A number that has no error."""
         return cls(value=value, low=value, high=value, text=text)
 
     @classmethod
@@ -42,7 +42,7 @@ class Reading:
 def check_limit(
     name: str, reading: Reading, limit: float | None, unit: str, *, upper: bool = True, severity: Severity = "block"
 ) -> Check:
-    """Passes if the number, or both bounds, are within the limit, fails if both are outside; else inconclusive."""
+    """Passes if the number, or both bounds, are within the limit; fails if both are outside; else inconclusive."""
     outcome = Outcome.PASS if limit is None else judged(reading, limit, upper=upper)
     reason = ""
     if reading.value is None or math.isnan(reading.value):
@@ -82,7 +82,7 @@ def check(
     *,
     bounds: tuple[float | None, float | None] = (None, None),
 ) -> Check:
-    """A check record; infinite and NaN measurements become None, and so do bounds that are the measurement itself."""
+    """A check record. Infinite and NaN measurements become None, and so do bounds that equal the measurement."""
     low, high = (None, None) if bounds == (measured, measured) else map(_finite, bounds)
     return Check(
         name=name,

@@ -1,4 +1,4 @@
-"""The challenger's speed against the champion's: how much worse it is, and whether more rounds would decide it."""
+"""The challenger's speed against the champion's: how much worse it is, and whether more rounds would decide."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from shiplift.runtime.spec.measurement import ComparisonTarget
 
 
 def speed_checks(comparison: Comparison, target: ComparisonTarget) -> Iterator[Check]:
-    """p99 and throughput against the champion's; a pass needs the whole interval within the limit."""
+    """Checks p99 and throughput against the champion's; a pass needs the whole interval within the limit."""
     for side, limit in (("p99", target.p99_percent), ("throughput", target.throughput_percent)):
         reading = worse_reading(comparison, side, limit, target)
         yield check_limit(f"{side} against the champion", reading, limit, "% worse")
@@ -24,12 +24,12 @@ def interval_of(comparison: Comparison, side: str, confidence_percent: float) ->
 
 
 def decided(comparison: Comparison, target: ComparisonTarget) -> bool:
-    """Whether no more rounds are needed, because every speed check passes or fails."""
+    """Whether every speed check passes or fails, so that no more rounds are needed."""
     return all(check.verdict is not Outcome.INCONCLUSIVE for check in speed_checks(comparison, target))
 
 
 def _bound(side: str, limit_percent: float) -> float:
-    """The limit as a ratio: `limit_percent` more p99, or that much less throughput, than the champion's."""
+    """The limit as a ratio: the champion's p99 plus `limit_percent`, or its throughput less that much."""
     return 1 + limit_percent / 100 if side == "p99" else 1 - limit_percent / 100
 
 

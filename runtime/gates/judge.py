@@ -1,4 +1,4 @@
-"""The judge of a model's precisions: what can't pass is not packaged, and a model of which none can is refused."""
+"""Judges a model's precisions: one that can't pass is not packaged, and a model is refused if none of them can."""
 
 import math
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from shiplift.runtime.spec.model import Data, Quality
 class Judge:
     """Judges precisions by their scores; `champion` is None if there is none to compare with.
 
-    `worse` is how much worse than the champion's a score may be.
+    `worse` is how much worse a score may be than the champion's.
     """
 
     version: int
@@ -27,7 +27,7 @@ class Judge:
     worse: float
 
     def verdict(self, parity: tuple[ParityCase, ...]) -> tuple[Check, ...]:
-        """The checks of parity and of the most accurate candidate: if it does not pass, none does."""
+        """The checks of parity and of the most accurate candidate: if that one fails, all fail."""
         same = tuple(filter(None, (parity_check(parity, self.quality),)))
         if self.candidates.kept:
             return (*same, *self.checks(self._best()))

@@ -1,4 +1,4 @@
-"""How a release ended, in the terms of its report."""
+"""How a release ended, in the words of its report."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ def outcome_of(ending: Ending, *, promoted: bool) -> tuple[Outcome, int, str]:
 
 
 def metrics_of(report: ReleaseReport) -> Iterator[tuple[str, float]]:
-    """What was checked as metrics of the registry, which takes finite numbers."""
+    """The checked numbers as metrics of the registry, which accepts only finite ones."""
     for check in report.checks:
         if check.measured is not None and check.measured == check.measured and abs(check.measured) != float("inf"):
             yield check.name.replace(" ", "_"), check.measured

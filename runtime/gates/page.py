@@ -1,4 +1,4 @@
-"""The page of a release, whatever happens."""
+"""The page of a release, which exists however the release ended."""
 
 import traceback
 
@@ -9,10 +9,10 @@ from shiplift.runtime.records.release import ReleaseReport
 
 
 def page_of(report: ReleaseReport, story: Story) -> str:
-    """The report's page; if that can't be made, a plain one, since the release has ended all the same."""
+    """The report's page. If rendering fails, a plain page: the release has ended all the same."""
     try:
         return render(report, story)
-    except Exception as error:  # a bug of ours: it must not turn a promoted release into a failed one
+    except Exception as error:  # our own bug must not turn a promoted release into a failed one
         traceback.print_exception(error)
         why = f"This page could not be made ({type(error).__name__}: {error}). The release as JSON:"
         text = escape(f"{why}\n\n{report.model_dump_json(indent=1)}")

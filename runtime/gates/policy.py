@@ -1,9 +1,9 @@
 """The gates' arithmetic: pure functions from measurements and limits to checks that explain themselves.
 
-They are used by `gate`, and to replay an old release's evidence under another policy. Checks that are needed earlier
+`gate` uses them, and so does a replay of an old release's evidence under another policy. Checks that are needed earlier
 have their own modules: `package` judges by `quality`, so that a hopeless model stops before it is measured, and the
 load test continues until `comparison` is decided. The limits of the sections `quality` and `slo` are checked like
-rules; they have their own names because every release has them.
+rules; they have names of their own because every release has them.
 """
 
 import math
@@ -92,7 +92,7 @@ def targets_check(evidence: Evidence) -> Iterator[Check]:
 
 
 def _checks_beside(evidence: Evidence, limits: Requirements) -> Iterator[Check]:
-    """The checks of the targets that serve beside the first; warnings if the spec says to leave a failed one out."""
+    """The checks of the targets after the first; warnings if the spec says to leave out a target that fails."""
     warn = {"severity": "warn"} if limits.rollout.failed_target == "leave_out" else {}
     for beside in evidence.others:
         for each in _checks_of(beside, evidence, limits):
@@ -100,7 +100,7 @@ def _checks_beside(evidence: Evidence, limits: Requirements) -> Iterator[Check]:
 
 
 def _checks_of(challenger: Scored, evidence: Evidence, limits: Requirements) -> Iterator[Check]:
-    """The checks of one of these targets, against limits alone: only the first is compared with the champion."""
+    """The checks of one of these targets, against limits alone: only the first target is compared with the champion."""
     reports = {report.target: report for report in (evidence.load_report.others if evidence.load_report else ())}
     report = reports.get(challenger.target)
     own = Evidence(parity=evidence.parity, challenger=challenger, load_report=report)
@@ -133,7 +133,7 @@ def read(rule: Rule, evidence: Evidence, limits: Requirements) -> Reading:
     """Reads a rule's metric from the evidence."""
     if rule.metric.startswith("parity_"):
         if not evidence.parity:
-            return Reading.missing("nothing was exported, as of a pipeline of models")
+            return Reading.missing("nothing was exported, as for a pipeline of models")
         field = rule.metric.removeprefix("parity_")
         worst = max((getattr(case, field) for case in evidence.parity), key=_badness, default=math.nan)
         return Reading.exact(worst, f"{field} {worst:.3g}")
@@ -227,7 +227,7 @@ def _point_reading(rule: Rule, report: LoadReport, slo: Slo) -> Reading:
 
 
 def _streaming_reading(name: str, point: LoadPoint) -> Reading:
-    """What users of streamed answers saw at a load."""
+    """What users of streamed answers experienced at a load."""
     if point.streaming is None:
         return Reading.missing("the model does not stream, so it was not measured")
     value = float(getattr(point.streaming, name))
@@ -240,7 +240,7 @@ def where(point: LoadPoint) -> str:
 
 
 def _load_point_reading(value: float, point: LoadPoint, text: str) -> Reading:
-    """A measurement at a load; if its windows did not agree, it is anywhere within twice their spread."""
+    """A measurement at a load. If its windows disagree, the true value may be anywhere within twice their spread."""
     if point.stable:
         return Reading.exact(value, text)
     error = value * 2 * point.spread_percent / 100
@@ -289,7 +289,7 @@ def champion_checks(
     limits: Requirements,
     uncompared: str = "",
 ) -> Iterator[Check]:
-    """The challenger against the champion: its score on the same samples, and its speed measured in alternation."""
+    """The challenger against the champion: scores on the same samples, and speeds measured in alternation."""
     if champion is None:
         return
     if worse := regression_check(champion, challenger, limits.slo.regression.score, limits.quality):

@@ -1,6 +1,6 @@
-"""The gates on a model's own quality, known before it is measured: parity with the original, and its task metric.
+"""The gates on a model's own quality, known before the load test: parity with the original, and the task metric.
 
-The metric is judged against its limit, and against the champion's on the same samples.
+The metric is judged against its limit and against the champion's score on the same samples.
 """
 
 import math
@@ -16,7 +16,7 @@ from shiplift.runtime.spec.model import Data, OwnMetric, Parity, Quality
 
 
 def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check | None:
-    """The exported model against the original; see `spec.model.Parity` for the rule. None if nothing was exported."""
+    """Checks the exported model against the original by `spec.model.Parity`. None if nothing was exported."""
     if not cases:
         return None
     limit = quality.parity
@@ -37,7 +37,7 @@ def _parity_reason(case: ParityCase, limit: Parity) -> str:
 
 
 def score_check(challenger: Scored, quality: Quality, data: Data) -> Check | None:
-    """The task metric against its limit; None if the spec sets none."""
+    """Checks the task metric against its limit; None if the spec sets none."""
     limit, score, metric = quality.min_score, challenger.score, challenger.metric
     if limit is None:
         return None
@@ -67,7 +67,7 @@ def score_check(challenger: Scored, quality: Quality, data: Data) -> Check | Non
 
 
 def jpeg_checks(challenger: Scored, quality: Quality) -> tuple[Check, ...]:
-    """What JPEG files of each quality cost against the images as they are, in the task metric."""
+    """What JPEG files of each quality cost in the task metric, compared with the original images."""
     if not challenger.jpegs or challenger.metric is None:
         return ()
     plain, *files = challenger.jpegs
@@ -101,7 +101,7 @@ def _undecided(metric: TaskMetricName | OwnMetric, score: float | None, limit: f
 
 
 def score_reading(estimate: Estimate, limit: float, text: str, quality: Quality) -> Reading:
-    """A score, or how much worse it is, as the gates read it."""
+    """A score, or a loss of score, in the form that the gates read."""
     return Reading(
         value=estimate.value,
         low=estimate.low,
@@ -118,7 +118,7 @@ def scored(package: Package) -> Scored:
 
 
 def score_worse(challenger: Scored, champion: Scored | None, quality: Quality) -> Estimate | None:
-    """How much worse the challenger's score is, paired over the samples of both.
+    """How much worse the challenger's score is than the champion's, paired over the samples of both.
 
     None if the two have different metrics or validation sets.
     """
@@ -130,7 +130,7 @@ def score_worse(challenger: Scored, champion: Scored | None, quality: Quality) -
 
 
 def regression_check(champion: Scored | None, challenger: Scored, limit: float, quality: Quality) -> Check | None:
-    """The challenger's score against the champion's; None if the two can't be compared."""
+    """Checks the challenger's score against the champion's; None if the two can't be compared."""
     worse = score_worse(challenger, champion, quality)
     if worse is None or champion is None:
         return None
@@ -151,7 +151,7 @@ def _worse_check(
     *,
     setting: str = "",
 ) -> Check:
-    """A loss of the metric against its limit. A failure names the limit's `setting` if there is one."""
+    """Checks a loss of the metric against its limit. A failure names the limit's `setting` if there is one."""
     reading = score_reading(worse, limit, text, quality)
     verdict = judged(reading, limit, upper=True)
     against = f"{text}, the limit is {limit:g}{setting}"

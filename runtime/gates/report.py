@@ -1,4 +1,4 @@
-"""The HTML pages: a release, two releases side by side, all models. They suit phones, dark mode and printing.
+"""The HTML pages: a release, two releases side by side, all models. They work on phones, in dark mode and in print.
 
 Each page is self-contained: charts are inline SVG in the page's own text colour, and nothing is loaded from elsewhere.
 """
@@ -25,7 +25,7 @@ from shiplift.runtime.records.serving import Package
 from shiplift.runtime.spec.admitted import Admitted
 
 _TREND = 12  # versions
-# Each has a contrast of at least 3 against both backgrounds, light and dark; a test checks it.
+# Each colour has a contrast of at least 3 against both backgrounds, light and dark; a test checks it.
 _INK, _ACCENT, _SECOND, _FAINT, _LIMIT = "#010203", "#3b82f6", "#d97706", "#64748b", "#ef4444"
 _COLOURS: dict[Precision, str] = {
     "fp32": _FAINT,
@@ -39,10 +39,10 @@ _MARKERS: dict[Engine, str] = {"openvino": "^"}
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What is known of a release besides its report; None for stages that it did not reach.
+    """What is known about a release besides its report; None for stages that it did not reach.
 
-    `how_exported` is a sentence. `deployed` are the targets of the deployed packages, `left_out` says why the others
-    are not, by target.
+    `how_exported` is a sentence. `deployed` are the targets of the deployed packages; `left_out` says, by target, why
+    the others are not deployed.
     """
 
     admitted: Admitted | None = None
@@ -119,7 +119,7 @@ def render_index(summaries: tuple[ModelSummary, ...]) -> str:
 def config_changes(before: str, after: str) -> list[tuple[str, str]]:
     """The lines of a unified diff, each with its CSS class: `added`, `removed`, `soft` or `same`.
 
-    It is empty if nothing differs, or if there is nothing to compare.
+    Empty if nothing differs, or if there is nothing to compare.
     """
     if not before or not after or before == after:
         return []
@@ -129,7 +129,7 @@ def config_changes(before: str, after: str) -> list[tuple[str, str]]:
 
 
 def pareto(trials: Iterable[Trial]) -> list[Trial]:
-    """The trials that no other beats in both throughput and p99, slowest first."""
+    """The trials that no other trial beats in both throughput and p99, slowest first."""
     front: list[Trial] = []
     for trial in sorted((t for t in trials if not t.error), key=lambda t: (-t.throughput_per_s, t.p99_ms)):
         if not front or trial.p99_ms < front[-1].p99_ms:
@@ -153,7 +153,7 @@ def _page(template: str, **variables: Any) -> str:
 
 
 def _shown(value: object) -> object:
-    """A value as the page shows it: escaping HTML leaves overrides of the text's direction."""
+    """A value as the page shows it. HTML escaping would keep characters that override the text's direction."""
     return printable(value, lines=True) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -168,7 +168,7 @@ def _timeline(report: ReleaseReport) -> list[tuple[StageRun, float, float]]:
 
 
 def _slices(candidates: list[Candidate]) -> list[tuple[str, int, list[Slice | None]]]:
-    """Each slice with its number of samples, and how each candidate scores on it (None: it was not evaluated)."""
+    """Each slice with its number of samples, and each candidate's score on it (None: it was not evaluated)."""
     by_name = [{part.name: part for part in candidate.slices} for candidate in candidates]
     names = dict.fromkeys(name for parts in by_name for name in parts)
     return [
@@ -178,7 +178,7 @@ def _slices(candidates: list[Candidate]) -> list[tuple[str, int, list[Slice | No
 
 
 def _ranking(tuned: Tuned | None) -> list[Trial]:
-    """The ten best trials: those within limits first, then by price or throughput; long windows replace short ones."""
+    """The ten best trials: those within limits first, then by price or throughput. Long windows replace short ones."""
     if tuned is None:
         return []
     latest = {(trial.variant, trial.config): trial for trial in tuned.trials if not trial.error}

@@ -2,7 +2,7 @@
 
 Ratios are compared by their logarithms, so that twice and half are equally far from one. Rounds are few, and bootstrap
 intervals of few values are too narrow (Hesterberg, "What Teachers Should Know About the Bootstrap", The American
-Statistician 69(4), 2015), so an interval here is never narrower than Student's.
+Statistician 69(4), 2015), so an interval here is never narrower than Student's t interval.
 """
 
 import math
@@ -13,12 +13,12 @@ import numpy as np
 from shiplift.runtime.records.base import Record
 
 _RESAMPLES = 2000
-_POWER = 0.8  # Cohen's convention: a difference is visible if four of five tests would find it
+_POWER = 0.8  # Cohen's convention: a difference is visible if four tests in five would find it
 _MAX_ROUNDS = 1000
 
 
 class Interval(Record):
-    """A ratio and its two-sided interval; too few rounds give `low` 0 and `high` infinite."""
+    """A ratio and its two-sided interval. With too few rounds, `low` is 0 and `high` infinite."""
 
     estimate: float
     low: float
@@ -33,27 +33,27 @@ class Interval(Record):
 
 
 def student(confidence: float, freedom: int) -> float:
-    """The two-sided quantile of Student's t."""
+    """The two-sided quantile of Student's t distribution."""
     from scipy.special import stdtrit  # noqa: PLC0415 - takes 0.1 s, only where a comparison is judged
 
     return float(stdtrit(freedom, 0.5 + confidence / 2))
 
 
 def shared(confidence: float, looks: int) -> float:
-    """The confidence of each of several looks at growing data that keeps `confidence` for all of them together.
+    """The confidence that each of several looks at growing data needs, to keep `confidence` over all of them together.
 
-    Bonferroni's correction: a test repeated until it succeeds errs more often than its level says (Armitage,
-    McPherson and Rowe, 1969).
+    This is Bonferroni's correction. A test that is repeated until it succeeds errs more often than its level says
+    (Armitage, McPherson and Rowe, 1969).
     """
     return 1 - (1 - confidence) / max(1, looks)
 
 
 def ratio_interval(ratios: Sequence[float], *, confidence: float = 0.95, looks: int = 1, seed: int = 0) -> Interval:
-    """The geometric mean of paired ratios, with the wider of a bootstrap and Student's interval.
+    """The geometric mean of paired ratios, with the wider of a bootstrap interval and Student's.
 
     The bootstrap resamples rounds and takes percentiles (Efron and Tibshirani, "An Introduction to the Bootstrap",
-    1993, chapter 13); the units are rounds, not requests, since requests of one round share the machine's state
-    (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013).
+    1993, chapter 13). It resamples rounds rather than requests, because the requests of one round share the machine's
+    state (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013).
     """
     level = shared(confidence, looks)
     logs = _logs(ratios)
@@ -76,20 +76,21 @@ def ratio_interval(ratios: Sequence[float], *, confidence: float = 0.95, looks: 
 
 
 def smallest_difference(ratios: Sequence[float], *, confidence: float = 0.95, looks: int = 1) -> float:
-    """The smallest change, in percent, that as many rounds with this noise would show four times out of five.
+    """The smallest change, in percent, that this many rounds with this noise would show four times out of five.
 
-    Infinite for fewer than 2 rounds. (Cohen, "Statistical Power Analysis", 1988, chapter 2.)
+    Infinite for fewer than 2 rounds. See Cohen, "Statistical Power Analysis", 1988, chapter 2.
     """
     logs = _logs(ratios)
     if logs is None or len(logs) < 2:
         return math.inf
     freedom = len(logs) - 1
+    # `student` is two-sided, and power has one side: its quantile is the two-sided one of 2 * power - 1.
     quantiles = student(shared(confidence, looks), freedom) + student(2 * _POWER - 1, freedom)
     return (_exp(quantiles * _error(logs)) - 1) * 100
 
 
 def rounds_to_decide(ratios: Sequence[float], limit: float, *, confidence: float = 0.95, looks: int = 1) -> int | None:
-    """The total number of rounds that would put the interval on one side of `limit` if they continue like these.
+    """The total number of rounds that would put the interval on one side of `limit`, if the rest are like these.
 
     None if that is more than a thousand, or if there are too few rounds to tell.
     """

@@ -14,9 +14,9 @@ from shiplift.runtime.store.history import History
 def story_of(
     history: History, told: Callable[[Exported], str], *, config: str = "", champion_config: str = ""
 ) -> Story:
-    """What is still known of a release; the configurations are the config.pbtxt of its package and the champion's.
+    """What is still known about a release. The configurations are the config.pbtxt of its package and the champion's.
 
-    `told` says how a model was exported, which depends on its kind.
+    `told` says how the model was exported, which depends on its kind.
     """
     deployment, exported = history.last(Deployment), history.last(Exported)
     return Story(

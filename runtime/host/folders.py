@@ -1,6 +1,6 @@
-"""Folders for a while: locked as long as their process lives, removed however full, and swept after a kill.
+"""Temporary folders: locked as long as their process lives, removed whatever they contain, and swept after a kill.
 
-A folder is locked (flock(2)), so a sweep removes only those that nobody else will.
+A folder is locked (flock(2)), so that a sweep removes only folders whose process is gone.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ class ScratchFolder:
 
     def __init__(self, root: Path) -> None:
         self.path, self._lock = _locked_folder(root)
-        self.owner = os.getpid()  # a fork inherits the object, not the folder
+        self.owner = os.getpid()  # a fork inherits this object, but must not remove the folder
         _open.add(self)
 
     def close(self) -> None:
@@ -40,7 +40,7 @@ def scratch_folder(root: Path) -> Iterator[Path]:
 
 
 def close_all() -> None:
-    """Removes every folder that this process has not closed: a signal can end any `with` in the middle."""
+    """Removes every folder that this process has not closed: a signal can interrupt any `with` in the middle."""
     for folder in list(_open):
         if folder.owner == os.getpid():
             folder.close()
@@ -59,9 +59,9 @@ def sweep(root: Path) -> int:
 
 
 def remove_tree(root: Path) -> None:
-    """Removes a folder that hostile code filled: any depth, any mode, links not followed. What can't be, stays.
+    """Removes a folder that hostile code filled: any depth, any mode, links not followed. What can't be removed stays.
 
-    Nested folders are first moved up to the top, so no path grows and nothing recurses.
+    Nested folders are first moved to the top, so no path grows and nothing recurses.
     """
     if root.is_symlink() or not root.is_dir():
         return
@@ -77,7 +77,7 @@ def remove_tree(root: Path) -> None:
 
 
 def _emptied(folder: Path, root: Path) -> list[Path]:
-    """Removes a folder's files and moves its folders to the top; returns those."""
+    """Removes a folder's files and moves its subfolders to the top; returns those."""
     moved = []
     with os.scandir(folder) as entries:
         for entry in list(entries):
@@ -102,12 +102,12 @@ def _locked_folder(root: Path) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
         lock = _try_lock(folder)
-        if lock is not None and folder.is_dir():  # else a sweep came between
+        if lock is not None and folder.is_dir():  # otherwise a sweep removed it in between
             return folder, lock
 
 
 def _try_lock(folder: Path) -> int | None:
-    """Locks a folder; None if another process holds it, or it is gone or no folder."""
+    """Locks a folder; None if another process holds it, or if it is gone or is no folder."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

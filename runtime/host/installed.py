@@ -1,8 +1,8 @@
-"""The installed package as one digest: which code this process runs, for results that are right only for that code.
+"""The installed package as one digest: it identifies the code of this process, for results that only that code made.
 
-It is the same wherever the same files are installed: from a wheel, in a checkout whose rooms are links, in every image
-and every pod. Only the files' names and contents count, and the Python that runs them, since the server's environment
-is built for it. Bytecode follows from the sources, and hidden files are an editor's.
+The digest is the same wherever the same files are installed: from a wheel, in a checkout whose rooms are links, in
+every image and pod. It covers the files' names and contents, and the Python version, since the server's environment is
+built for that. It leaves out bytecode, which follows from the sources, and hidden files, which editors write.
 """
 
 import functools

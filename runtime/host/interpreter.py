@@ -1,4 +1,4 @@
-"""This interpreter as files: what a confined process has to read to run the same Python."""
+"""This interpreter's files: what a confined process has to read to run the same Python."""
 
 import functools
 import sys
@@ -10,7 +10,7 @@ import shiplift
 
 @functools.cache
 def python_paths() -> tuple[Path, ...]:
-    """The interpreter, its packages, those that a .pth file names, and our own (an editable install is elsewhere)."""
+    """The interpreter, its packages, those that .pth files name, and our own (an editable install is elsewhere)."""
     ours = Path(shiplift.__file__).parent
     site = {Path(p) for p in (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values())}
     named = {Path(p) for p in sys.path if Path(p).name in {"site-packages", "dist-packages"}}

@@ -1,6 +1,6 @@
-"""What a sandbox wrote, before anybody opens it: only folders and regular files are opened.
+"""Checks what a sandbox wrote before the host opens it: only folders and regular files are opened.
 
-A link would lead out of the folder, a FIFO would block its reader, and a device can do anything.
+A link could lead out of the folder, a FIFO would block its reader, and a device can do anything.
 """
 
 import os
@@ -15,7 +15,7 @@ _MAX_DEPTH = 64
 
 
 def require_regular(folder: Path, *needed: str) -> None:
-    """Checks that there are only folders and regular files below `folder`, and the files that are `needed`.
+    """Checks that `folder` contains only folders and regular files, and that the files in `needed` exist.
 
     Raises:
         ExportFailed: there is anything else, or a file is missing.
@@ -23,13 +23,13 @@ def require_regular(folder: Path, *needed: str) -> None:
     missing = (f"{name} is missing" for name in needed if not (folder / name).is_file())
     if problems := list(_unsafe_entries(folder)) or list(missing):
         raise ExportFailed(
-            f"what the sandbox wrote can't be used: {'; '.join(problems[:5])}",
+            f"the sandbox's files can't be used: {'; '.join(problems[:5])}",
             do="Check what the model's code does when it is loaded.",
         )
 
 
 def _unsafe_entries(folder: Path) -> Iterator[str]:
-    """Yields why entries below `folder` must not be opened. Follows and opens nothing itself."""
+    """Yields why entries below `folder` must not be opened. It follows no link and opens no file."""
     pending, entries = [(str(folder), 0)], 0
     while pending:
         path, depth = pending.pop()

@@ -43,7 +43,7 @@ def alive(process: Process) -> bool:
 
 
 def identify(pid: int) -> Process:
-    """The process with this pid now, in a form that a reused pid does not match."""
+    """The process that has this pid now, in a form that a reused pid does not match."""
     return Process(pid=pid, started_at=psutil.Process(pid).create_time())
 
 
@@ -57,15 +57,16 @@ def start_child(
 ) -> "subprocess.Popen[bytes]":
     """Starts a child that is killed when this process ends, however it ends; its output is appended to `log`.
 
-    Without its `own_session` it also gets the signals that are sent to this process's group.
+    Without `own_session`, it also receives the signals sent to this process's group.
     """
     return _start(command, environment, log, folder, die_with_parent, own_session=own_session)
 
 
 def own_module(module: str, *arguments: str | Path) -> list[str]:
-    """The command that runs one of our modules in a child, also of a confined process.
+    """The command that runs one of our modules in a child, even from a confined process.
 
-    There, Python can't list the folder that a checkout lies in, and finds no package in it: it is told where ours is.
+    A confined Python can't list the folder that holds a checkout, and so finds no package in it. The command passes the
+    package's location.
     """
     package = str(Path(shiplift.__file__).parent)
     return [sys.executable, "-c", _RUN_MODULE, package, module, *map(str, arguments)]
@@ -91,7 +92,7 @@ def stop(process: Process, *, grace_s: float = 10) -> None:
 def kill(process: Process) -> None:
     """Kills a private server at once. Its children notice, free their shared memory and exit.
 
-    Those that have not exited after a few seconds are killed: a stub that waits for its server would stay forever.
+    Those still running after a few seconds are killed: a stub that waits for its server would stay forever.
     """
     if alive(process):
         family = _family(process.pid)
@@ -120,7 +121,7 @@ def memory_mb(pid: int) -> float:
 
 
 def resident_mb(pid: int) -> float:
-    """The resident memory of a process and its children, in MiB: cheap to ask, and shared pages count repeatedly."""
+    """The resident memory of a process and its children, in MiB: cheap to read, but shared pages count repeatedly."""
     total = 0
     for process in _family(pid):
         with contextlib.suppress(psutil.Error):
@@ -131,7 +132,7 @@ def resident_mb(pid: int) -> float:
 def own_memory_mb() -> tuple[float, float]:
     """This process's resident memory now and at its peak, in MiB.
 
-    Not from `getrusage`: its peak includes what the parent held when it started this process.
+    It does not use `getrusage`, whose peak includes the parent's memory from before this process was started.
     """
     status = Path("/proc/self/status").read_text()
     current, peak = (int(status.split(f"{key}:")[1].split()[0]) / 1024 for key in ("VmRSS", "VmHWM"))
@@ -141,9 +142,10 @@ def own_memory_mb() -> tuple[float, float]:
 def free_memory_mb() -> int:
     """The memory that new processes can use here, in MiB: the machine's, or the container's if that is less."""
     free = psutil.virtual_memory().available
-    with contextlib.suppress(OSError, ValueError):  # no limit, or no cgroup v2
+    with contextlib.suppress(OSError, ValueError):  # there is no limit, or no cgroup v2
         limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
         cached = re.search(r"^inactive_file (\d+)$", (_CGROUP / "memory.stat").read_text(), re.MULTILINE)
+        # The kernel gives inactive page cache back when memory is needed; the kubelet doesn't count it as used either.
         free = min(free, limit - used + (int(cached.group(1)) if cached else 0))
     return max(free >> 20, 1)
 
@@ -151,13 +153,13 @@ def free_memory_mb() -> int:
 def total_memory_mb() -> int:
     """The memory of this machine in MiB, or the container's limit if that is less."""
     total = int(psutil.virtual_memory().total)
-    with contextlib.suppress(OSError, ValueError):  # no limit, or no cgroup v2
+    with contextlib.suppress(OSError, ValueError):  # there is no limit, or no cgroup v2
         total = min(total, int((_CGROUP / "memory.max").read_text()))
     return max(total >> 20, 1)
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that is free now."""
+    """A TCP port of the loopback interface that is free at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -173,7 +175,7 @@ def require_free(host: str, port: int, service: str, flag: str) -> None:
     """Checks that no process listens on a port.
 
     Raises:
-        PortTaken: one does; the message names the process if it is visible.
+        PortTaken: a process listens; the message names it if it is visible.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -222,7 +224,7 @@ def _start(
 
 
 def fork(job: Callable[[], int]) -> int:
-    """Runs a job in a child that has this process's memory; returns its pid. It exits with what the job returns.
+    """Runs a job in a forked child with this process's memory; returns its pid. The job's result is its exit code.
 
     An exception is a bug: its traceback goes to stderr, and the exit code is that of an unknown error.
     """
@@ -243,7 +245,7 @@ def fork(job: Callable[[], int]) -> int:
 
 
 def die_with_parent() -> None:
-    """The kernel kills this process when its parent ends."""
+    """Asks the kernel to kill this process when its parent ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -255,5 +257,5 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 def inherited(names: Sequence[str] = ("PATH", "HOME", "LANG", "TMPDIR", "TZ")) -> dict[str, str]:
-    """The few environment variables a server needs; none of the caller's credentials is among them."""
+    """The few environment variables that a server needs; the caller's credentials are not among them."""
     return {name: os.environ[name] for name in names if name in os.environ}

@@ -14,5 +14,5 @@ def cpu_flags() -> frozenset[str]:
 
 
 def has_vnni() -> bool:
-    """Whether the CPU accumulates 8-bit dot products in 32 bits: without VNNI, U8S8 can saturate at 16 bits."""
+    """Whether the CPU accumulates 8-bit dot products in 32 bits. Without VNNI, U8S8 can saturate at 16 bits."""
     return bool(cpu_flags() & {"avx512_vnni", "avx_vnni"})

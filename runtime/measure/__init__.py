@@ -1,1 +1,1 @@
-"""Measuring load: requests like the model's own, load generators, sweeps, champion against challenger."""
+"""Measuring under load: realistic requests, load generators, sweeps, champion against challenger."""

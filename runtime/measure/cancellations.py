@@ -1,7 +1,7 @@
-"""Requests that the measuring client itself gave up: Triton counts them as failed, but nobody was refused an answer.
+"""Requests that the measuring client cancelled. Triton counts them as failed, but no client was refused an answer.
 
-A load generator ends with requests on their way, more of them the slower the machine. Triton's statistics have one
-number for all failures; its metrics tell their reasons.
+A load generator ends while requests are still in flight, and a slow machine has more of them. Triton's statistics have
+one number for all failures; its metrics also give the reasons.
 """
 
 import httpx
@@ -13,9 +13,9 @@ _FAILED, _CANCELLED = "nv_inference_request_failure", 'reason="CANCELED"'
 
 
 def cancelled(metrics: str, model: str) -> int:
-    """How many requests of a model their clients cancelled, by the metrics at a URL.
+    """How many requests for a model their clients cancelled, according to the metrics at a URL.
 
-    0 if they can't be read: then whatever failed counts as failed.
+    0 if the metrics can't be read: then every failure counts as one.
     """
     try:
         text = httpx.get(metrics, timeout=_ANSWER_S, trust_env=False).raise_for_status().text

@@ -2,8 +2,8 @@
 
 The order alternates (A B, B A: "ABBA"), so that drift of the machine affects both alike. The champion is first measured
 against itself: any difference is noise, which limits how small a difference can be detected. The number of interim
-looks is fixed before the first round, because a test that may stop whenever it likes its result has a higher error rate
-than it claims.
+looks is fixed before the first round, because a test that may stop as soon as it likes its result has a higher error
+rate than it claims.
 """
 
 import math
@@ -50,7 +50,7 @@ def compare(champion: Measure, challenger: Measure, version: int, concurrency: i
 
 
 def looks_within(plan: ComparisonPlan, round_s: float) -> int:
-    """The number of looks that the budget allows, at least one; each look needs twice the rounds of the last."""
+    """How many looks the budget allows, at least one; each look needs twice the rounds of the one before."""
     affordable = plan.budget_s / round_s if round_s > 0 else 0.0
     return 1 + max(0, int(math.log2(max(affordable / plan.rounds, 1))))
 

@@ -21,7 +21,7 @@ def table_of(runs: list[dict[str, Any]]) -> bytes:
 
 
 def notes_of(report: LoadReport, uncompared: str, recorded_requests: RecordedRequests, shortened: str) -> Iterator[str]:
-    """What a reader should know of the figures: what was not compared, what was sent, and where clients waited."""
+    """What a reader should know about the figures: what was not compared, what was sent, and where clients waited."""
     if uncompared:
         yield uncompared
     if recorded_requests.file:
@@ -29,7 +29,7 @@ def notes_of(report: LoadReport, uncompared: str, recorded_requests: RecordedReq
     elif shortened:
         yield shortened
     if any(point.client_saturated for point in (*report.points, *report.open_points)):
-        yield "the client was the limit at the points so marked: the server can do more than they show"
+        yield "at the marked points the client was the bottleneck: the server can do more than they show"
     for point in report.open_points:
         faster = [closed for closed in report.points if closed.throughput_per_s >= point.throughput_per_s]
         closed = min(faster, key=lambda closed: closed.throughput_per_s, default=None)

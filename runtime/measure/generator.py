@@ -1,6 +1,6 @@
 """The protocol of a load generator: it sends requests to a model, in closed or open loop, and measures the answers.
 
-How requests look on disk is private to each program. `generators.load_generator` chooses the one for a wire protocol.
+Each program has its own file format for requests. `generators.load_generator` chooses the program for a wire protocol.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,8 +19,8 @@ WireProtocol = Literal["grpc", "http"]
 class Window:
     """How a demand is measured: in windows of `window_ms`, repeated until they agree, at most `attempts` times.
 
-    Windows agree if each one's throughput is within `stability_percent` of their mean, and with `steady_latency` also
-    each one's latency at `percentile`, which is recorded in any case.
+    Windows agree if each one's throughput is within `stability_percent` of their mean. With `steady_latency`, this also
+    holds for each one's latency at `percentile`. That latency is recorded in any case.
     """
 
     window_ms: int
@@ -61,7 +61,7 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """A model under a demand: the point, and every run behind it as JSON-ready fields with the raw windows."""
+    """One measurement of a model under a demand: the point, and every run behind it as JSON-ready fields."""
 
     point: LoadPoint
     runs: tuple[Mapping[str, Any], ...]
@@ -81,5 +81,5 @@ class LoadGenerator(Protocol):
 
         Raises:
             MissingTool: the program is not installed.
-            MeasurementFailed: it died or hung, or a request failed.
+            MeasurementFailed: the program died or hung, or a request failed.
         """

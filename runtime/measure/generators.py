@@ -10,7 +10,7 @@ _FACTORIES: dict[WireProtocol, Callable[[Site], LoadGenerator]] = {"grpc": PerfA
 
 
 def load_generator(site: Site, protocol: WireProtocol, *, streamed: bool = False) -> LoadGenerator:
-    """Returns the load generator for a wire protocol, or for answers in pieces (over gRPC)."""
+    """Returns the load generator for a wire protocol, or for streamed answers (over gRPC)."""
     if streamed:
         from shiplift.runtime.measure.streaming import StreamingClient  # noqa: PLC0415 - loads grpc, for few models
 

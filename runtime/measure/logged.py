@@ -1,6 +1,6 @@
 """The requests that an author logged, written for a load generator.
 
-Their file is somebody else's data, so only a sandbox reads it.
+The author's file is untrusted data, so only a sandbox reads it.
 """
 
 from pathlib import Path
@@ -22,15 +22,16 @@ _LIMITS = SandboxLimits(memory_mb=4096, timeout_s=300, task="reading the logged 
 def write_recorded(
     site: Site, store: ArtifactStore, package: Package, recorded: RecordedRequests, load: Load, path: Path
 ) -> tuple[int, ...]:
-    """Writes recorded requests for a package to `path`, where there must be some.
+    """Writes recorded requests for a package to `path`. `recorded` must have a file.
 
-    Returns the lengths that buckets are chosen by, if the package pads requests; of texts, only a server knows them.
+    Returns the lengths from which buckets are chosen, if the package pads requests. For texts, only a server knows
+    them.
 
     Raises:
-        DataInvalid: they can't be read, or do not fit the model.
+        DataInvalid: the requests can't be read, or do not fit the model.
         SandboxLimit: reading them takes too much memory or time.
     """
-    assert recorded.file is not None  # noqa: S101 - callers ask for it
+    assert recorded.file is not None  # noqa: S101 - callers check it
     with workplace(_READ, path.parent, site.sandbox) as place:
         order = {
             "site": site.model_dump(mode="json"),

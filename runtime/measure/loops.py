@@ -1,6 +1,6 @@
 """The loops of a load test: clients that wait for answers, arrivals that don't, and champion against challenger.
 
-Only the open loop shows what a queue costs: the closed one suffers from coordinated omission.
+Only the open loop shows the cost of a queue: the closed loop suffers from coordinated omission.
 """
 
 import time
@@ -14,8 +14,8 @@ from shiplift.runtime.records.measurement import LoadPoint, LoadReport
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget
 
 _MIN_WINDOW_MS = 100
-_MIN_REQUESTS = 30  # per window, for a percentile to mean something
-_MAX_RATE = 1.0  # times the closed loop's throughput: beyond it a queue grows without end, even in the client's memory
+_MIN_REQUESTS = 30  # per window, so that a percentile means something
+_MAX_RATE = 1.0  # times the closed loop's throughput: above it the queue grows without end, even in the client's memory
 
 
 def warm_up(test: LoadTest, side: Side) -> None:
@@ -50,7 +50,7 @@ def open_loop(
         progress(f"measuring at {rate:.0f} requests/s")
         try:
             measured.append(test.measure(side, Demand(rate_per_s=rate), "open loop", window_ms=window_ms))
-        except MeasurementFailed:  # the rate is too high: that ends the search, not the release
+        except MeasurementFailed:  # the rate is too high, which ends the search but not the release
             break
     sustained = [point.rate_per_s for point in measured if limit is not None and sweep.sustained(point, limit)]
     return tuple(sorted(measured, key=lambda point: point.rate_per_s)), max(sustained, default=None)

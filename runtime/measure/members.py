@@ -1,6 +1,6 @@
-"""What a load test of a pipeline says of its members: how often each was asked, and how long it queued and computed.
+"""What a load test of a pipeline records per member: how often it was called, and how long it queued and computed.
 
-The server counts that itself, per model, whoever asks: clients, an ensemble, or BLS.
+The server itself counts this per model, whether the caller is a client, an ensemble or BLS.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from shiplift.runtime.serving.triton.client import TritonClient
 
 
 def timings_of(client: TritonClient, package: Package) -> dict[str, Timings]:
-    """The counters of a pipeline and its members on a server, by name there; none if the package is no pipeline."""
+    """The counters of a pipeline and its members on a server, by their names there; none if it is no pipeline."""
     if not isinstance(package, PipelinePackage):
         return {}
     names = [serving_name(package.model), *(member.served for member in package.members)]
@@ -22,7 +22,7 @@ def timings_of(client: TritonClient, package: Package) -> dict[str, Timings]:
 def member_loads(
     package: Package, before: Mapping[str, Timings], after: Mapping[str, Timings]
 ) -> tuple[MemberLoad, ...]:
-    """Each member's part between two looks at the counters; none if nobody asked the pipeline meanwhile."""
+    """Each member's share between two readings of the counters; none if no request reached the pipeline in between."""
     grew = {name: after[name].since(before[name]) for name in after if name in before}
     whole = grew.get(serving_name(package.model))
     if whole is None or not whole.requests or not isinstance(package, PipelinePackage):

@@ -1,8 +1,8 @@
 """Runs perf_analyzer and turns its output into load points.
 
 A run is three short windows, either at one concurrency (closed loop: each request follows an answer) or at one rate
-(open loop: Poisson arrivals that wait for nothing, so that a queue shows in the latency, not in the rate). Whether the
-windows agree is judged here, and a run whose windows disagree is repeated: perf_analyzer itself prints nothing at all
+(open loop: Poisson arrivals that wait for nothing, so that a queue shows in the latency, not in the rate). This module
+decides whether the windows agree, and repeats a run whose windows disagree: perf_analyzer itself prints nothing at all
 when it gives up. A point that never becomes stable is kept and marked, and so is one where the client was the
 bottleneck.
 """
@@ -34,24 +34,25 @@ _US = 1000.0
 _WINDOWS = 3
 _ANY_STABILITY = "1000000"  # a limit in percent that any three windows meet
 _SLACK_S = 30
-# Of a window in which no request ended, by its own count; and of one in which none succeeded, by the server's.
+# The first is printed for a window in which no request ended, by the client's count; the second for one in which none
+# succeeded, by the server's.
 _NO_REQUESTS, _NO_SUCCESS = "No valid requests recorded", "failed to find the requested model version"
-_LONGEST_WINDOW_MS = 30_000  # without a single answer in a window this long, the measurement fails
-_LONGEST_FAILING_MS = 2_000  # and without one that succeeded, in this: it is likelier by then that all requests fail
-_CRASHES = 2  # crashes of the client that are tolerated
+_LONGEST_WINDOW_MS = 30_000  # the measurement fails if a window this long has no answer
+_LONGEST_FAILING_MS = 2_000  # and if one this long has no success: by then it is likelier that all requests fail
+_CRASHES = 2  # client crashes that are tolerated
 _PASS = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec(?:\. p\d+ latency: (\d+) usec)?")
 _SENT = re.compile(r"Avg send request rate: ([\d.]+) infer/sec")
 _LATE = re.compile(r"([\d.]+)% of the requests were delayed")
 _OVERHEAD = re.compile(r"Avg client overhead: ([\d.]+)%")
-_BUSY_PERCENT = 50  # perf_analyzer's own guidance: above this, the client is what is measured
+_BUSY_PERCENT = 50  # perf_analyzer's own guidance: above this, the client is the bottleneck
 _LATE_PERCENT = 20
-_ACHIEVED = 0.95  # the least share of the requested rate
+_ACHIEVED = 0.95  # the least acceptable share of the requested rate
 _SEQUENCES = 64  # in open loop, arrivals are spread over this many
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadRun:
-    """The result of one run of perf_analyzer: its CSV row, its windows, and what the client itself used."""
+    """The result of one run of perf_analyzer: its CSV row, its windows, and the client's own use of CPU."""
 
     row: Mapping[str, str]
     windows: tuple[tuple[float, float], ...]  # inferences per second; latency in ms, at the requested percentile
@@ -63,12 +64,12 @@ class LoadRun:
 
     @property
     def spread_percent(self) -> float:
-        """The largest deviation of a window's throughput from the mean of all."""
+        """The largest deviation of a window's throughput from the mean of all windows."""
         return _spread_percent([rate for rate, _ in self.windows])
 
     @property
     def latency_spread_percent(self) -> float:
-        """The same of the windows' latency."""
+        """The largest deviation of a window's latency from the mean of all windows."""
         return _spread_percent([latency for _, latency in self.windows])
 
     def stable(self, window: Window) -> bool:
@@ -83,7 +84,8 @@ class LoadRun:
         if not demand.rate_per_s:
             return False
         expected = demand.rate_per_s * window_ms / 1000 * _WINDOWS
-        least = _ACHIEVED - 3 / math.sqrt(max(expected, 1))  # arrivals are random: fewer may come by chance
+        # arrivals are random, so fewer may come by chance: up to three standard deviations of a Poisson count
+        least = _ACHIEVED - 3 / math.sqrt(max(expected, 1))
         return self.late_percent > _LATE_PERCENT or self.sent_per_s < demand.rate_per_s * least
 
 
@@ -131,7 +133,7 @@ class _TooShort(MeasurementFailed):
 
 
 class _NoneSucceeded(_TooShort):
-    """The same by the server's statistics, which can also mean that all requests fail."""
+    """The same according to the server's statistics, which can also mean that all requests fail."""
 
     longest_ms = _LONGEST_FAILING_MS
 
@@ -139,7 +141,7 @@ class _NoneSucceeded(_TooShort):
 def _run_with_longer_windows(
     environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, work: Path
 ) -> tuple[LoadRun, Window]:
-    """A run with at least one answer, and the window it needed: longer ones are tried up to a limit."""
+    """A run with at least one answer, and the window it needed: longer windows are tried up to a limit."""
     while True:
         try:
             return _run_despite_crashes(environment, target, demand, window, work), window
@@ -152,7 +154,7 @@ def _run_with_longer_windows(
 def _run_despite_crashes(
     environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, work: Path
 ) -> LoadRun:
-    """A run that the client survived: its crashes say nothing about the server."""
+    """A run that the client survived. Crashed runs are repeated, because they say nothing about the server."""
     for _ in range(_CRASHES):
         with contextlib.suppress(_Crashed):
             return _run_once(environment, target, demand, window, work)
@@ -204,7 +206,7 @@ def _children_cpu_s() -> float:
 
 
 def _sent_per_s(output: str, target: LoadTarget, demand: Demand) -> float:
-    """The samples sent per second; perf_analyzer prints the requests, and only if more than 1 % of them were late."""
+    """The samples sent per second; perf_analyzer prints this only if more than 1 % of the requests were late."""
     return _last_number(_SENT, output) * target.batch or demand.rate_per_s
 
 
@@ -252,8 +254,8 @@ def _command(
 def options(target: LoadTarget, demand: Demand) -> list[str]:
     """Turns a demand into command-line options.
 
-    Open loop is asynchronous, so that a full queue does not delay the next arrival. There, requests of many sequences
-    take turns, and none is sent before the previous one of its sequence is answered.
+    Open loop is asynchronous, so that a full queue does not delay the next arrival. Many sequences take turns there,
+    and none sends a request before its previous one is answered.
     """
     if not demand.rate_per_s:
         return ["--concurrency-range", str(demand.concurrency)]
@@ -290,7 +292,7 @@ def _point(run: LoadRun, demand: Demand, window: Window) -> LoadPoint:
         return sum(float(run.row.get(name) or 0) for name in names) / _US
 
     def number(name: str) -> float:
-        """A missing latency is an error: as 0 it would be within every limit."""
+        """Fails if a latency is missing: as 0 it would be within every limit."""
         with contextlib.suppress(ValueError):
             if math.isfinite(value := float(run.row.get(name, ""))):
                 return value

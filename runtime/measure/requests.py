@@ -34,14 +34,14 @@ REQUESTS = "requests.json"
 _GENERATED = 32
 _SEQUENCE = "sequence_id"  # Triton's parameter of a KServe request
 _MAX_RECORDED = 1024  # perf_analyzer holds all of them in memory and sends them in turn
-_SHORTEST = 16  # without lengths in the spec: the shortest requests are this share of the example
+_SHORTEST = 16  # if the spec gives no lengths, the shortest requests are the example's length divided by this
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
-    """Generated requests: samples, which the load generator sends in any order, or sequences of them, in this one.
+    """Generated requests: samples, which the load generator sends in any order, or sequences, which keep their order.
 
-    `note` says in what they are not what the spec asks for.
+    `note` says how they differ from what the spec asks for.
     """
 
     samples: Sequence[Arrays] = ()
@@ -49,31 +49,31 @@ class Requests:
     note: str = ""
 
     def write(self, generator: LoadGenerator, path: Path, signature: Signature) -> Path:
-        """Writes a file of them."""
+        """Writes the requests to a file."""
         if self.sequences:
             return generator.write_sequences(path, signature, self.sequences)
         return generator.write_requests(path, signature, self.samples)
 
 
-# Makes the requests for a package of its golden ones, as the spec asks: that depends on the kind of model.
+# Makes the requests for a package from its golden ones, as the spec asks. The kind of model decides how.
 Make = Callable[[Package, Arrays, Load], Requests]
 
 
 def shortened(golden: Arrays, load: Load) -> str:
-    """A note that a model's context has no room for answers of `load.tokens` tokens; empty if it has."""
+    """A note that a model's context is too short for answers of `load.tokens` tokens; empty if it is long enough."""
     least = int(np.min(golden.get(ROOM, load.tokens)))
     if least >= load.tokens:
         return ""
     return (
-        f"after some prompts the context has no room for the {load.tokens} tokens of `load.tokens`: the requests "
-        f"asked for as many as fit, {least} after the longest"
+        f"after some prompts the context has no room for {load.tokens} tokens (`load.tokens`): those requests "
+        f"ask for as many as fit, {least} after the longest"
     )
 
 
 def with_lengths(load: Load, package: Package, golden: Arrays) -> Load:
     """The load with lengths to draw, even if the spec gives none, for a package that pads requests.
 
-    They are mostly short and rarely as long as the example, as texts are.
+    Most are short and few are as long as the example, as real texts are.
     """
     pad = package.padding.pad if package.padding else {}
     if load.shapes or load.batch > 1 or not pad:
@@ -87,13 +87,13 @@ def with_lengths(load: Load, package: Package, golden: Arrays) -> Load:
 
 
 def fitting(load: Load, signature: Signature) -> Load:
-    """The load without lengths of dimensions that another version of the model does not have."""
+    """The load without lengths for dimensions that another version of the model lacks."""
     shapes = tuple(shape for shape in load.shapes if _is_dynamic(shape, signature))
     return load.model_copy(update={"shapes": shapes})
 
 
 def lengths(package: Package, golden: Arrays, load: Load) -> tuple[int, ...]:
-    """The lengths of the requests that `write` generates, of texts in tokens; none if the spec asks for no buckets.
+    """The lengths of the requests that `write` generates, in tokens for texts; none if the spec asks for no buckets.
 
     Raises:
         DataInvalid: the spec's shapes do not fit the model.
@@ -111,7 +111,7 @@ def _lengths_of(samples: list[Arrays], package: Package) -> list[int]:
 
 
 def batch_problem(package: Package, load: Load) -> str:
-    """Why a package can't take requests of as many samples as the spec says; empty if it can."""
+    """Why a package can't take requests with the spec's number of samples; empty if it can."""
     most = 1 if package.stateful or package.signature.batch == 1 else package.config.max_batch
     if load.batch <= most:
         return ""
@@ -148,7 +148,7 @@ def write_logged(
 
 
 def whole(samples: Iterable[Arrays]) -> list[Arrays]:
-    """Samples as requests of one row, which is how a pipeline takes them: Triton adds no batch to its shapes."""
+    """Samples as requests of one row. A pipeline takes them so: Triton adds no batch dimension to its shapes."""
     return [{name: array[np.newaxis] for name, array in sample.items()} for sample in samples]
 
 
@@ -173,7 +173,7 @@ def synthetic(example: Arrays, signature: Signature, load: Load) -> list[Arrays]
 
 
 def prompts(example: Arrays, load: Load, room: NDArray[Any] | None) -> list[Arrays]:
-    """The example's prompts, with answers of `load.tokens` tokens each, or of as many as there is room for.
+    """The example's prompts, each asking for `load.tokens` tokens, or for as many as the context has room for.
 
     `room` (INT32, prompts x 1) is how many tokens the model can add to each prompt.
     """
@@ -194,7 +194,7 @@ def synthetic_sequences(example: Arrays, signature: Signature, load: Load) -> li
 
 
 def data_limits(policy: SitePolicy) -> DataLimits:
-    """What the site lets a data file unpack to."""
+    """The site's limits on how far a data file may unpack."""
     return DataLimits(unpacked_bytes=policy.unpacked_mb << 20, samples=policy.samples)
 
 
@@ -227,7 +227,7 @@ def recorded_sequences(
 
 
 def _sequences_that_fit(length: int) -> int:
-    """How many sequences of a length the client should hold in memory, at least one."""
+    """How many sequences of this length the client should hold in memory, at least one."""
     return max(1, _MAX_RECORDED // length)
 
 
@@ -271,7 +271,7 @@ def _resized_sample(example: Arrays, signature: Signature, load: Load, rng: np.r
 
 
 def _lengths(load: Load, rng: np.random.Generator) -> dict[tuple[str, int], int]:
-    """A length by input and axis; equal distributions on one axis share a draw, as tokens and their mask must."""
+    """A length by input and axis. Equal distributions on one axis share a draw: tokens and their mask must match."""
     drawn: dict[DynamicShape, int] = {}
     for shape in load.shapes:
         alike = shape.model_copy(update={"input": ""})
@@ -294,7 +294,7 @@ def _check_shape(shape: DynamicShape, signature: Signature) -> None:
 
 
 def _is_dynamic(shape: DynamicShape, signature: Signature) -> bool:
-    """Whether the shape's input and dimension exist, and have any size."""
+    """Whether the shape's input and dimension exist and the dimension is dynamic."""
     spec = next((spec for spec in signature.inputs if spec.name == shape.input), None)
     return spec is not None and shape.axis < len(spec.shape) and spec.shape[shape.axis] == -1
 
@@ -343,7 +343,7 @@ def _samples(batch: Arrays, signature: Signature) -> Iterator[tuple[Any, Arrays]
             raise ValueError(f"input {spec.name!r} is missing; the request has {', '.join(sorted(batch)) or 'none'}")
         raw = batch[spec.name]
         array = raw if spec.datatype == "BYTES" and raw.dtype == object else as_input(raw, spec)
-        rows = array[:1] if signature.streamed else array  # such a model takes one at a time: each is a request
+        rows = array[:1] if signature.streamed else array  # such a model takes one row at a time, so each is a request
         if not fits(rows, spec):
             raise ValueError(f"{spec.name!r} has shape {array.shape}, the model takes {spec.shape}")
         arrays[spec.name] = array

@@ -1,4 +1,4 @@
-"""The sides of a load test, champion and challenger, and what measures them: every window is kept."""
+"""The sides of a load test, champion and challenger, and the test that measures them. Every window is kept."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

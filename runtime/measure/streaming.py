@@ -1,7 +1,7 @@
-"""Load on a model that answers in pieces, and what its users wait for: the first token, and each one after it.
+"""Load on a model that streams its answers, and what its users wait for: the first token, and each later one.
 
 perf_analyzer measures whole requests, and NVIDIA's generators for language models speak other protocols, so this client
-is ours: a thread per request in flight, which notes when each piece came.
+is our own: one thread per request in flight notes when each piece came.
 """
 
 import json
@@ -29,11 +29,11 @@ from shiplift.runtime.records.measurement import LoadPoint, Streaming
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving import streaming
 
-_WINDOWS = 3  # that are compared
-_LEAST = 2  # answers per client, so that a slow model is measured too
+_WINDOWS = 3  # that are compared with each other
+_LEAST = 2  # answers per client, so that slow models are measured too
 _LONGEST_S = 120.0
 _REQUEST_S = 600.0
-_MOST_IN_FLIGHT = 256  # beyond it, more arrivals would measure this process
+_MOST_IN_FLIGHT = 256  # more would measure this process instead of the server
 _LOOK_S = 0.02
 _SEED = 20240229
 _MS = 1000.0
@@ -53,12 +53,12 @@ class Answered:
 
     @property
     def whole_s(self) -> float:
-        """How long its client waited for the last one."""
+        """How long its client waited for the last piece."""
         return self.pieces[-1][0] - self.sent
 
     @property
     def gaps_s(self) -> list[float]:
-        """The pauses between pieces, shared out among their tokens."""
+        """The pauses between pieces, divided among their tokens."""
         return [
             (after[0] - before[0]) / max(1, after[1])
             for before, after in zip(self.pieces, self.pieces[1:], strict=False)
@@ -68,10 +68,10 @@ class Answered:
 
 @dataclass(kw_only=True)
 class _Seen:
-    """What all clients have seen; `stop` ends them."""
+    """What all clients have observed; `stop` ends them."""
 
     answered: list[Answered] = field(default_factory=list)
-    arrivals: list[tuple[float, int]] = field(default_factory=list)  # of tokens, also of unfinished requests
+    arrivals: list[tuple[float, int]] = field(default_factory=list)  # of tokens, including those of unfinished requests
     sent: int = 0
     error: str = ""
     stop: threading.Event = field(default_factory=threading.Event)
@@ -87,7 +87,7 @@ class StreamingClient:
         return path
 
     def write_sequences(self, path: Path, signature: Signature, sequences: Iterable[Iterable[Arrays]]) -> Path:  # noqa: ARG002
-        """There are no sequences of such requests."""
+        """Fails: streamed requests have no sequences."""
         raise MeasurementFailed("a model that streams has no sequences", do="Leave `serving.sequence_batching` out.")
 
     def measure(self, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Measurement:  # noqa: ARG002
@@ -132,7 +132,7 @@ def _run(
 
 
 def _wait(seen: _Seen, started: float, least_s: float, least_answers: int) -> None:
-    """Until the time is over and there are enough answers, or a request failed."""
+    """Waits until the time is over and there are enough answers, or until a request failed."""
     while not seen.error:
         seconds = time.monotonic() - started
         if seconds >= least_s and (len(seen.answered) >= least_answers or seconds > _LONGEST_S):
@@ -141,7 +141,7 @@ def _wait(seen: _Seen, started: float, least_s: float, least_answers: int) -> No
 
 
 def _closed(service: Any, demand: Demand, requests: Sequence[Any], seen: _Seen) -> list[threading.Thread]:
-    """Clients that each send the next request once they have the whole answer to the last one."""
+    """Clients that each send the next request after the whole answer to the last one."""
 
     def client(at: int) -> None:
         turn = at
@@ -153,7 +153,7 @@ def _closed(service: Any, demand: Demand, requests: Sequence[Any], seen: _Seen) 
 
 
 def _arrive(service: Any, demand: Demand, requests: Sequence[Any], seen: _Seen) -> None:
-    """Sends requests at random (Poisson) intervals, whatever is still unanswered."""
+    """Sends requests at random (Poisson) intervals, no matter how many are unanswered."""
     rng, due = random.Random(_SEED), time.monotonic()  # noqa: S311 - arrivals, no secrets
     senders: list[threading.Thread] = []
     turn = 0
@@ -176,7 +176,7 @@ def _thread(work: Callable[[], None]) -> threading.Thread:
 
 
 def _ask(service: Any, request: Any, seen: _Seen) -> None:
-    """Sends a request and notes its pieces; gives it up when the measurement ends."""
+    """Sends a request and notes its pieces; cancels it when the measurement ends."""
     sent, pieces = time.monotonic(), []
     with seen.lock:
         seen.sent += 1
@@ -230,7 +230,7 @@ def _point(seen: _Seen, demand: Demand, window: Window, started: float, ended: f
 def streaming_of(
     answered: Sequence[Answered], arrivals: Sequence[tuple[float, int]], started: float, ended: float
 ) -> Streaming:
-    """What users of streamed answers saw between two points in time (seconds), of whole answers and of all tokens."""
+    """What users of streamed answers experienced between two times (s), from whole answers and from all tokens."""
     first = [answer.first_s for answer in answered]
     gaps = [gap for answer in answered for gap in answer.gaps_s]
     tokens = sum(count for at, count in arrivals if started <= at <= ended)
@@ -244,7 +244,7 @@ def streaming_of(
 
 
 def _ms(seconds: Sequence[float], percent: int) -> float:
-    """The nearest-rank percentile, in milliseconds; 0 of nothing."""
+    """The nearest-rank percentile, in milliseconds; 0 for no values."""
     if not seconds:
         return 0.0
     ordered = sorted(seconds)

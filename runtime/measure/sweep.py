@@ -1,4 +1,4 @@
-"""Reads the points of a load test: where the knee of the curve is, and which rate to try next."""
+"""Reads the points of a load test: where the curve's knee is, and which rate to try next."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ _PRECISION = 1.05  # the search for the highest rate ends when its bounds are th
 def knee(points: tuple[LoadPoint, ...]) -> int:
     """The concurrency with the highest power (throughput over latency); past it, latency grows faster than throughput.
 
-    (Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer communications", 1979.)
+    See Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer communications", 1979.
     """
     return max(points, key=lambda point: point.throughput_per_s / max(point.p50_ms, 1e-6)).concurrency
 
@@ -18,7 +18,8 @@ def knee(points: tuple[LoadPoint, ...]) -> int:
 def rates_to_try(highest: float, limit: float | None, points: list[LoadPoint]) -> Iterator[float]:
     """Yields rates up to `highest`; the caller appends each rate's point to `points` before asking for the next.
 
-    Without a p99 limit (ms): half and 80 % of the highest. With one: a binary search for the highest rate within it.
+    Without a p99 limit (ms): half and 80 % of the highest rate. With one: a binary search for the highest rate within
+    it.
     """
     if limit is None:
         yield from (round(highest * 0.5, 1), round(highest * 0.8, 1))
@@ -34,5 +35,5 @@ def rates_to_try(highest: float, limit: float | None, points: list[LoadPoint]) -
 
 
 def sustained(point: LoadPoint, limit: float) -> bool:
-    """Whether the server sustained a point within the p99 limit (ms); a saturated client proves nothing."""
+    """Whether the server sustained a point within the p99 limit (ms). A saturated client proves nothing."""
     return point.p99_ms <= limit and not point.client_saturated

@@ -1,7 +1,7 @@
 """A logged model's contract: MLflow's `MLmodel` file, signature and input example, as our own records.
 
-Reads only YAML and JSON and, for ONNX, the graph's own inputs and outputs. All are their author's, so it is called in
-the sandbox.
+It reads only YAML and JSON and, for ONNX, the graph's own inputs and outputs. All of these are their author's, so it
+runs in the sandbox.
 """
 
 import json
@@ -28,7 +28,7 @@ from shiplift.runtime.records.tensor import Signature, TensorSpec
 FLAVORS: tuple[Flavor, ...] = get_args(Flavor)
 MODELS = tuple(flavor for flavor in FLAVORS if flavor != PIPELINE)
 METADATA = "MLmodel"
-PYTHON_LOADERS = ("mlflow.pyfunc.model", "mlflow.pyfunc.loaders.code_model")  # of a PythonModel, pickled or as code
+PYTHON_LOADERS = ("mlflow.pyfunc.model", "mlflow.pyfunc.loaders.code_model")  # a PythonModel's, pickled or as code
 MAX_METADATA_BYTES, MAX_EXAMPLE_BYTES = 1 << 20, 256 << 20
 _COLUMN_TYPES = {
     "boolean": "BOOL",
@@ -45,14 +45,14 @@ _ADVICE = (
 
 
 _OPENAI = (
-    "The model was logged in the terms of OpenAI's API. Triton answers it as it does every text generator, and "
-    "`shiplift openai` in those terms. Its example was not asked."
+    "The model was logged with OpenAI's API as its interface. Triton serves it like every text generator, and "
+    "`shiplift openai` serves that API. Its example was not run."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedModel:
-    """An MLflow model's flavor, signature and input example, None if it has none.
+    """An MLflow model's flavor, signature and input example; None for what it lacks.
 
     `tabular`: the inputs are columns of a data frame. `states` maps each input that takes a state to the output with
     its next value. `requirements` are the packages that a Python model needs. `task` is that of a Hugging Face model.
@@ -77,10 +77,10 @@ def read_model(
     python: bool = False,
     fallback: bool = False,
 ) -> LoggedModel:
-    """The contract of the MLflow model in `folder`. `examples` is where its input example is, if not there.
+    """The contract of the MLflow model in `folder`. `examples` is where its input example is, if elsewhere.
 
-    `states` are the states that the spec names; None: they are looked for, in ONNX graphs. `python`: Python models are
-    admitted. `fallback`: its own code may serve it, so what that needs is read, too.
+    `states` are the states that the spec names; None: look for them in ONNX graphs. `python`: Python models are
+    admitted. `fallback`: the model's own code may serve it, so its requirements are read too.
 
     Raises:
         NotAdmitted: there is no `MLmodel` file, no known flavor, no signature, or an unusable input example; or it is a
@@ -103,7 +103,7 @@ def read_model(
 
 
 def _requirements(folder: Path, meta: dict[str, Any], *, python: bool) -> tuple[str, ...]:
-    """What a Python model needs, if it may be admitted."""
+    """The requirements of a Python model, if it may be admitted."""
     if not python:
         raise NotAdmitted(
             "the version is a Python model, which is its author's code, and the spec says `python: refuse`",
@@ -119,7 +119,7 @@ def _requirements(folder: Path, meta: dict[str, Any], *, python: bool) -> tuple[
 
 
 def _graph(folder: Path, meta: dict[str, Any], states: Mapping[str, str] | None) -> graph_contract.GraphContract | None:
-    """What the graph says; None: it can't be read, which the scan will say better."""
+    """The graph's contract; None if it can't be read, which the scan will explain better."""
     file = folder / str(meta["flavors"]["onnx"].get("data", "model.onnx"))
     return graph_contract.read(file, states) if file.resolve().is_relative_to(folder.resolve()) else None
 
@@ -131,7 +131,7 @@ def _of_graph(graph: graph_contract.GraphContract) -> LoggedModel:
 
 
 def _of_text(meta: dict[str, Any], flavor: Flavor) -> LoggedModel:
-    """The texts that the task names, or one, whatever the signature calls it; the outputs depend on the task alone."""
+    """The texts that the task names, or one, whatever the signature calls it; the outputs depend only on the task."""
     with _readable("the MLmodel file can't be read", "Log the model again."):
         task = task_of(meta, flavor)
         if task == GENERATION and wraps_openai(meta, flavor):
@@ -156,7 +156,7 @@ def _of_signature(meta: dict[str, Any], flavor: Flavor, advice: str) -> LoggedMo
     with _readable("the version's signature can't be read", advice):
         inputs, tabular = _specs(meta["signature"].get("inputs"), "input")
         outputs, _ = _specs(meta["signature"].get("outputs"), "output")
-    if not inputs or not (outputs or flavor == PYTHON):  # a Python model's answers say what they are
+    if not inputs or not (outputs or flavor == PYTHON):  # a Python model's answers show its outputs
         raise NotAdmitted("the version's signature does not name both inputs and outputs", do=advice)
     for spec in inputs:
         _check_batch(spec, tabular=tabular)
@@ -167,7 +167,7 @@ def _of_signature(meta: dict[str, Any], flavor: Flavor, advice: str) -> LoggedMo
 
 @contextmanager
 def _readable(problem: str, do: str) -> Iterator[None]:
-    """Turns whatever a malformed file raises into `NotAdmitted`: the author wrote it, so it is no bug of ours."""
+    """Turns any error of a malformed file into `NotAdmitted`: its author wrote the file, so it is no bug of ours."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -178,7 +178,7 @@ def metadata(folder: Path) -> dict[str, Any]:
     """The `MLmodel` file of the model in `folder`.
 
     Raises:
-        NotAdmitted: there is none, it is too large, or it is not a plain YAML mapping.
+        NotAdmitted: there is no such file, it is too large, or it is not a plain YAML mapping.
     """
     file = folder / METADATA
     if not file.is_file():
@@ -197,9 +197,9 @@ def metadata(folder: Path) -> dict[str, Any]:
 
 
 def likely_flavor(folder: Path) -> str:
-    """A guess at the flavor from the text of `MLmodel`, which is not parsed, so it may be called anywhere; or empty.
+    """Guesses the flavor from the text of `MLmodel`, without parsing it, so it is safe anywhere; empty if unclear.
 
-    It is good only for what a mistake does no harm to, such as which libraries are imported ahead of time.
+    Use it only where a mistake does no harm, for example to choose the libraries to import ahead of time.
     """
     try:
         text = read_regular(folder / METADATA, MAX_METADATA_BYTES)
@@ -244,7 +244,7 @@ def _specs(text: str | None, kind: str) -> tuple[tuple[TensorSpec, ...], bool]:
 def _example(
     folder: Path, meta: dict[str, Any], logged: LoggedModel, graph: graph_contract.GraphContract | None, advice: str
 ) -> Arrays | None:
-    """The saved input example, by input name; None: there is none."""
+    """The saved input example, by input name; None if there is none."""
     info = meta.get("saved_input_example_info") or {}
     file = folder / str(info.get("artifact_path", ""))
     if not info or (logged.task == GENERATION and wraps_openai(meta, logged.flavor)):
@@ -262,7 +262,7 @@ def _example(
 
 
 def _columns_of_text(arrays: Arrays, inputs: tuple[TensorSpec, ...]) -> Arrays:
-    """Columns of what MLflow keeps: a text, a list or a column; of pairs a mapping, a list of them, or columns."""
+    """The columns of a text model's saved example: a text, list or column; for pairs, a mapping, list or columns."""
     values = np.asarray(next(iter(arrays.values())), dtype=object).reshape(-1)
     if len(inputs) == 1:
         return {inputs[0].name: values.reshape(-1, 1)}
@@ -271,7 +271,7 @@ def _columns_of_text(arrays: Arrays, inputs: tuple[TensorSpec, ...]) -> Arrays:
 
 
 def check_example(example: Arrays, inputs: tuple[TensorSpec, ...], advice: str) -> None:
-    """Whether an input example has samples, all of the signature's shapes and types.
+    """Checks that an input example has samples, all of the signature's shapes and types.
 
     Raises:
         NotAdmitted: it does not.

@@ -1,4 +1,4 @@
-"""Logged data as arrays: NPZ, CSV or Parquet files, matched to a model's inputs with an error for each mismatch."""
+"""Logged data as arrays: NPZ, CSV or Parquet files, matched to a model's inputs, with an error for each mismatch."""
 
 from pathlib import PurePosixPath
 from typing import Any
@@ -80,7 +80,7 @@ def _read(body: bytes, name: str, limits: DataLimits) -> Arrays:
 
 
 def _match(arrays: Arrays, inputs: tuple[TensorSpec, ...], name: str) -> Arrays:
-    """Matches by name; a single input may also be the only array there is, or a matrix stored as columns."""
+    """Matches arrays by name. A single input may also be the only array, or a matrix stored as columns."""
     if all(spec.name in arrays for spec in inputs):
         return {
             spec.name: arrays[spec.name].reshape(-1, 1)
@@ -100,7 +100,7 @@ def _match(arrays: Arrays, inputs: tuple[TensorSpec, ...], name: str) -> Arrays:
 
 
 def _checked(array: NDArray[Any], spec: TensorSpec, name: str) -> NDArray[Any]:
-    """The array as the input takes it: a list of values may stand for a column."""
+    """The array in the form that the input takes: a list of values may stand for a column."""
     if array.ndim == 1 and spec.shape[1:] == (1,):
         array = array.reshape(-1, 1)
     sizes = zip(spec.shape[1:], array.shape[1:], strict=False)
@@ -127,7 +127,7 @@ def _check_labels(labels: NDArray[Any], label: str, name: str) -> None:
 
 
 def _check_values(array: NDArray[Any], column: str, name: str) -> None:
-    """Refuses NaN and missing values: in the labels they would make a score NaN, which exceeds no limit."""
+    """Refuses NaN and missing values: in labels they would make a score NaN, which exceeds no limit."""
     if array.dtype.kind == "f" and (bad := int((~np.isfinite(array)).sum())):
         raise DataInvalid(f"{name}: {column!r} holds {bad} NaN or infinite values", do="Remove those samples.")
     if array.dtype.kind == "O":

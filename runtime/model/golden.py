@@ -28,12 +28,12 @@ def answer_golden(
     """Answers the golden requests with each of `models`; writes `out/INDEX.npz` with the `outputs` by name.
 
     A model is an ONNX `file`, and the `engine` and `precision` that answer. With `lengths`, padding is proven for each
-    model that has a tolerance there, and what is proven is returned by its index.
+    model that has a tolerance there; the proofs are returned by index.
 
     The requests are the `inputs` in the NPZ `reference`, one sample each, since int8 answers may round differently in a
     larger batch. For a model with `states` (the output of each, by the input's name) they are the steps of a sequence.
-    For a text model, whose requests are texts, `text` has the `front`, the folder of what is around the graph; if its
-    `tensors` are asked for, the graph's own requests and answers are written too, as `graph/input/NAME` and
+    For a text model, whose requests are texts, `text` has the `front`, the folder of the files around the graph. If its
+    `tensors` are requested, the graph's own requests and answers are written too, as `graph/input/NAME` and
     `graph/output/NAME`, with all texts padded to the longest. A sandbox entry.
 
     Raises:
@@ -65,7 +65,7 @@ def _answer_texts(
     *,
     tensors: bool,
 ) -> dict[str, Any]:
-    """Each text's answers, one by one; padding is proven with the tokens of the longest."""
+    """Each text's answers, one by one. Padding is proven with the tokens of the longest."""
     around, _ = load_front(front)
     samples = around.samples(requests)
     feeds = around.feeds(around.encode(around.read(samples))) if tensors else {}
@@ -81,7 +81,7 @@ def _answer_texts(
 
 
 def _text_proof(running: Any, around: Any, samples: list[Any], index: int, lengths: dict[str, Any]) -> dict[str, Any]:
-    """The same for a text model: its tokenizer knows what fills up; `lengths` of the tokens are kept for tuning."""
+    """The same for a text model, whose tokenizer pads; the `lengths` in tokens are kept for tuning."""
     tokens = around.encode(around.read(samples))
     longest = max(tokens, key=lambda encoding: len(encoding.ids))
     buckets = lengths["buckets"]
@@ -93,7 +93,7 @@ def _text_proof(running: Any, around: Any, samples: list[Any], index: int, lengt
 
 
 def _proof(running: Any, example: Arrays, index: int, lengths: dict[str, Any] | None) -> dict[str, Any]:
-    """What is proven of a model: a `Padding` as JSON by its index; empty if nothing is asked."""
+    """The proof for a model: a `Padding` as JSON by its index; empty if none is requested."""
     tolerance = (lengths or {}).get("tolerances", {}).get(str(index))
     if lengths is None or tolerance is None:
         return {}

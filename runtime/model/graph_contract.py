@@ -1,7 +1,7 @@
-"""What an ONNX graph says of itself: its tensors, how many samples it takes at a time, and which of them are states.
+"""The contract of an ONNX graph: its tensors, its batch size, and which of its tensors are states.
 
-MLflow's signature can't express a scalar, and is guessed from an example; the graph is what runs. Everywhere else in
-Shiplift a tensor's first axis counts samples. A tensor without such an axis, a scalar or a recurrent state of
+MLflow's signature can't express a scalar, and is guessed from an example; but the graph is what runs. Everywhere else
+in Shiplift a tensor's first axis counts samples. A tensor without such an axis, a scalar or a recurrent state of
 (layers, batch, features), gets one in front, of size 1, and its model is then served one sample at a time.
 """
 
@@ -25,7 +25,7 @@ _RENAMED = (("_in", "_out"), ("in_", "out_"), ("input", "output"), ("past", "pre
 class GraphContract:
     """A graph's signature, with an axis of samples in front of every tensor, and its states by input.
 
-    `whole` are the tensors that have no such axis in the graph.
+    `whole` are the tensors that lack this axis in the graph.
     """
 
     signature: Signature
@@ -36,7 +36,7 @@ class GraphContract:
     def batched(self, arrays: Arrays) -> Arrays:
         """Arrays as an author passes them to the graph, with the signature's names and axes.
 
-        They match by name, else by order, since MLflow's signature may name them differently.
+        They match by name, otherwise by order, since MLflow's signature may name them differently.
         """
         names = [spec.name for spec in self.signature.inputs]
         named = arrays if set(names) <= set(arrays) else dict(zip(names, arrays.values(), strict=True))
@@ -57,10 +57,10 @@ class _Value:
 
 
 def read(file: Path, states: Mapping[str, str] | None = None) -> GraphContract | None:
-    """The contract of the graph in a file; None: it can't be parsed. `states` None: they are looked for by name.
+    """The contract of the graph in a file; None if it can't be parsed. `states` None: find them by name.
 
     Raises:
-        NotAdmitted: it has a tensor that Triton can't carry, or inputs that disagree on the batch.
+        NotAdmitted: the graph has a tensor that Triton can't carry, or inputs that disagree on the batch.
     """
     import onnx  # noqa: PLC0415 - in the sandbox only
     from google.protobuf.message import DecodeError  # noqa: PLC0415
@@ -97,7 +97,7 @@ def contract(inputs: list[_Value], outputs: list[_Value], states: Mapping[str, s
 
 
 def find_states(inputs: list[_Value], outputs: list[_Value]) -> dict[str, str]:
-    """The inputs that take what an output gave before, by name, type and shape: none if nothing else were left."""
+    """The inputs that take an output's previous value, by name, type and shape; none if no others would be left."""
     pairs = {value.name: output for value in inputs if (output := _next_of(value, outputs))}
     rest = len(inputs) > len(pairs) and len(outputs) > len(pairs)
     return pairs if rest and len(set(pairs.values())) == len(pairs) else {}
@@ -105,7 +105,7 @@ def find_states(inputs: list[_Value], outputs: list[_Value]) -> dict[str, str]:
 
 def _next_of(value: _Value, outputs: list[_Value]) -> str:
     name = value.name
-    sized = bool(value.shape) and value.shape.count(ANY) <= 1  # besides the batch: a sequence starts from zeros
+    sized = bool(value.shape) and value.shape.count(ANY) <= 1  # apart from the batch: a sequence starts from zeros
     if not _STATE.search(name) or value.kind.datatype == "BYTES" or not sized:
         return ""
     names = {pattern.format(name) for pattern in _NEXT} | {name.replace(*pair) for pair in _RENAMED if pair[0] in name}
@@ -140,7 +140,7 @@ def _value(entry: Any, kind: str) -> _Value:
 
 
 def _is_whole(value: _Value, states: Mapping[str, str], inputs: list[_Value]) -> bool:
-    """Whether an input has no axis of samples in front: a scalar, or a state whose first axis is another one."""
+    """Whether an input has no axis of samples in front: it is a scalar, or a state whose first axis is another one."""
     if not value.shape:
         return True
     if value.name not in states or value.shape[0] == ANY:

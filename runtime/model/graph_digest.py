@@ -1,4 +1,4 @@
-"""What two versions of a model have in common when only their weights differ: the digest of the graph."""
+"""The digest of a graph without its weights: versions of a model that differ only in weights share it."""
 
 import hashlib
 from pathlib import Path

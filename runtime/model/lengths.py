@@ -1,7 +1,7 @@
-"""Buckets of lengths: which one a request is padded to, what the padding costs, and which sets are worth measuring.
+"""Buckets of lengths: to which one a request is padded, what the padding costs, and which sets are worth measuring.
 
-The server pads by the same rule (`serving/triton/backends/common/lengths.h`). Which set is fastest, only a measurement
-tells: fewer buckets mean more padding, and more of them smaller batches.
+The server pads by the same rule (`serving/triton/backends/common/lengths.h`). Only a measurement tells which set is
+fastest: fewer buckets mean more padding, and more buckets mean smaller batches.
 """
 
 from collections import Counter
@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 Buckets = tuple[int, ...]
-GRID: Buckets = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # what `auto` chooses from
-_COUNTS = (1, 2, 4, 8)  # how many buckets the sets to measure have
+GRID: Buckets = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # `auto` chooses from these
+_COUNTS = (1, 2, 4, 8)  # the sizes of the sets to measure
 
 
 def padded_length(length: int, buckets: Sequence[int]) -> int:
@@ -19,14 +19,14 @@ def padded_length(length: int, buckets: Sequence[int]) -> int:
 
 
 def padding_percent(lengths: Iterable[int], buckets: Sequence[int]) -> float:
-    """How much of what is computed for requests of these lengths is padding, in percent."""
+    """How much of the computation for requests of these lengths is padding, in percent."""
     pairs = [(length, padded_length(length, buckets)) for length in lengths]
     computed = sum(padded for _, padded in pairs)
     return 100 * (1 - sum(length for length, _ in pairs) / computed) if computed else 0.0
 
 
 def bucket_sets(lengths: Iterable[int], allowed: Sequence[int]) -> tuple[Buckets, ...]:
-    """The sets of buckets to measure for requests of these lengths, none first: of each size what pads least.
+    """The sets of buckets to measure for requests of these lengths: none first, then for each size the least padding.
 
     All are subsets of `allowed`, which rises. Lengths beyond it are not padded, and don't count.
     """
@@ -36,9 +36,9 @@ def bucket_sets(lengths: Iterable[int], allowed: Sequence[int]) -> tuple[Buckets
 
 
 def least_padding(requests: Mapping[int, int], count: int) -> Buckets:
-    """At most `count` of the keys of `requests`, which says how many requests each length has, that hold all of them.
+    """At most `count` of the keys of `requests` that hold all requests; its values are the requests of each length.
 
-    No other choice has fewer elements to compute.
+    No other choice computes fewer elements.
     """
     lengths = sorted(requests)
 

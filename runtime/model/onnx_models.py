@@ -1,4 +1,4 @@
-"""ONNX models in this process: signatures, sessions, answers, and how far two sets of answers differ."""
+"""ONNX models in this process: signatures, sessions, answers, and the difference between two sets of answers."""
 
 import contextlib
 import ctypes
@@ -18,9 +18,9 @@ from shiplift.runtime.model.tensors import Arrays, concatenate
 from shiplift.runtime.model.text.comparing import text_difference
 from shiplift.runtime.records.tensor import Datatype, Signature, TensorSpec
 
-INLINE_BYTES = 1 << 30  # a protobuf ends at 2 GiB: larger weights go into separate files
+INLINE_BYTES = 1 << 30  # a protobuf holds at most 2 GiB, so larger weights go into separate files
 _M_MMAP_THRESHOLD, _TIGHT, _LOOSE = -3, 1 << 17, 1 << 25  # mallopt's initial threshold, and the most it grows to
-_OBSERVED_BYTES = 32 << 20  # of inner tensors observed in one run
+_OBSERVED_BYTES = 32 << 20  # of inner tensors to observe in one run
 _PROVIDERS = {False: ["CPUExecutionProvider"], True: ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 DATATYPES: dict[int, Datatype] = {
     TensorProto.BOOL: "BOOL",
@@ -78,7 +78,7 @@ def session(path: Path, *, threads: int = 1, gpu: bool = False, lean: bool = Fal
             do="Install onnxruntime-gpu instead on machines with a GPU.",
         )
     if gpu:
-        ort.preload_dlls()  # CUDA's libraries from Python packages, where the system has none
+        ort.preload_dlls()  # loads CUDA's libraries from Python packages if the system has none
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -97,7 +97,7 @@ def session(path: Path, *, threads: int = 1, gpu: bool = False, lean: bool = Fal
 def observing_session(graph: onnx.ModelProto, model: Path) -> ort.InferenceSession:
     """A session of a graph with inner tensors among its outputs; its weights are in the folder of `model`.
 
-    Nothing is fused, so that every tensor is computed as the graph says; weights are not repacked into another layout.
+    Nothing is fused, so that every tensor is computed as the graph says. Weights are not repacked into another layout.
     """
     options = ort.SessionOptions()
     options.add_session_config_entry("session.disable_prepacking", "1")
@@ -145,9 +145,9 @@ def release_memory() -> None:
 
 @contextlib.contextmanager
 def tight_heap() -> Iterator[None]:
-    """Returns every large block to the system as it is freed, at the cost of page faults: for code that copies weights.
+    """Returns large blocks to the system as they are freed, at the cost of page faults: for code that copies weights.
 
-    glibc otherwise raises its threshold for such blocks with each one freed, and keeps the holes (mallopt(3)).
+    Otherwise glibc raises its threshold for such blocks with each one that is freed, and keeps the holes (mallopt(3)).
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _TIGHT)
@@ -160,7 +160,7 @@ def tight_heap() -> Iterator[None]:
 
 
 def answer(running: ort.InferenceSession, inputs: Mapping[str, NDArray[Any]], *, step: int | None = None) -> Arrays:
-    """The outputs by name, asked for at once or `step` samples at a time. Text inputs are object arrays of `str`."""
+    """The outputs by name, for all samples at once or `step` at a time. Text inputs are object arrays of `str`."""
     names = [node.name for node in running.get_outputs()]
     feeds = {
         name: array.astype(object) if array.dtype.kind in "US" else np.ascontiguousarray(array)
@@ -198,8 +198,8 @@ def iterate_outputs(
 def differences(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[float, float]:
     """The largest absolute difference, and its ratio to the largest expected value.
 
-    Text and integers either agree (0) or differ (infinity), but for numbers in JSON; NaN and different sizes are
-    infinity too.
+    Text and integers either agree (0) or differ (infinity), except for numbers in JSON. NaN and different sizes also
+    count as infinity.
     """
     if expected.size != actual.size:
         return math.inf, math.inf

@@ -1,6 +1,6 @@
-"""ONNX models on OpenVINO in this process: for scoring and timing what its backend will serve.
+"""ONNX models on OpenVINO in this process, to score and time what its backend will serve.
 
-A session has the methods of ONNX Runtime's that scoring uses, so that both engines are asked in the same way.
+A session has the methods of ONNX Runtime's session that scoring uses, so that both engines are run in the same way.
 """
 
 import threading
@@ -31,7 +31,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenVinoSession:
-    """A compiled model; asynchronous, because OpenVINO's synchronous call loses errors."""
+    """A compiled model. It runs asynchronously, because OpenVINO's synchronous call loses errors."""
 
     compiled: Any
     outputs: tuple[str, ...]
@@ -61,7 +61,7 @@ class OpenVinoSession:
 
 
 def session(path: Path, outputs: Sequence[str], precision: Precision, *, threads: int = 1) -> OpenVinoSession:
-    """A session of an ONNX file that computes in `precision`; int8 is in the file, the others are hints.
+    """A session of an ONNX file that computes in `precision`. int8 is in the file; the others are hints.
 
     Raises:
         MissingTool: this environment has no OpenVINO.
@@ -97,9 +97,10 @@ def session(path: Path, outputs: Sequence[str], precision: Precision, *, threads
 
 
 def _require_checked(model: Any) -> None:
-    """Refuses a product with weights over a dimension of the clients' choice.
+    """Refuses a product with weights over a dimension that clients choose.
 
-    OpenVINO does not check that it fits the weights, and reads beyond the request's bytes if it is too short.
+    OpenVINO does not check that the dimension fits the weights, and reads beyond the request's bytes if it is too
+    short.
     """
     for node in model.get_ops():
         if node.get_type_name() != "MatMul":
@@ -112,8 +113,8 @@ def _require_checked(model: Any) -> None:
         inner_right = right[len(right) - (1 if attributes["transpose_b"] or len(right) == 1 else 2)]
         if inner_left.is_dynamic and inner_right.is_static:
             raise QuantizeFailed(
-                f"OpenVINO does not check the size of what {node.get_friendly_name()!r} multiplies with weights, "
-                "and it is dynamic",
+                f"OpenVINO does not check the size of the tensor that {node.get_friendly_name()!r} multiplies with "
+                "weights, and that size is dynamic",
                 do="Give that dimension of the model's input its only possible size.",
             )
 

@@ -1,8 +1,8 @@
-"""The proof that padding changes no answer: a model's answers to padded requests against those to the same, unpadded.
+"""The proof that padding changes no answer: compares a model's answers to padded requests with those to unpadded ones.
 
-Floating-point sums depend on how many numbers an engine adds at a time, so "no change" means what it means for golden
-requests: within a tolerance. A graph that looks at its padding fails by far more: one without a mask, one that scales
-activations by all of a tensor (dynamic quantization), or one whose positions end before the bucket does.
+Floating-point sums depend on how many numbers an engine adds at a time, so "no change" has the same meaning as for
+golden requests: within a tolerance. A graph that looks at its padding fails by far more: one without a mask, one that
+scales activations by all of a tensor (dynamic quantization), or one whose positions end before the bucket does.
 """
 
 import math
@@ -19,17 +19,17 @@ from shiplift.runtime.records.tensor import TensorSpec
 
 
 class _Changed(Exception):
-    """Padding to a bucket changes an answer; `str()` says how."""
+    """Padding to a bucket changes an answer. `str()` says how."""
 
 
 def prove(
     running: Any, example: Arrays, pad: Mapping[str, float], buckets: Sequence[int], tolerance: float, *, every: bool
 ) -> Padding:
-    """Which of the rising `buckets` a session's model may be padded to, and which of its outputs are then cut back.
+    """To which of the rising `buckets` a session's model may be padded, and which of its outputs are then cut back.
 
-    `example` has inputs by name, of shape (samples, length, ...) where `pad` has a value for them. Each bucket is asked
-    with the example and with random inputs like it, of several lengths. Unless `every` bucket must hold, those before
-    the first that fails are kept.
+    `example` has inputs by name, of shape (samples, length, ...) where `pad` has a value for them. Each bucket is
+    tested with the example and with random inputs like it, of several lengths. Unless `every` bucket must hold, those
+    before the first failure are kept.
     """
     proven: list[int] = []
     cut: dict[str, bool] = {}
@@ -58,7 +58,7 @@ def _filled(array: Any, value: float, bucket: int) -> Any:
 
 
 def _lengths(previous: int, bucket: int) -> list[int]:
-    """The lengths to ask: the extremes, what falls just into the bucket, and something between."""
+    """The lengths to test: the extremes, the first that falls into the bucket, and one in between."""
     return sorted({1, min(previous + 1, bucket), max(1, bucket // 2), max(1, bucket - 1), bucket})
 
 
@@ -97,7 +97,7 @@ def _check(
     tolerance: float,
     cut: dict[str, bool],
 ) -> None:
-    """Compares each sample's answer with that to the batch of all of them, padded; adds to `cut` what it learns."""
+    """Compares each sample's answer with the one in a padded batch of all samples; adds its findings to `cut`."""
     batch = [padded(sample, pad, bucket) for _, sample in samples]
     together = _answer(running, {name: np.concatenate([entry[name] for entry in batch]) for name in batch[0]}, bucket)
     for row, (length, sample) in enumerate(samples):
@@ -110,7 +110,7 @@ def _check(
 def _answer(running: Any, inputs: Arrays, length: int) -> Arrays:
     try:
         return onnx_models.answer(running, inputs)
-    except Exception as error:  # each engine raises its own
+    except Exception as error:  # each engine raises its own errors
         raise _Changed(f"the model fails at length {length}: {' '.join(str(error).split())[:200]}") from error
 
 

@@ -27,7 +27,7 @@ def _like(example: Arrays, specs: tuple[TensorSpec, ...], count: int, rng: np.ra
 
 
 def _random(like: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray[Any]:
-    """Values between the example's smallest and largest, so within the domain the author showed."""
+    """Values between the example's smallest and largest, and so within the domain that the author showed."""
     shape = (count, *like.shape[1:])
     if like.dtype.kind in "OSU":
         return rng.choice(np.unique(like.astype(str)), size=shape).astype(object)

@@ -1,7 +1,7 @@
 """Stateful models: the signature that clients see, and the answers to a sequence of requests.
 
-A state is an input that takes the value an output had for the previous request (Triton's implicit state management).
-The model itself stays a pure function; whoever serves it keeps the state between requests.
+A state is an input that takes an output's value from the previous request (Triton's implicit state management). The
+model itself stays a pure function; the server keeps the state between requests.
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ def _check_pair(
 def answer_sequence(running: Any, inputs: Arrays, states: Mapping[str, TensorSpec]) -> Arrays:
     """A session's answers to `inputs` (arrays by name, one sample per step) as one sequence, without the states.
 
-    Without states each sample is answered by itself.
+    Without states, each sample is answered separately.
     """
     carried = {name: np.zeros((1, *spec.shape[1:]), numpy_type(spec.datatype)) for name, spec in states.items()}
     answers = []

@@ -1,4 +1,4 @@
-"""CSV and Parquet files as columns, read in pieces within limits: in memory they can be a thousand times larger."""
+"""CSV and Parquet files as columns, read in pieces within limits: they can be a thousand times larger in memory."""
 
 import io
 from typing import Any
@@ -8,15 +8,15 @@ from shiplift.runtime.model.tensors import Arrays, DataLimits
 
 MAX_COLUMNS = 20_000
 _ROWS = 16_384  # read at a time
-_VALUE_BYTES, _OBJECT_BYTES = 8, 56  # of a number, and of a Python object that holds a text
+_VALUE_BYTES, _OBJECT_BYTES = 8, 56  # the size of a number, and of a Python object that holds a text
 
 
 def read_csv(body: bytes, name: str, limits: DataLimits) -> Arrays:
     """The columns of a CSV file by name.
 
     Raises:
-        DataInvalid: it exceeds `limits`, or has too many columns.
-        ValueError: it can't be read.
+        DataInvalid: the file exceeds `limits`, or has too many columns.
+        ValueError: the file can't be read.
     """
     import pandas as pd  # noqa: PLC0415 - takes 0.35 s, only for tables
 
@@ -39,8 +39,8 @@ def read_parquet(body: bytes, name: str, limits: DataLimits) -> Arrays:
     encoded until its size is known.
 
     Raises:
-        DataInvalid: it exceeds `limits`, or has too many columns.
-        OSError, ValueError: it can't be read.
+        DataInvalid: the file exceeds `limits`, or has too many columns.
+        OSError, ValueError: the file can't be read.
     """
     import pyarrow as pa  # noqa: PLC0415 - only for tables
     from pyarrow import parquet  # noqa: PLC0415
@@ -71,7 +71,7 @@ def _check_metadata(metadata: Any, name: str, limits: DataLimits) -> None:
 
 
 def _expanded(column: Any) -> int:
-    """The bytes of a batch's column once each value is written out."""
+    """The size in bytes of a batch's column once each value is written out."""
     import pyarrow.compute as pc  # noqa: PLC0415
     from pyarrow import types  # noqa: PLC0415
 

@@ -16,10 +16,10 @@ from shiplift.runtime.records.tensor import Datatype, Signature, TensorSpec
 
 Arrays = dict[str, NDArray[Any]]
 MAX_NPZ_BYTES = 16 << 30
-GRAPH = "graph/"  # begins the names of the golden arrays of a graph behind a model that takes text
-ROWS = "rows/"  # begins the names of how many rows each golden request's answer has; without them, it is one
-EARLIER = "version/"  # begins the names of the golden arrays of a model's earlier versions: `version/2/input/NAME`
-MEMBER = "member/"  # begins the names of the golden arrays of a pipeline's members: `member/SERVED NAME/input/NAME`
+GRAPH = "graph/"  # prefix of the golden arrays of a graph behind a model that takes text
+ROWS = "rows/"  # prefix of the number of rows in each golden request's answer, which is otherwise one
+EARLIER = "version/"  # prefix of the golden arrays of a model's earlier versions: `version/2/input/NAME`
+MEMBER = "member/"  # prefix of the golden arrays of a pipeline's members: `member/SERVED NAME/input/NAME`
 
 _NUMPY: dict[Datatype, type[np.generic]] = {
     "BOOL": np.bool_,
@@ -38,7 +38,7 @@ _NUMPY: dict[Datatype, type[np.generic]] = {
 
 
 def datatype(dtype: np.dtype[Any]) -> Datatype | None:
-    """The Triton datatype of a numpy dtype: BYTES for text, None for what Triton can't carry (complex, dates)."""
+    """The Triton datatype of a numpy dtype: BYTES for text, None for types that Triton can't carry (complex, dates)."""
     if dtype.kind in "OSU":
         return "BYTES"
     return next((name for name, kind in _NUMPY.items() if dtype == kind), None)
@@ -51,18 +51,18 @@ def numpy_type(name: Datatype) -> np.dtype[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class DataLimits:
-    """What a data file may unpack to: bytes in memory, and samples. Sites set both; see `SitePolicy`."""
+    """Limits on what a data file may unpack to: bytes in memory, and samples. Sites set both; see `SitePolicy`."""
 
     unpacked_bytes: int = 4 << 30
     samples: int = 10_000_000
 
     def check(self, name: str, unpacked_bytes: int, samples: int = 0) -> None:
-        """Whether a file of this size may be read.
+        """Checks that a file of this size may be read.
 
         Raises:
-            DataInvalid: it may not.
+            DataInvalid: it exceeds a limit.
         """
-        ask = "or ask whoever runs this site to raise"
+        ask = "or ask the owner of this site to raise"
         if unpacked_bytes > self.unpacked_bytes:
             raise DataInvalid(
                 f"{name} unpacks to {unpacked_bytes} bytes, the limit is {self.unpacked_bytes}",
@@ -75,15 +75,15 @@ class DataLimits:
             )
 
 
-OUR_LIMITS = DataLimits(unpacked_bytes=MAX_NPZ_BYTES, samples=2**40)  # for what this project wrote
+OUR_LIMITS = DataLimits(unpacked_bytes=MAX_NPZ_BYTES, samples=2**40)  # for files that Shiplift itself wrote
 DATA_LIMITS = DataLimits()
 
 
 def load_npz(source: Path | bytes, limits: DataLimits = OUR_LIMITS, *, name: str = "") -> Arrays:
-    """The arrays of an NPZ file, called `name`. What its headers claim is checked before anything is allocated.
+    """The arrays of an NPZ file, called `name`. Its headers' claims are checked before anything is allocated.
 
     Raises:
-        DataInvalid: it is not an NPZ file, holds anything but plain arrays, or exceeds `limits`.
+        DataInvalid: the file is not NPZ, holds anything but plain arrays, or exceeds `limits`.
     """
     name = name or (source.name if isinstance(source, Path) else "the NPZ data")
     file: Any = source if isinstance(source, Path) else io.BytesIO(source)
@@ -110,7 +110,7 @@ def load_npz(source: Path | bytes, limits: DataLimits = OUR_LIMITS, *, name: str
 
 
 def _check_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
-    """Whether an array's header claims no more than its file holds: numpy allocates what it claims."""
+    """Checks that an array's header claims no more than its file holds, since numpy allocates the claimed size."""
     with archive.open(entry) as file:
         version = np.lib.format.read_magic(file)
         read = {(1, 0): np.lib.format.read_array_header_1_0}.get(version, np.lib.format.read_array_header_2_0)
@@ -164,9 +164,10 @@ def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
 def first_requests(golden: Mapping[str, NDArray[Any]], count: int) -> Arrays:
     """The first `count` golden requests with their answers, as views.
 
-    Those of a pipeline's members, and of versions that are served beside a package's own, are left out.
+    Requests of a pipeline's members, and of versions that are served in addition to the package's own, are left out.
 
-    Arrays have a row for each request, except answers of which `rows/NAME` says how many each request's has.
+    Arrays have one row for each request, except for answers with a `rows/NAME`, which says how many rows each request's
+    has.
     """
     rows = under(ROWS, golden)
     ends = {f"output/{name}": int(each[:count].sum()) for name, each in rows.items()}
@@ -175,7 +176,7 @@ def first_requests(golden: Mapping[str, NDArray[Any]], count: int) -> Arrays:
 
 
 def first_of_each_version(golden: Mapping[str, NDArray[Any]], count: int) -> Arrays:
-    """The first `count` golden requests of a package's own version, and of each that is served beside it."""
+    """The first `count` golden requests of a package's own version, and of each other version that it serves."""
     some = first_requests(golden, count)
     earlier = {name.split("/")[1] for name in golden if name.startswith(EARLIER)}
     for prefix in (f"{EARLIER}{version}/" for version in sorted(earlier)):
@@ -184,14 +185,14 @@ def first_of_each_version(golden: Mapping[str, NDArray[Any]], count: int) -> Arr
 
 
 def filled(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """An answer of as many rows in a larger shape, as `concatenate` fills up one that is shorter than others."""
+    """An answer in a larger shape with the same number of rows, padded as `concatenate` pads shorter answers."""
     if array.ndim != len(shape) or len(array) != shape[0] or any(np.greater(array.shape, shape)):
         return array
     return np.pad(array, [(0, most - size) for most, size in zip(shape, array.shape, strict=True)])
 
 
 def concatenate(batches: Sequence[Arrays]) -> Arrays:
-    """The answers to consecutive batches as one set of arrays; of ragged ones, the shorter are filled up with zeros."""
+    """The answers to consecutive batches as one set of arrays. Shorter ragged answers are padded with zeros."""
     return {name: _stacked([batch[name] for batch in batches]) for name in batches[0]}
 
 
@@ -206,13 +207,13 @@ def text_of(item: Any, *, errors: str = "strict") -> str:
     """An item of an array of texts, which Triton and NumPy give as bytes or as str; `errors` is as in `bytes.decode`.
 
     Raises:
-        DataInvalid: it is bytes that are no text in UTF-8. Kept as text, they would be others when they are read again.
+        DataInvalid: the item is bytes that are not UTF-8. Stored as text, they would differ when they are read again.
     """
     try:
         return item.decode(errors=errors) if isinstance(item, bytes) else str(item)
     except UnicodeDecodeError as error:
         raise DataInvalid(
-            f"a tensor of BYTES has {len(item)} bytes that begin with {item[:12]!r} and are no text in UTF-8 "
+            f"a tensor of BYTES has {len(item)} bytes that begin with {item[:12]!r} and are not UTF-8 text "
             f"({error.reason} at byte {error.start})",
             do="Take files and other bytes as UINT8 with the shape [1, -1]: tensors of BYTES are texts.",
         ) from error

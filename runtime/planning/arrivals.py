@@ -1,4 +1,4 @@
-"""When requests come: at a rate with a burstiness, or as they were recorded."""
+"""When requests arrive: at a rate with some burstiness, or as recorded."""
 
 from typing import Annotated
 
@@ -10,14 +10,15 @@ from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.records.base import Record
 
 Floats = npt.NDArray[np.float64]
-MOST_RECORDED = 50_000  # more take the search longer, and say little more about the 99th percentile
+MOST_RECORDED = 50_000  # more make the search slower and say little more about the 99th percentile
 _LEAST_RECORDED = 1000
 
 
 class Arrivals(Record):
-    """Requests that come at `rate_per_s` on average, their intervals with a coefficient of variation of `cv`.
+    """Requests that arrive at `rate_per_s` on average; their intervals have a coefficient of variation of `cv`.
 
-    0 is a clock, 1 is Poisson, more are bursts. With `recorded_s`, arrival times in s from 0 on, these are replayed.
+    A `cv` of 0 is a clock, 1 is Poisson, more means bursts. `recorded_s` are arrival times in s from 0 on, to be
+    replayed.
     """
 
     rate_per_s: float = Field(gt=0, le=1e6)
@@ -32,7 +33,7 @@ class Arrivals(Record):
 
 
 def renewals(cv: float, count: int, generator: np.random.Generator) -> Floats:
-    """The times of a gamma renewal process of rate 1: its intervals have this coefficient of variation."""
+    """The times of a gamma renewal process of rate 1 whose intervals have this coefficient of variation."""
     if cv == 0:
         return np.arange(1, count + 1, dtype=np.float64)
     return np.asarray(np.cumsum(generator.gamma(1 / cv**2, cv**2, count)), dtype=np.float64)
@@ -42,12 +43,12 @@ def recorded(text: str) -> Arrivals:
     """Arrivals from text with one time in s per line, in any order, from any origin.
 
     Raises:
-        UsageError: a line is no number, or there are too few or too many.
+        UsageError: a line is not a number, or there are too few or too many.
     """
     try:
         times = np.sort(np.array([float(line) for line in text.split()], dtype=np.float64))
     except ValueError as error:
-        raise UsageError(f"the recorded arrivals have a line that is no time: {error}", do=_FORM) from error
+        raise UsageError(f"the recorded arrivals have a line that is not a time: {error}", do=_FORM) from error
     if not _LEAST_RECORDED <= len(times) <= MOST_RECORDED:
         raise UsageError(
             f"{len(times)} arrivals are recorded, the limits are {_LEAST_RECORDED} and {MOST_RECORDED}", do=_FORM

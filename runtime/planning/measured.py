@@ -1,7 +1,7 @@
-"""Profiles from what a release has measured: the trials of its tuning, and the points of its load test.
+"""Profiles from a release's measurements: the trials of its tuning, and the points of its load test.
 
-A trial keeps its instances busy, so its mean batch follows from its throughput (Little's law): instances times batch
-over execution time is what it completes. Trials that differ only in their batches give one configuration's times.
+A trial keeps its instances busy, so its mean batch follows from its throughput (Little's law): they complete instances
+times batch per execution time. Trials that differ only in their batches give the times of one configuration.
 """
 
 import math
@@ -13,7 +13,7 @@ from shiplift.runtime.records.measurement import LoadPoint, LoadReport, MemberLo
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.serving import ServingConfig
 
-_P99_SIGMAS = 2.326  # of a normal distribution, above its median
+_P99_SIGMAS = 2.326  # the 99th percentile of a normal distribution, above its median
 _MOST_SPREAD = 1.0
 Key = tuple[Engine, Precision, int, int]
 """What a configuration's times depend on: engine, precision, threads, instances."""
@@ -22,7 +22,7 @@ Point = tuple[float, float]
 
 
 def configurations_of(tuned: Tuned, report: LoadReport | None) -> tuple[Configuration, ...]:
-    """The configurations that were measured, by what distinguishes them; empty if no trial shows execution times."""
+    """The measured configurations, grouped by what distinguishes them; empty if no trial shows execution times."""
     usable = [trial for trial in tuned.trials if not trial.error and trial.throughput_per_s > 0 < trial.compute_ms]
     groups: dict[Key, list[Trial]] = {}
     for trial in usable:
@@ -37,7 +37,7 @@ def configurations_of(tuned: Tuned, report: LoadReport | None) -> tuple[Configur
 
 
 def configuration_under_load(load: MemberLoad, config: ServingConfig) -> Configuration:
-    """A member as it was served in a load test of the whole pipeline: one batch size is known, and its mean time."""
+    """A member as it was served in a load test of the whole pipeline: one batch size and its mean time are known."""
     return Configuration(
         threads=config.threads,
         max_batch=config.max_batch,
@@ -46,23 +46,23 @@ def configuration_under_load(load: MemberLoad, config: ServingConfig) -> Configu
 
 
 def request_ms(report: LoadReport) -> float | None:
-    """What an answer takes besides queue and execution, as a client saw it who waited for each; None: not measured."""
+    """What an answer takes besides queue and execution, for a client that waits for each; None: not measured."""
     return next((overhead_ms(point) for point in report.points if point.concurrency == 1), None)
 
 
 def overhead_ms(point: LoadPoint) -> float:
-    """What an answer takes besides queue and execution at one load."""
+    """What an answer takes besides queue and execution, at one load."""
     return max(0.0, point.p50_ms - point.queue_ms - point.compute_ms)
 
 
 def typical_request_ms(reports: Iterable[LoadReport]) -> float:
-    """The same of several members: the median, 0 if none was measured."""
+    """The median of `request_ms` over several members, 0 if none was measured."""
     known = [overhead for report in reports if (overhead := request_ms(report)) is not None]
     return float(median(known)) if known else 0.0
 
 
 def spread_of(points: Iterable[LoadPoint]) -> float:
-    """Sigma of the lognormal with the percentiles of a client that waited for each answer; 0 if there was none."""
+    """Sigma of the lognormal with the percentiles of a client that waits for each answer; 0 without such a client."""
     alone = next((point for point in points if point.concurrency == 1 and 0 < point.p50_ms <= point.p99_ms), None)
     return min(_MOST_SPREAD, spread(alone.p50_ms, alone.p99_ms)) if alone else 0.0
 
@@ -97,7 +97,10 @@ def _point(throughput_per_s: float, compute_ms: float, config: ServingConfig) ->
 
 
 def _served_points(report: LoadReport, config: ServingConfig) -> Iterator[Point]:
-    """One row where a client waits for each answer, and the mean batch where enough clients keep all instances busy."""
+    """One row for a client that waits for each answer; the mean batch if enough clients keep all instances busy.
+
+    Triton's guide names about 2 x batch x instances as the concurrency of maximum throughput.
+    """
     for point in report.points:
         if point.compute_ms > 0 and point.concurrency == 1:
             yield 1.0, point.compute_ms
@@ -106,7 +109,7 @@ def _served_points(report: LoadReport, config: ServingConfig) -> Iterator[Point]
 
 
 def _rising(points: Iterable[Point]) -> Iterator[Point]:
-    """The times by batch, ascending; of one batch the mean, and never less than a smaller one's: that is noise."""
+    """The times by batch, ascending: a batch's mean, but never less than a smaller batch's, which would be noise."""
     by_batch: dict[float, list[float]] = {}
     for batch, ms in points:
         by_batch.setdefault(batch, []).append(ms)

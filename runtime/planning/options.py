@@ -1,4 +1,4 @@
-"""What a member could be served with: its measured configurations, with batches and instances that can keep up."""
+"""How a member could be served: its measured configurations, with batches and instances that can keep up."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,13 +14,13 @@ from shiplift.runtime.planning.settings import MemberSettings
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.spec.pipeline import PipelineSpec
 
-_BUSIEST = 0.98  # of the time: a fuller member's queue would grow for most of any finite simulation
+_BUSIEST = 0.98  # of the time: the queue of a busier member would grow during most of any finite simulation
 
 
 class Grid(Record):
-    """What is combined with each configuration; batches beyond the configuration's own are left out.
+    """What is combined with each configuration; batches larger than the configuration's own are left out.
 
-    The instances are the fewest that can keep up, and up to half as many more, but at least `spare`.
+    The number of instances ranges from the fewest that can keep up to half as many more, but at least `spare` more.
     """
 
     max_batch: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -32,7 +32,7 @@ class Grid(Record):
 class Problem:
     """What is planned: a pipeline under its arrivals, with a limit on its 99th percentile in ms.
 
-    `least_batch` is the least that a member's `max_batch` may be, for its edges to fit.
+    `least_batch` is the smallest `max_batch` that a member may have for its edges to fit.
     """
 
     spec: PipelineSpec
@@ -46,7 +46,7 @@ class Problem:
 
     @property
     def limit_ms(self) -> float:
-        """What is left for the pipeline's steps."""
+        """The part of the limit that is left for the pipeline's steps."""
         return self.p99_ms - self.profiles.request_ms
 
     @property
@@ -56,10 +56,10 @@ class Problem:
 
 
 def options_of(problem: Problem, member: str, scenario: Scenario) -> tuple[MemberSettings, ...]:
-    """Everything that a member could be served with, cheapest first.
+    """All settings with which a member could be served, cheapest first.
 
     Raises:
-        NoPlan: none of it keeps up with the arrivals, or takes the requests' rows.
+        NoPlan: none keeps up with the arrivals, or none takes the requests' rows.
     """
     rate, least = scenario.rows_per_s(problem.graph, member), _least_batch(problem, member)
     ways: dict[object, list[Configuration]] = {}
@@ -76,7 +76,7 @@ def options_of(problem: Problem, member: str, scenario: Scenario) -> tuple[Membe
 
 
 def _of_way(grid: Grid, way: list[Configuration], rate: float, least: int) -> Iterator[MemberSettings]:
-    """The options of configurations that differ only in how many instances were measured."""
+    """The options of configurations that differ only in the number of instances that was measured."""
     largest = max(configuration.max_batch for configuration in way)
     for size in sorted({size for size in (*grid.max_batch, largest) if least <= size <= largest}):
         for delay in grid.queue_delay_us if size > 1 else (0,):
@@ -97,7 +97,7 @@ def _of_way(grid: Grid, way: list[Configuration], rate: float, least: int) -> It
 
 
 def _measured_with(way: list[Configuration], instances: int) -> Configuration:
-    """The configuration measured with as many instances, or else with the next fewer."""
+    """The configuration that was measured with this many instances, or else with the next fewer."""
     return next((each for each in reversed(way) if each.instances <= instances), way[0])
 
 
@@ -109,7 +109,7 @@ def _most(configurations: tuple[Configuration, ...]) -> float:
 
 
 def _least_batch(problem: Problem, member: str) -> int:
-    """The most rows that the member gets in one request: only a loop's are split."""
+    """The most rows that the member gets in one request: only a loop's rows are split."""
     steps = problem.spec.steps
     asked = max(
         (

@@ -1,4 +1,4 @@
-"""A plan: each member's settings, what the whole is predicted to do with them, and what it costs."""
+"""A plan: each member's settings, the predicted performance of the whole, and its cost."""
 
 import math
 from collections.abc import Callable
@@ -17,17 +17,17 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.precision import Variant
 from shiplift.runtime.records.serving import ServingConfig
 
-CONFIRMING = 20_000  # requests, other ones than those of the search
-MOST_INSTANCES = 64  # of a pipeline, and of its workers, as its spec allows
+CONFIRMING = 20_000  # requests; different ones from those of the search
+MOST_INSTANCES = 64  # of a pipeline and of its workers: the limits of its spec
 _ROUNDS = 5
 _CLOSER = 0.99
 
 
 class PlannedMember(Variant):
-    """A member's settings, and what they are predicted to do.
+    """A member's settings, and their predicted performance.
 
     `utilisation` is the share of the time that its instances are busy, `mean_batch` the rows of an execution.
-    `latency_share` is its part of the time that requests take: of their longest way through the graph.
+    `latency_share` is its share of the requests' time, along each request's longest path through the graph.
     """
 
     name: str
@@ -40,7 +40,7 @@ class PlannedMember(Variant):
 
 
 class PlannedStep(Record):
-    """A Python step: how many cores it keeps busy on average, and its part of the time that requests take."""
+    """A Python step: how many cores it keeps busy on average, and its share of the requests' time."""
 
     name: str
     busy_cores: float
@@ -48,13 +48,13 @@ class PlannedStep(Record):
 
 
 class Plan(Record):
-    """The settings of a pipeline, and the latency predicted for requests other than those that they were found with.
+    """The settings of a pipeline, and the latency predicted for requests other than those of the search.
 
-    `cores` and `memory_mb` are of the members' instances, of the `workers` that run its Python steps (0: it has none),
-    and of the pipeline's own `instances` in BLS (0: an ensemble, which has none). `worst_case_cores` is the cost if
-    every member had as many instances as the busiest one needs, with all conditions true and all loops at their
-    longest. `waiting_share` and `other_share` are the parts of the time that requests wait for one of the pipeline's
-    instances, and spend outside of all steps.
+    `cores` and `memory_mb` cover the members' instances, the `workers` that run its Python steps (0: it has none), and
+    the pipeline's own `instances` in BLS (0: an ensemble, which has none). `worst_case_cores` is the cost if every
+    member had as many instances as the busiest one needs, with all conditions true and all loops at their longest.
+    `waiting_share` and `other_share` are the shares of the requests' time that pass while they wait for one of the
+    pipeline's instances, and outside of all steps.
     """
 
     pipeline: str
@@ -80,7 +80,7 @@ class Plan(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmed:
-    """What was chosen, how many workers and instances of the pipeline that needs, and what other requests saw of it."""
+    """The chosen settings, the workers and instances that they need, and what other requests experienced."""
 
     settings: dict[str, MemberSettings]
     workers: int
@@ -94,7 +94,7 @@ def plan(problem: Problem, notes: tuple[str, ...] = ()) -> Plan:
     """The cheapest settings found that hold the problem's limit. Equal problems have equal plans.
 
     Raises:
-        NoPlan: none were found; the message says what comes nearest, and why.
+        NoPlan: no settings were found; the message says which came nearest, and why.
     """
     if problem.limit_ms <= 0:
         raise NoPlan(
@@ -106,7 +106,10 @@ def plan(problem: Problem, notes: tuple[str, ...] = ()) -> Plan:
 
 
 def _confirmed(problem: Problem) -> Confirmed:
-    """Settings that hold the limit for other requests, too: if they don't, the search's limit is tightened."""
+    """Settings that also hold the limit for other requests. If they don't, the search's limit is tightened.
+
+    The search compares hundreds of choices on the same requests, so its winner may owe its place to luck with those.
+    """
     graph, profiles = problem.graph, problem.profiles
     scenario = draw_again(problem.spec, graph, profiles, problem.arrivals, count=CONFIRMING, seed=problem.seed + 1)
     search, measured_ms = SettingsSearch(problem), math.inf
@@ -139,7 +142,7 @@ def _workers(problem: Problem, scenario: Scenario, settings: dict[str, MemberSet
     """The fewest workers for Python steps that hold the limit.
 
     Raises:
-        NoPlan: as many as a pipeline may have are too few.
+        NoPlan: even the most that a pipeline may have are too few.
     """
 
     def p99_ms(workers: int) -> float:
@@ -159,7 +162,7 @@ def _instances(problem: Problem, scenario: Scenario, settings: dict[str, MemberS
     """The fewest instances of the pipeline that hold the limit.
 
     Raises:
-        NoPlan: as many as a pipeline may have are too few.
+        NoPlan: even the most that a pipeline may have are too few.
     """
 
     def p99_ms(instances: int) -> float:
@@ -181,7 +184,7 @@ def _fewest(problem: Problem, p99_ms: Callable[[int], float], most: str, advice:
     """The smallest number that holds the limit, found by halving.
 
     Raises:
-        NoPlan: the largest one does not.
+        NoPlan: even the largest number does not.
     """
     low, high = 0, MOST_INSTANCES
     if p99_ms(high) > problem.limit_ms:
@@ -255,7 +258,7 @@ def _member(name: str, settings: MemberSettings, outcome: SimulationOutcome, sha
 
 
 def critical_s(graph: Graph, outcome: SimulationOutcome) -> Floats:
-    """The time that all requests together spent in each step, on the longest way of each through the graph."""
+    """The time that all requests together spent in each step, along each request's longest path through the graph."""
     done, took = outcome.done, outcome.done - outcome.began
     requests = np.arange(done.shape[1])
     on_way = np.zeros(done.shape, dtype=np.bool_)
@@ -272,8 +275,8 @@ def critical_s(graph: Graph, outcome: SimulationOutcome) -> Floats:
 def worst_case(problem: Problem, settings: dict[str, MemberSettings]) -> dict[str, MemberSettings]:
     """The same settings, but each member with as many instances as the busiest one needs in the worst case.
 
-    The worst case has all conditions true and all loops at their longest; instances are counted as if they could be
-    busy all the time, so this is the least that such a provisioning costs.
+    The worst case has all conditions true and all loops at their longest. Instances count as if they could be busy all
+    the time, so this is a lower bound on the cost of such a provisioning.
     """
     rate = problem.arrivals.rate_per_s
     needed = [

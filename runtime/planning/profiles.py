@@ -1,4 +1,4 @@
-"""What planning knows of a pipeline: how long each member takes in each configuration, and how often each step runs."""
+"""What planning knows about a pipeline: each member's times in each configuration, and how often each step runs."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ _Rows = Annotated[float, Field(ge=1, le=MAX_BATCH)]
 
 @dataclass(frozen=True, kw_only=True)
 class Cold:
-    """By how much what follows a pause takes longer: `longer_s` by `pauses_s`, which ascend from 0."""
+    """The extra time after a pause: `longer_s` by `pauses_s`, which ascend from 0."""
 
     pauses_s: tuple[float, ...]
     longer_s: tuple[float, ...]
@@ -36,7 +36,7 @@ class Cold:
         )
 
     def after(self, pause_s: float) -> float:
-        """By how many s, interpolated; a longer pause than the longest costs what that one does."""
+        """The extra time in s, interpolated; beyond the longest pause it stays constant."""
         at = bisect_right(self.pauses_s, pause_s)
         if at == len(self.pauses_s):
             return self.longer_s[-1]
@@ -48,11 +48,11 @@ class Configuration(Section):
     """One way to compute a member, as measured with `instances` instances of `threads` threads side by side.
 
     `batch_ms` is the mean time of an execution by its number of rows; between the sizes it is interpolated. `cold_ms`
-    is what an execution takes longer on an instance that was idle, by how long (in ms, interpolated as well): its
-    process wakes, and its caches and its core are cold. `spread` is sigma of the lognormal factor on each execution.
-    `memory_mb` is what the instances used together, and `instance_mb` what each further one adds (default: its part of
-    `memory_mb`). `cores` is what one instance needs (default: as many as it has threads). At most `most_instances` are
-    planned.
+    is the extra time of an execution on an instance that was idle, by how long it was idle (in ms, interpolated as
+    well): its process has to wake up, and its caches and its core are cold. `spread` is sigma of the lognormal factor
+    on each execution. `memory_mb` is what the instances used together, and `instance_mb` what each further one adds
+    (default: its share of `memory_mb`). `cores` is what one instance needs (default: as many as it has threads). At
+    most `most_instances` are planned.
     """
 
     engine: Engine = "onnxruntime"
@@ -70,7 +70,7 @@ class Configuration(Section):
 
     @property
     def way(self) -> tuple[Engine, Precision, int]:
-        """What configurations have in common that differ only in how many instances were measured."""
+        """What configurations have in common that differ only in the number of instances that was measured."""
         return self.engine, self.precision, self.threads
 
     @property
@@ -79,7 +79,7 @@ class Configuration(Section):
         return float(self.threads) if self.cores is None else self.cores
 
     def memory_of(self, instances: int) -> float:
-        """The memory of so many instances, in MB."""
+        """The memory of this many instances, in MB."""
         each = self.memory_mb / self.instances if self.instance_mb is None else self.instance_mb
         return max(each, self.memory_mb + each * (instances - self.instances))
 
@@ -92,8 +92,8 @@ class StepProfile(Section):
     """How often a step runs, and on how much.
 
     `probability` is for steps with `when`: how often the condition holds. `rows` is how many rows its member gets in a
-    request (default 1), each count with its weight; none is no request. `ms` and `spread` are for Python steps: the
-    mean time of a call, and sigma of its lognormal factor.
+    request (default 1), each count with its weight; a count of 0 is no request. `ms` and `spread` are for Python steps:
+    the mean time of a call, and sigma of its lognormal factor.
     """
 
     probability: float = Field(1.0, ge=0, le=1)
@@ -109,12 +109,12 @@ class StepProfile(Section):
 
 
 class Profiles(Section):
-    """Everything measured of a pipeline: members by the pipeline's names for them, and steps.
+    """Everything measured about a pipeline: members by the pipeline's names for them, and steps.
 
-    `request_ms` is what an answer takes besides its steps: the network, the server's front. `step_ms` is what handing a
-    request to a member and back takes, and `cold_ms` what an answer takes longer if the pipeline worked on none before
-    it, by how long (in ms, interpolated): what hands requests on wakes then. In BLS, each of the pipeline's instances
-    uses `pipeline_mb`, and each of the workers that run its Python `worker_mb`.
+    `request_ms` is the part of an answer's time outside its steps: the network and the server's front. `step_ms` is the
+    time to hand a request to a member and back. `cold_ms` is the extra time of an answer if the pipeline was idle
+    before it, by how long it was idle (in ms, interpolated): the processes that hand requests on have to wake up. In
+    BLS, each of the pipeline's instances uses `pipeline_mb`, and each worker that runs its Python uses `worker_mb`.
     """
 
     members: dict[str, tuple[Configuration, ...]] = Field(default_factory=dict)
@@ -126,7 +126,7 @@ class Profiles(Section):
     worker_mb: NotNegative = 0.0
 
     def of(self, step: str) -> StepProfile:
-        """A step's profile; without one it always runs, on one row."""
+        """A step's profile. A step without one always runs, on one row."""
         return self.steps.get(step) or StepProfile()
 
 
@@ -134,7 +134,7 @@ def parse(text: str) -> Profiles:
     """The profiles from YAML (or JSON) text.
 
     Raises:
-        SpecInvalid: it is not YAML, not a mapping, too large, or has wrong fields, each of which is named.
+        SpecInvalid: the text is not YAML, not a mapping, too large, or has wrong fields, each of which is named.
     """
     try:
         return Profiles.model_validate(load_mapping(text, "the file of profiles"))
@@ -145,10 +145,10 @@ def parse(text: str) -> Profiles:
 
 
 def require_fit(spec: PipelineSpec, profiles: Profiles) -> None:
-    """Whether the profiles are of this pipeline, and say what can't be assumed.
+    """Checks that the profiles are for this pipeline and give what can't be assumed.
 
     Raises:
-        SpecInvalid: they are not, or don't; every mistake is listed.
+        SpecInvalid: they are not, or they don't; the message lists every mistake.
     """
     if mistakes := [*_strangers(spec, profiles), *_misfits(spec, profiles)]:
         raise SpecInvalid("\n".join(mistakes), do="Correct the file that --profiles names.")
@@ -186,7 +186,7 @@ def _wrong(step: Step, profile: StepProfile) -> Iterator[str]:
 def execution_seconds(batch_ms: Mapping[float, float], max_batch: int) -> list[float]:
     """The execution time in s of each batch size from 0 to `max_batch`, interpolated between the sizes measured.
 
-    Below the smallest it is that one's; beyond the largest it grows in proportion.
+    Below the smallest size it is that size's time; beyond the largest it grows in proportion.
     """
     sizes = sorted(batch_ms)
     times = [batch_ms[size] for size in sizes]

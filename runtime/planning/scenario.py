@@ -1,7 +1,7 @@
 """A pipeline's graph, and what happens to each request in it: drawn once, so that all settings meet the same fate.
 
-These common random numbers make candidates comparable: a difference between two of them is theirs, and not chance. Each
-quantity has a stream of its own, so that drawing more of one changes no other.
+These common random numbers make candidates comparable: a difference between two of them is real, not chance. Each
+quantity has a random stream of its own, so that drawing more of one changes no other.
 """
 
 import zlib
@@ -18,7 +18,7 @@ from shiplift.runtime.spec.pipeline import PipelineSpec, Step
 
 Counts = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-PYTHON = ""  # the member of a step that has none: a Python function
+PYTHON = ""  # the member of a step that runs a Python function instead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +59,9 @@ def graph_of(spec: PipelineSpec, *, bls: bool) -> Graph:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """Requests: when each comes (s), and by step how many rows it has there (0: it does not run) and its chance.
+    """Requests: the arrival time of each (s), and by step its number of rows (0: the step does not run) and its chance.
 
-    `rows` of a Python step are 1 where it runs. `deviates` are standard normal: they make an execution's factor.
+    A Python step has 1 row where it runs. `deviates` are standard normal: they make an execution's factor.
     """
 
     arrivals: Floats
@@ -75,11 +75,11 @@ class Scenario:
 
     @property
     def duration_s(self) -> float:
-        """From the start to the last arrival."""
+        """The time from the start to the last arrival."""
         return float(self.arrivals[-1])
 
     def first(self, count: int) -> "Scenario":
-        """The first requests alone."""
+        """Only the first `count` requests."""
         return Scenario(
             arrivals=self.arrivals[:count],
             rows=tuple(rows[:count] for rows in self.rows),
@@ -87,7 +87,7 @@ class Scenario:
         )
 
     def followed_by(self, other: "Scenario") -> "Scenario":
-        """These requests, and then the other ones after a mean pause."""
+        """These requests, followed by those of `other` after a mean pause."""
         start_s = self.duration_s * (1 + 1 / self.count)
         return Scenario(
             arrivals=np.concatenate([self.arrivals, start_s + other.arrivals]),
@@ -96,7 +96,7 @@ class Scenario:
         )
 
     def rows_per_s(self, graph: Graph, member: str) -> float:
-        """How many rows a member gets, on average."""
+        """How many rows a member gets per second, on average."""
         return sum(float(self.rows[at].sum()) for at in graph.steps_of(member)) / self.duration_s
 
 
@@ -106,7 +106,7 @@ def draw(
     """Draws a scenario of `count` requests, or of all recorded ones."""
     times = arrivals.times(count, _stream(seed, "arrivals"))
     count = len(times)
-    tensors = {tensor: np.ones(count, dtype=np.bool_) for tensor in spec.inputs}  # whether it has rows
+    tensors = {tensor: np.ones(count, dtype=np.bool_) for tensor in spec.inputs}  # whether each request has rows of it
     rows = []
     for name in graph.steps:
         step, profile = spec.steps[name], profiles.of(name)
@@ -123,9 +123,9 @@ def draw(
 def draw_again(
     spec: PipelineSpec, graph: Graph, profiles: Profiles, arrivals: Arrivals, *, count: int, seed: int
 ) -> Scenario:
-    """Draws a scenario of at least `count` requests: recorded ones come again and again, with other chances each time.
+    """Draws a scenario of at least `count` requests. Recorded ones repeat, with other chances each time.
 
-    A 99th percentile of a few thousand requests depends on which of them meet a condition: by 7 % for 2,400.
+    A 99th percentile of a few thousand requests depends on which of them meet a condition: by 7 % for 2,400 requests.
     """
     scenario = draw(spec, graph, profiles, arrivals, count=count, seed=seed)
     while scenario.count < count:
@@ -148,9 +148,9 @@ def _stream(seed: int, what: str) -> np.random.Generator:
 
 
 def _holds(step: Step, profile: StepProfile, count: int, seed: int) -> Flags:
-    """Whether the step's condition holds; conditions on one tensor are decided by one chance.
+    """Whether the step's condition holds. Conditions on one tensor share one random number.
 
-    `below` takes it from below and the others from above, so that opposite conditions exclude each other.
+    `below` takes it from below and the others take it from above, so that opposite conditions exclude each other.
     """
     if step.when is None:
         return np.ones(count, dtype=np.bool_)
@@ -168,7 +168,7 @@ def _counts(profile: StepProfile, count: int, generator: np.random.Generator) ->
 
 
 def _given(step: Step, runs: Flags, has_rows: Flags, tensors: Mapping[str, Flags]) -> dict[str, Flags]:
-    """Which of the step's tensors have rows: its own where it runs, what stands in for them, or none."""
+    """Which of the step's tensors have rows: its own where it runs, its substitutes where it does not, or none."""
     nothing = np.zeros(len(runs), dtype=np.bool_)
     return {
         tensor: np.where(runs, has_rows, tensors[step.otherwise[tensor]] if tensor in step.otherwise else nothing)

@@ -1,9 +1,9 @@
 """The search for the cheapest settings of all members that hold the limit together.
 
-As in InferLine, it starts with a feasible provisioning and takes away what the simulation shows to be needless. A move
-changes one member, or two at once, so that one can give up what another uses better; the cheapest result that the
-simulation confirms is taken, until there is none. Which moves are worth a simulation is estimated: each option is
-simulated alone, and the times that requests spent there are put together along the graph.
+As in InferLine, it starts with a feasible provisioning and takes away what the simulation shows to be unnecessary. A
+move changes one member, or two at once, so that one can give up what another uses better. The cheapest result that the
+simulation confirms is taken, until there is none. An estimate decides which moves are worth a simulation: each option
+is simulated alone, and the times that requests spent there are added up along the graph.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,17 +20,17 @@ from shiplift.runtime.planning.settings import MemberSettings
 from shiplift.runtime.planning.simulation import SimulationOutcome, simulate
 
 REQUESTS = 5000  # of a simulation
-_ALONE = 2000  # of those, for an option alone
-_HOPELESS = 1.25  # times the limit: estimates are wrong by less than that, once they are right for the last choice
+_ALONE = 2000  # of those, to simulate an option alone
+_HOPELESS = 1.25  # times the limit: an estimate that is right for the last choice is off by less than this
 _MOST_SIMULATIONS = 400
-_NEAREST = 10  # of the choices that are estimated to be fastest are simulated
+_NEAREST = 10  # this many of the choices with the best estimates are simulated
 Choice = tuple[int, ...]
 """An option's number for each of the graph's members."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alone:
-    """A member's option with all others at no cost: the time spent there by step and request in s, and the p99."""
+    """A member's option while all others cost no time: the time spent there by step and request in s, and the p99."""
 
     settings: MemberSettings
     spent: Mapping[int, Floats]
@@ -59,7 +59,7 @@ class SettingsSearch:
         self._base = dict.fromkeys(steps, nothing) | self._spent({}, problem.graph.steps_of(PYTHON))
         self.options = [self._useful(member) for member in self.members]
 
-    # --- what is known of choices ------------------------------------------------------------------------------------
+    # --- what is known about choices ---------------------------------------------------------------------------------
 
     def settings(self, choice: Choice) -> dict[str, MemberSettings]:
         """The settings of each member."""
@@ -79,7 +79,7 @@ class SettingsSearch:
         self.limit_ms *= factor
 
     def estimated_ms(self, choice: Choice) -> float:
-        """The p99 if each request spends as long at each member as if that member were alone."""
+        """The estimated p99, if each request spends as long at each member as if that member were alone."""
         if choice not in self._estimates:
             spent = dict(self._base)
             for _, alone in self._chosen(choice):
@@ -92,7 +92,7 @@ class SettingsSearch:
             yield member, options[at]
 
     def _along(self, spent: Mapping[int, Floats]) -> Floats:
-        """The latencies from the times spent in each step."""
+        """The latencies that follow from the times spent in each step."""
         done: list[Floats] = []
         for step, needs in enumerate(self.problem.graph.needs):
             before = [done[need] for need in needs]
@@ -100,7 +100,7 @@ class SettingsSearch:
         return np.asarray(np.maximum.reduce(done))
 
     def _simulated(self, choice: Choice, *, whole: bool = False) -> SimulationOutcome:
-        """What happens with a choice; `whole`: to all requests, even if too many are late."""
+        """Simulates a choice; `whole`: all requests, even if too many are late."""
         known = self._known.get(choice)
         if known is None or (whole and known.given_up):
             self.simulations += 1
@@ -116,13 +116,13 @@ class SettingsSearch:
     # --- options -----------------------------------------------------------------------------------------------------
 
     def _useful(self, member: str) -> list[Alone]:
-        """A member's options, cheapest first, without those that another beats in cost and latency."""
+        """A member's options, cheapest first, without those that another option beats in cost and latency."""
         useful: list[Alone] = []
         for settings in options_of(self.problem, member, self.scenario):
             alone = self._alone(member, settings)
             if not any(_beats(other, alone) for other in useful):
                 useful.append(alone)
-        within = [alone for alone in useful if alone.p99_ms <= _HOPELESS * self.limit_ms]  # of few requests
+        within = [alone for alone in useful if alone.p99_ms <= _HOPELESS * self.limit_ms]  # of a few requests
         return within or [min(useful, key=lambda alone: alone.p99_ms)]
 
     def _alone(self, member: str, settings: MemberSettings) -> Alone:
@@ -131,7 +131,7 @@ class SettingsSearch:
         return Alone(settings=settings, spent=spent, p50_ms=float(p50) * 1000, p99_ms=float(p99) * 1000)
 
     def _spent(self, settings: Mapping[str, MemberSettings], steps: list[int]) -> dict[int, Floats]:
-        """The time that each request spends in some steps, if other members take none."""
+        """The time that each request spends in some steps, if other members take no time."""
         outcome = simulate(self.problem.graph, self._few, self.problem.profiles, settings)
         return {step: outcome.done[step] - outcome.began[step] for step in steps}
 
@@ -141,7 +141,7 @@ class SettingsSearch:
         """The cheapest choice found that holds the limit.
 
         Raises:
-            NoPlan: none was found; the message says what comes nearest, and why.
+            NoPlan: none was found; the message says which came nearest, and why.
         """
         choice = self._fastest()
         while (better := self._cheaper(choice)) is not None:
@@ -149,7 +149,8 @@ class SettingsSearch:
         return choice
 
     def _cheaper(self, choice: Choice) -> Choice | None:
-        """The cheapest choice that holds the limit and differs in one member, else in two; None: nothing is cheaper."""
+        """The cheapest choice that holds the limit and differs in one member, else in two; None if none is cheaper."""
+        # By how much the estimate of this choice is off: that of its neighbours is off by about as much.
         cost, off = self.cost(choice), self._simulated(choice).percentile_ms(99) / self.estimated_ms(choice)
         for changed in (1, 2):
             cheaper = [other for other in self._neighbours(choice, changed) if self.cost(other) < cost]
@@ -162,7 +163,7 @@ class SettingsSearch:
         return None
 
     def _neighbours(self, choice: Choice, changed: int) -> Iterator[Choice]:
-        """The choices that differ in so many members."""
+        """The choices that differ in `changed` members."""
         for members in combinations(range(len(choice)), changed):
             others = [[at for at in range(len(self.options[member])) if at != choice[member]] for member in members]
             for numbers in product(*others):
@@ -172,7 +173,7 @@ class SettingsSearch:
                 yield tuple(other)
 
     def _fastest(self) -> Choice:
-        """A choice that holds the limit, however much it costs.
+        """A choice that holds the limit, whatever it costs.
 
         Raises:
             NoPlan: there is none.
@@ -189,7 +190,7 @@ class SettingsSearch:
         return choice
 
     def _impossible(self, choice: Choice, best_ms: float) -> NoPlan:
-        """Why no choice holds the limit: what the nearest one spends its time on."""
+        """The error if no choice holds the limit: it says where the nearest one spends its time."""
         slowest, alone = max(self._chosen(choice), key=lambda chosen: chosen[1].p99_ms)
         within = best_ms + self.problem.profiles.request_ms
         return NoPlan(
@@ -206,7 +207,7 @@ def _fastest_of(options: list[Alone]) -> int:
 
 
 def _beats(one: Alone, other: Alone) -> bool:
-    """Whether an option that is no dearer is also no slower."""
+    """Whether an option that costs no more is also no slower."""
     return (
         one.settings.cores <= other.settings.cores
         and one.settings.memory_mb <= other.settings.memory_mb

@@ -10,7 +10,7 @@ from shiplift.runtime.records.serving import ServingConfig
 
 
 class MemberSettings(Record):
-    """A member's serving configuration, by what it was measured with."""
+    """A member's serving configuration, with the measured configuration that it is based on."""
 
     configuration: Configuration
     max_batch: int = Field(ge=1)
@@ -49,5 +49,5 @@ class MemberSettings(Record):
 
     @property
     def rows_per_s(self) -> float:
-        """How many rows the instances complete at most, if there is always work."""
+        """How many rows the instances can complete at most, if there is always work."""
         return self.instances * max(rows / self.seconds[rows] for rows in range(1, self.max_batch + 1))

@@ -3,11 +3,11 @@
 The event loop is our own: a search runs hundreds of simulations, and one SimPy event per request takes ten times as
 long. A test compares it with the same model written in SimPy, request by request.
 
-A batcher gives an idle instance what waits, in turn, up to its largest batch. If that is no full batch, it waits until
-the oldest request has waited for the queue delay. An execution takes longer, the longer its instance was idle, and so
-does the first request of a pipeline that was idle. A request's rows stay together; a loop's rows are split into as few
-requests as the largest batch allows. What arrives first at an idle instance does not wait for what arrives at the same
-instant, since Triton's batcher is woken by the first.
+A batcher gives an idle instance the waiting requests, in turn, up to its largest batch. If they don't fill a batch, it
+waits until the oldest request has waited for the queue delay. An execution takes longer, the longer its instance was
+idle, and so does the first request after the pipeline was idle. A request's rows stay together; a loop's rows are split
+into as few requests as the largest batch allows. The first arrival at an idle instance does not wait for others that
+arrive at the same instant, since the first one wakes Triton's batcher.
 """
 
 import heapq
@@ -24,7 +24,7 @@ from shiplift.runtime.planning.profiles import Cold, Profiles
 from shiplift.runtime.planning.scenario import Graph, Scenario
 from shiplift.runtime.planning.settings import MemberSettings
 
-_LATE_SHARE = 0.01  # of the requests may be late within a 99th percentile
+_LATE_SHARE = 0.01  # this share of the requests may be late within a 99th percentile
 Item = tuple[float, int, int, int]
 """A request in a member's queue: when it came, its rows, the step, and the pipeline's request."""
 
@@ -44,7 +44,7 @@ class SimulationOutcome:
 
     `latencies` are by request, without `request_ms`; `began` and `done` are by step and request. `loads` are by member,
     and `python_s` is how long each step kept workers busy. `ended_s` is when the last request was answered. `given_up`:
-    so many requests were late that the rest does not matter; the arrays are then incomplete.
+    so many requests were late that the limit can't be held; the arrays are then incomplete.
     """
 
     latencies: Floats
@@ -70,10 +70,11 @@ def simulate(
     workers: int = 0,
     limit_ms: float = math.inf,
 ) -> SimulationOutcome:
-    """Serves a scenario with these settings; a member without any answers at once.
+    """Serves a scenario with these settings; a member that has none answers at once.
 
-    `instances` is how many requests a pipeline in BLS works on at once, and `workers` how many of all requests' Python
-    steps run at once (0: any number). A 99th percentile above `limit_ms` ends the simulation as soon as it is certain.
+    `instances` is how many requests a pipeline in BLS works on at once, and `workers` how many Python steps of all
+    requests run at once (0: any number). A 99th percentile above `limit_ms` ends the simulation as soon as it is
+    certain.
     """
     simulation = _Simulation(graph, scenario, profiles, settings, instances if graph.bls else 0, workers)
     return simulation.run(limit_ms / 1000)
@@ -83,7 +84,7 @@ def simulate(
 class _Station:
     """A member's queue and instances."""
 
-    idle: deque[float]  # since when each idle instance is; the first waits for the next batch
+    idle: deque[float]  # since when each idle instance has been idle; the first one gets the next batch
     max_batch: int
     delay_s: float
     seconds: list[float]
@@ -112,7 +113,7 @@ class _Station:
 
 
 class _Simulation:
-    """The event loop; at one instant, what ends comes before what arrives."""
+    """The event loop. At one instant, ends come before arrivals."""
 
     def __init__(
         self,
@@ -134,13 +135,14 @@ class _Simulation:
         self._station = [self._stations.get(name) for name in graph.members]
         self._python = [_python_s(graph, profiles, at) for at in range(steps)]
         spreads = [_spread(graph, profiles, settings, at) for at in range(steps)]
+        # Less half the variance, a lognormal factor has mean 1, so that the profile's times stay the means.
         self._factors: list[list[float]] = [
             np.exp(spread * deviates - spread**2 / 2).tolist()
             for spread, deviates in zip(spreads, scenario.deviates, strict=True)
         ]
         self._missing = [[len(needs)] * count for needs in graph.needs]  # steps that each step still waits for
         self._left = [steps] * count  # steps that each request still waits for
-        self._calls: dict[tuple[int, int], int] = {}  # of steps that have more than one
+        self._calls: dict[tuple[int, int], int] = {}  # of steps that make more than one call
         self._began = [[math.nan] * count for _ in range(steps)]
         self._done = [[math.nan] * count for _ in range(steps)]
         self._answered = [math.nan] * count
@@ -154,7 +156,7 @@ class _Simulation:
         self._workers = workers
         self._computing = 0
         self._computed_s = [0.0] * steps
-        self._for_worker: deque[tuple[int, int]] = deque()  # steps and requests that wait for one
+        self._for_worker: deque[tuple[int, int]] = deque()  # steps and requests that wait for a worker
         self._late = 0
         self._limit_s = math.inf
 
@@ -163,7 +165,7 @@ class _Simulation:
         arrivals, heap, pop = self._arrivals, self._heap, heapq.heappop
         self._limit_s = limit_s
         request, count = 0, len(arrivals)
-        enough = _LATE_SHARE * count + 1
+        enough = _LATE_SHARE * count + 1  # one more, since the percentile is interpolated between two requests
         now = 0.0
         while (request < count or heap) and self._late <= enough:
             if heap and (request == count or heap[0][0] <= arrivals[request]):
@@ -190,7 +192,7 @@ class _Simulation:
         )
 
     def _at(self, when: float, act: Callable[[float, Any], None], about: Any) -> None:
-        self._order += 1
+        self._order += 1  # events of the same instant happen in the order in which they were scheduled
         heapq.heappush(self._heap, (when, self._order, act, about))
 
     # --- requests ----------------------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ class _Simulation:
             self._finish(now, (step, request))
 
     def _compute(self, now: float, step: int, request: int) -> None:
-        """Gives a Python step to a worker, or lets it wait for one."""
+        """Gives a Python step to a worker, or queues it."""
         if self._workers and self._computing == self._workers:
             self._for_worker.append((step, request))
             return
@@ -258,12 +260,12 @@ class _Simulation:
         if not self._occupied:
             self._idle_since = now
         if self._held:
-            self._at(now, self._enter, self._held.popleft())  # as an event: a chain of them would be a deep recursion
+            self._at(now, self._enter, self._held.popleft())  # an event, because calls would recurse deeply
 
     # --- members -----------------------------------------------------------------------------------------------------
 
     def _call(self, now: float, station: _Station, step: int, request: int, rows: int) -> None:
-        """Sends a step's rows to its member, in as few requests as it takes."""
+        """Sends a step's rows to its member, in as few requests as possible."""
         most = station.max_batch
         if rows > most:
             whole, rest = divmod(rows, most)

@@ -1,1 +1,1 @@
-"""Precisions of a model: how they are built, and what each costs in accuracy."""
+"""Precisions of a model: how they are built, and how much accuracy each costs."""

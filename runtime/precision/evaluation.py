@@ -1,4 +1,4 @@
-"""What a precision costs in accuracy: its answers on the validation set against fp32's, overall and per slice.
+"""How much accuracy a precision costs: its answers on the validation set against fp32's, overall and per slice.
 
 The same rule judges a rung while it is built (are enough layers in float?) and at the end (is it kept?).
 """
@@ -22,11 +22,11 @@ from shiplift.runtime.precision.scoring.estimates import worse_of
 from shiplift.runtime.records.precision import AuthorMetric, Evaluation, Metric, Slice, TaskMetricName, scale_of
 from shiplift.runtime.spec.model import Data, OwnMetric, Quantization
 
-_BATCH = 4  # with one thread a larger batch is hardly faster, and needs memory for its activations
+_BATCH = 4  # a larger batch is hardly faster with one thread, and its activations need more memory
 _BATCH_BYTES = 1 << 20  # of inputs
-_MAX_SLICES = 100  # of all columns together: they are part of records
+_MAX_SLICES = 100  # of all columns together, because slices are part of records
 _MAX_VALUE_LENGTH = 40
-_OF_A_SLICE = 50  # resamples: its error needs no more, and there may be many slices
+_OF_A_SLICE = 50  # resamples: enough for a standard error, and there may be many slices
 _CLASSES = "label"  # the name of the slices by class
 
 
@@ -34,8 +34,8 @@ _CLASSES = "label"  # the name of the slices by class
 class Validation:
     """A validation set: inputs by name, with labels and slicing columns if there are any.
 
-    `reference` holds fp32's answers to `asked`, a few samples: the only comparison where nothing can be scored. `rows`
-    says which of the `inputs` these are, if they are among them. `metric_file` is the author's own metric.
+    `reference` holds fp32's answers to `asked`, a few samples: the only comparison if nothing can be scored. If the
+    `asked` samples are among the `inputs`, `rows` says which they are. `metric_file` is the author's own metric.
     """
 
     metric: TaskMetricName | None
@@ -61,7 +61,7 @@ class Validation:
         return self._judged(answers(running, self.inputs), error)
 
     def judge(self, outputs: Arrays) -> Evaluation:
-        """What answers to all `inputs` are worth, of which `rows` must be known; without any, answers to `asked`.
+        """Judges answers to all `inputs`, for which `rows` must be known; without inputs, answers to `asked`.
 
         Raises:
             DataInvalid: the labels can't be compared with the answers.
@@ -99,7 +99,7 @@ class Validation:
         )
 
     def _against_reference(self, outputs: Arrays) -> tuple[float | None, str]:
-        """How far answers to `asked` are off, and what is wrong with them."""
+        """How far the answers to `asked` are off, and what is wrong with them."""
         if problem := _nan_problem(outputs, "the first samples"):
             return None, problem
         for name, exact in self.reference.items():
@@ -125,7 +125,7 @@ class Validation:
 
 
 def task_metric(data: Data, metric_file: str) -> TaskMetricName:
-    """The spec's metric; an author's one with the digest of its file."""
+    """The spec's metric; an author's metric comes with the digest of its file."""
     metric = data.metric
     if not isinstance(metric, OwnMetric):
         return metric
@@ -143,12 +143,12 @@ def _slices_by(name: str, values: NDArray[Any], metric: Metric, rows: Rows, *, l
             score = metrics.score_of(f1_of(value), rows, _OF_A_SLICE)
         else:
             score = metrics.score_of(metrics.METRICS[metric], tuple(array[at] for array in rows), _OF_A_SLICE)
-        if not math.isnan(score.value):  # such as ROC AUC where all samples are of one class
+        if not math.isnan(score.value):  # for example ROC AUC if all samples have one class
             yield Slice(name=f"{name}={value}", score=score.value, error=score.error, samples=len(at))
 
 
 def answers(running: Any, samples: Arrays) -> Arrays:
-    """A session's outputs for all samples, computed in batches that need little memory."""
+    """A session's outputs for all samples, computed in small batches to save memory."""
     size = len(next(iter(samples.values())))
     bytes_each = sum(array.nbytes for array in samples.values()) / max(size, 1)
     step = int(max(1, min(_BATCH, _BATCH_BYTES // max(bytes_each, 1))))
@@ -156,7 +156,7 @@ def answers(running: Any, samples: Arrays) -> Arrays:
 
 
 def over_budget(base: Evaluation, candidate: Evaluation, metric: TaskMetricName | None, limits: Quantization) -> str:
-    """Why a precision loses more accuracy than allowed against fp32; empty if it does not."""
+    """Why a precision loses more accuracy against fp32 than allowed; empty if it does not."""
     if candidate.problem:
         return candidate.problem
     if candidate.relative_error is not None and not candidate.relative_error <= limits.max_error:

@@ -1,8 +1,7 @@
-"""The memory a model needs when it is served: `python footprint.py MODEL NPZ [HINT]` prints MiB.
+"""The memory that a model needs when it is served: `python footprint.py MODEL NPZ [HINT]` prints MiB.
 
-Measured as the growth of a fresh process's resident memory until its session has answered once. This module imports
-nothing of ours, so that only the engine's memory is counted: OpenVINO's with a HINT, its precision, otherwise ONNX
-Runtime's.
+It is the growth of a fresh process's resident memory until its session has answered once. This module imports nothing
+of ours, so that only the engine's memory counts: OpenVINO's with a HINT (its precision), otherwise ONNX Runtime's.
 """
 
 import sys
@@ -19,7 +18,7 @@ def resident_mb() -> float:
 
 
 def main(model: str, inputs: str, hint: str = "") -> None:
-    """Loads the model, answers once and prints the memory that took, in MiB."""
+    """Loads the model, answers once, and prints the memory that this took, in MiB."""
     feeds = {
         name: array.astype(object) if array.dtype.kind == "U" else array for name, array in np.load(inputs).items()
     }
@@ -27,7 +26,7 @@ def main(model: str, inputs: str, hint: str = "") -> None:
 
 
 def _on_onnxruntime(model: str, feeds: dict[str, Any], _hint: str) -> float:
-    import onnxruntime as ort  # noqa: PLC0415 - only the engine that is measured is loaded
+    import onnxruntime as ort  # noqa: PLC0415 - loads only the engine that is measured
 
     before = resident_mb()
     options = ort.SessionOptions()

@@ -1,8 +1,8 @@
-"""The ladder of precisions that a target allows, each built, scored, timed and compared with fp32.
+"""The ladder of precisions that a target allows; each is built, scored, timed and compared with fp32.
 
 A rung stays only if it loses no more accuracy than allowed, overall and in every slice, and is faster than the one
-above it; the record says why a rung was dropped. Rungs are built independently. Their speeds are measured in one
-process. All of this runs the model on the author's data, so it runs in a sandbox and nowhere else.
+above it; the record says why a rung was dropped. Rungs are built independently, and their speeds are measured in one
+process. All of this runs the model on the author's data, so it runs only in a sandbox.
 """
 
 import os
@@ -37,7 +37,7 @@ from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.model import Data, Quantization
 from shiplift.runtime.spec.target import Target
 
-LAYERS, TIMINGS = "layers", "timings"  # folders with what earlier releases learnt, and where this one adds to it
+LAYERS, TIMINGS = "layers", "timings"  # folders of earlier releases' findings, to which this one adds
 _ASKED = 64
 _KINDS: dict[Precision, tuple[rungs.Kind, ...]] = {
     "fp32": (),
@@ -59,7 +59,7 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """What clients send to a model that takes text, and the folder of what is around its graph."""
+    """What clients send to a model that takes text, and the folder of the files around its graph."""
 
     inputs: tuple[TensorSpec, ...]
     front: Path
@@ -70,9 +70,9 @@ class Builder:
     """What a ladder is built from.
 
     `model` is the fp32 model's file, below `work`, and `reference` the NPZ with its example inputs. Everything is
-    written below `work`, whose folders LAYERS and TIMINGS hold what earlier releases learnt. `metric_file` is the
-    author's own metric, if the spec names one, `modelopt` the Python with NVIDIA's tool, if any, `built_on` this
-    machine's compute capability, and `memory_mb` is what all processes together may use.
+    written below `work`, whose folders LAYERS and TIMINGS hold the findings of earlier releases. `metric_file` is the
+    author's own metric, if the spec names one; `modelopt` the Python with NVIDIA's tool, if any; `built_on` this
+    machine's compute capability. All processes together may use `memory_mb`.
     """
 
     model: Path
@@ -120,7 +120,7 @@ class Builder:
         lean = tuple(each.model_copy(update={"resamples": ()}) if each.dropped else each for each in candidates)
         return Ladder(metric=validation.metric, candidates=lean, jpegs=scored, notes=(*notes, *more))
 
-    # --- what it is measured on ---
+    # --- the data it is measured on ---
 
     def _samples(self, running: Any) -> tuple[Validation, Evaluation, Arrays | None, list[str]]:
         """The validation set, fp32's score on it, the calibration samples, and notes."""
@@ -167,7 +167,7 @@ class Builder:
     def _logged(self, body: bytes, name: str) -> tuple[Arrays, Any, bool]:
         """A data file's inputs and labels as they were logged, and whether the inputs are the graph's own.
 
-        Those of a text model are texts. Images may be the model's pixels, too.
+        A text model's inputs are texts. An image model's inputs may also be its pixels.
         """
 
         def read(specs: tuple[TensorSpec, ...]) -> tuple[Arrays, Any]:
@@ -181,7 +181,7 @@ class Builder:
         return *read(self.text.inputs), False
 
     def _jpegs(self, running: Any, validation: Validation) -> Iterator[JpegScore]:
-        """What JPEG costs a model of images, on validation images with labels.
+        """How much JPEG costs a model of images, on validation images with labels.
 
         Raises:
             SpecInvalid: the model takes no images.
@@ -221,7 +221,7 @@ class Builder:
     # --- the rungs ---
 
     def _bf16_first(self, validation: Validation, evaluation: Evaluation) -> Bf16First | None:
-        """bf16 on OpenVINO, where the target has it: it decides what else is worth building."""
+        """bf16 on OpenVINO, if the target has it: it decides what else is worth building."""
         if not self._in_bf16 or not openvino_rungs.serves(self.signature):
             return None
         top = self._top(evaluation)
@@ -239,8 +239,8 @@ class Builder:
     ) -> list[rungs.Rung]:
         """The rungs of these jobs, and of those for `later` if none of the first is within the budget.
 
-        Layers are left in float only where no other 8-bit graph is within it, and only with `search`: finding the
-        fewest takes longer than all the rest, which is too long where bf16 wins.
+        Layers are left in float only if no other 8-bit graph is within the budget, and only with `search`: finding the
+        fewest such layers takes longer than everything else, which is too long where bf16 wins.
         """
 
         def within(rung: rungs.Rung) -> bool:
@@ -264,7 +264,7 @@ class Builder:
     def _jobs(
         self, validation: Validation, calibration: Arrays | None, evaluation: Evaluation, wins: str
     ) -> tuple[list[rungs.Job], list[rungs.Job], list[str]]:
-        """What to build, what to build if none of that is accurate enough, and notes. `wins`: what bf16 does, if so."""
+        """What to build, what to build if none of that is accurate enough, and notes. `wins`: how bf16 wins, if so."""
         kinds, notes = self._kinds(calibrated=calibration is not None)
         kinds, later = self._without_need(kinds, notes, wins) if wins else (kinds, [])
         if not kinds:
@@ -295,13 +295,13 @@ class Builder:
     def _without_need(
         self, kinds: list[rungs.Kind], notes: list[str], wins: str
     ) -> tuple[list[rungs.Kind], list[rungs.Kind]]:
-        """What is still worth building where bf16 wins, and what only if that turns out too inaccurate.
+        """What is still worth building where bf16 wins, and what to build only if bf16 turns out too inaccurate.
 
-        For transformers bf16 is about as fast as int8, and much closer to fp32. Convolutions gain from int8, most of
-        all from NNCF's; our own calibrations take longest.
+        For transformers, bf16 is about as fast as int8 and much closer to fp32. Convolutions gain from int8, most of
+        all from NNCF's graphs; our own calibrations take longest.
         """
         if any(kind.startswith("int8") for kind in kinds) and quantization.has_attention(self.model):
-            notes.append(f"int8 was not built: {wins}, which for transformers is about what int8 gains")
+            notes.append(f"int8 was not built: {wins}, about as much as int8 gains for transformers")
             return [kind for kind in kinds if not kind.startswith("int8")], []
         if "int8 nncf" in kinds and "int8 static" in kinds:
             return [kind for kind in kinds if kind != "int8 static"], ["int8 static"]
@@ -312,7 +312,7 @@ class Builder:
         kinds = [kind for precision in _LADDER if precision in target.precisions for kind in _KINDS[precision]]
         eight_bit = [precision for precision in ("int8", "fp8") if precision in target.precisions]
         if self._in_bf16:
-            kinds.remove("bf16")  # a hint to OpenVINO; ONNX Runtime has no kernels for it on CPUs
+            kinds.remove("bf16")  # it is a hint to OpenVINO; ONNX Runtime has no bf16 kernels for CPUs
         if not calibrated and eight_bit:
             kinds = [kind for kind in kinds if not kind.startswith(("int8", "fp8"))]
             notes += [f"{precision} was not built: no calibration data were logged" for precision in eight_bit]
@@ -335,7 +335,7 @@ class Builder:
 
     @property
     def _engine(self) -> Engine:
-        """The engine of the files that are built here; what OpenVINO makes of them comes after."""
+        """The engine of the files that are built here; OpenVINO's candidates come later."""
         return self.target.engines[0] if self.target.engines[0] != "openvino" else "onnxruntime"
 
     def _run(self, file: Path, candidate: Built) -> timing.RunnableCandidate:
@@ -353,7 +353,7 @@ class Builder:
         validation: Validation,
         first: Bf16First | None,
     ) -> tuple[list[Built], dict[int, timing.RunnableCandidate]]:
-        """Adds what OpenVINO makes of the same files, if the target may use it."""
+        """Adds OpenVINO's candidates from the same files, if the target may use it."""
         if "openvino" not in self.target.engines:
             return own, runs
         known: dict[Precision, openvino_rungs.Scored] = {"bf16": first.scored} if first else {}
@@ -405,7 +405,7 @@ class Builder:
 
 
 def _added(rung: rungs.Rung, improved: rungs.Rung) -> rungs.Rung:
-    """The improved rung, with what both took; the one before if that failed."""
+    """The improved rung, with the time of both; the one before if improving failed."""
     took = {"seconds": round(rung.seconds + improved.seconds, 3), "peak_mb": max(rung.peak_mb, improved.peak_mb)}
     return (rung if improved.failed else improved).model_copy(update=took)
 

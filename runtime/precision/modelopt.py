@@ -1,7 +1,8 @@
 """NVIDIA's modelopt as a command: mixed-precision, INT8 and FP8 graphs for TensorRT.
 
-modelopt pins ONNX Runtime and cupy, so it has its own environment (in the image that `make image-gpu` builds) and is
-run as a process, never imported. Its options are those of `python -m modelopt.onnx.quantization` and `... .autocast`.
+modelopt pins ONNX Runtime and cupy, so it has an environment of its own (in the image that `make image-gpu` builds). It
+runs as a process and is never imported. Its options are those of `python -m modelopt.onnx.quantization` and `...
+.autocast`.
 """
 
 import subprocess
@@ -15,14 +16,14 @@ from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.spec.model import Method
 
 IMAGE_PYTHON = "/opt/modelopt/bin/python"  # in the image for GPUs
-METHODS: dict[Method, str] = {"minmax": "max", "entropy": "entropy"}  # modelopt's names; it has no percentile method
+METHODS: dict[Method, str] = {"minmax": "max", "entropy": "entropy"}  # in modelopt's terms; it has no percentile method
 _LIMIT_S = 3600
 
 
 def quantize_command(
     python: str, model: Path, to: Path, mode: Literal["int8", "fp8"], method: Method, calibration: Path
 ) -> list[str]:
-    """The command that writes a Q/DQ graph; float layers become FP16, inputs and outputs keep their types."""
+    """The command that writes a Q/DQ graph; float layers become FP16, and inputs and outputs keep their types."""
     return [
         python,
         "-m",

@@ -1,9 +1,9 @@
-"""8-bit graphs by OpenVINO's NNCF: Q/DQ in ONNX's own format, which both engines of CPU targets run.
+"""8-bit graphs by OpenVINO's NNCF: Q/DQ in ONNX's own format, which both CPU engines run.
 
-NNCF places quantizers by what fuses on the processor, leaves the parts of a transformer in float that lose accuracy,
-smooths activations into weights and corrects biases ("Neural Network Compression Framework for fast model inference",
-2020). Which of its graphs and ours is better differs by model, so the ladder builds both and keeps the faster one
-within the accuracy budget.
+NNCF places quantizers where the processor fuses operators, keeps the parts of a transformer in float that lose
+accuracy, smooths activations into weights, and corrects biases ("Neural Network Compression Framework for fast model
+inference", 2020). Whether its graph or ours is better differs by model, so the ladder builds both and keeps the faster
+one within the accuracy budget.
 """
 
 from pathlib import Path
@@ -16,9 +16,9 @@ from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.precision import quantization
 
-SMALLEST_BYTES = 1 << 20  # of a smaller model's release, importing NNCF would be the longest part
-_LARGEST_BYTES = 1 << 30  # it holds the graph in one protobuf, several times
-_SAMPLES, _SAMPLES_ATTENTIVE = 16, 64  # a transformer's scales of activations need more: the error fell to a quarter
+SMALLEST_BYTES = 1 << 20  # for a smaller model, importing NNCF would be the longest part of the release
+_LARGEST_BYTES = 1 << 30  # NNCF holds the graph in one protobuf, several times
+_SAMPLES, _SAMPLES_ATTENTIVE = 16, 64  # transformers need more: with 64, their error fell to a quarter
 
 
 def quantize(
@@ -27,8 +27,9 @@ def quantize(
     """Writes the Q/DQ form of a float model.
 
     Args:
-        samples: per input an array with the batch first; the first 16 samples are used, one at a time, or 64.
-        attentive: it is a transformer, which gets the 64.
+        samples: per input an array with the batch first. The first 16 samples are used (64 if `attentive`), one at a
+        time.
+        attentive: the model is a transformer.
         narrow: the target's 8-bit products saturate at 16 bits, so weights and activations get 7 bits.
         excluded: the names of nodes that stay in float.
 
@@ -40,7 +41,7 @@ def quantize(
     if (size := quantization.model_bytes(model)) > _LARGEST_BYTES:
         raise QuantizeFailed(
             f"int8 by NNCF can't be built: the model has {size >> 20} MiB, the limit is {_LARGEST_BYTES >> 20}",
-            do="Leave it: int8 is calibrated by ONNX Runtime's tools, too.",
+            do="Do nothing: ONNX Runtime's tools calibrate int8 too.",
         )
     with quantization.building("int8 by NNCF"), onnx_models.tight_heap():
         count = min(_SAMPLES_ATTENTIVE if attentive else _SAMPLES, len(next(iter(samples.values()))))

@@ -1,8 +1,7 @@
-"""What OpenVINO makes of the ladder's files, each scored on it: bf16 is a hint, int8 the calibrated file.
+"""OpenVINO's candidates from the ladder's files, each scored on OpenVINO: bf16 is a hint, int8 the calibrated file.
 
-bf16 comes first: nothing is built for it, and no calibration is needed. Where the processor computes in bf16 it is
-several times as fast as fp32, and closer to it than any 8-bit graph. Building and scoring those takes most of a
-ladder's time.
+bf16 comes first: it needs neither a build nor a calibration. On a processor that computes in bf16, it is several times
+as fast as fp32, and closer to it than any 8-bit graph. Building and scoring 8-bit graphs takes most of a ladder's time.
 """
 
 import os
@@ -22,8 +21,8 @@ from shiplift.runtime.spec.target import Target
 
 _LADDER: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8")
 _METHODS: dict[Precision, str] = {"fp32": "as exported", "fp16": "hint", "bf16": "hint"}
-_CALIBRATED = ("static", "NNCF")  # their Q/DQ nodes are for both engines; dynamic ones are for ONNX Runtime alone
-_FASTER = 1.5  # than fp32; a processor that only emulates bf16 is slower
+_CALIBRATED = ("static", "NNCF")  # both engines run these Q/DQ nodes; only ONNX Runtime runs dynamic ones
+_FASTER = 1.5  # times as fast as fp32; a processor that only emulates bf16 is slower than fp32
 Scored = tuple[Built, RunnableCandidate | None]
 
 
@@ -31,7 +30,7 @@ Scored = tuple[Built, RunnableCandidate | None]
 class Bf16First:
     """bf16 on OpenVINO, scored and timed before anything is built.
 
-    `wins` says why little else need be built; empty if bf16 is too inaccurate, or hardly faster than fp32.
+    `wins` says why little else needs to be built; empty if bf16 is too inaccurate, or hardly faster than fp32.
     """
 
     scored: Scored
@@ -58,7 +57,7 @@ def scored(
     validation: Validation,
     known: Mapping[Precision, Scored],
 ) -> list[Scored]:
-    """A candidate for each precision of the target, and what to time it with (None: it can't be had).
+    """A candidate for each precision of the target, and how to run it for timing (None: it is not available).
 
     `built` are the candidates for ONNX Runtime, fp32 first, and `runs` the files of those that could be built. `known`
     are the candidates that need no scoring.
@@ -80,7 +79,7 @@ def scored(
 
 
 def serves(signature: Signature) -> bool:
-    """Whether OpenVINO takes these tensors: it has no texts."""
+    """Whether OpenVINO takes these tensors: it has no text type."""
     return all(spec.datatype != "BYTES" for spec in (*signature.inputs, *signature.outputs))
 
 
@@ -90,7 +89,7 @@ def left_out(precision: Precision, why: str) -> Scored:
 
 
 def score(precision: Precision, candidate: Built, source: RunnableCandidate, validation: Validation) -> Scored:
-    """What OpenVINO makes of a candidate's file in this precision."""
+    """OpenVINO's candidate in this precision, from the file of `candidate`."""
     run = RunnableCandidate(file=source.file, outputs=source.outputs, engine="openvino", precision=precision)
     progress(f"scoring {precision} on OpenVINO")
     try:
@@ -104,7 +103,7 @@ def score(precision: Precision, candidate: Built, source: RunnableCandidate, val
 
 
 def _evaluated(run: RunnableCandidate, validation: Validation) -> Evaluation:
-    """How OpenVINO does on the validation set; a model that it loads and can't run has that as its problem."""
+    """OpenVINO's evaluation on the validation set. A model that loads but can't run has that as its problem."""
     running = run.session(threads=len(os.sched_getaffinity(0)))
     try:
         return validation.evaluate(running)

@@ -2,9 +2,9 @@
 
 Calibration runs the model once: all methods take their ranges from the same streamed histograms, so that another
 method, or another layer left in float, costs a graph rewrite but no inference. Settings follow ONNX Runtime's
-quantization guide: on x86, activations are unsigned and weights signed; without VNNI products saturate at 16 bits, so
+quantization guide: on x86, activations are unsigned and weights signed; without VNNI, products saturate at 16 bits, so
 weights get 7 bits (`reduce_range`); TensorRT accepts only symmetric Q/DQ. A prepared model has its weights in a
-separate file, so that graphs are read and rewritten without them, and sessions map them instead of copying.
+separate file, so that graphs are read and rewritten without them, and sessions map them instead of copying them.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from shiplift.runtime.spec.target import Target
 _BATCH = 32
 _FINE_BINS, _COARSE_BINS = 2048, 128  # ONNX Runtime's own values for percentile and entropy
 _MOST_FINE, _MOST_COARSE = 16 * _FINE_BINS, 8 * _COARSE_BINS
-_COUNTED = 1 << 19  # values of a tensor, for each run of some samples
+_COUNTED = 1 << 19  # values of a tensor that are counted for each run of some samples
 _WEIGHTS = "weights.bin"
 LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _RECURRENT_OR_ATTENTIVE = {
@@ -45,7 +45,7 @@ _RECURRENT_OR_ATTENTIVE = {
     "SimplifiedLayerNormalization",
     "SkipLayerNormalization",
 }
-# Around convolutions, every operator with an 8-bit kernel stays in 8 bits; elsewhere only the products gain from it.
+# Around convolutions, every operator with an 8-bit kernel stays in 8 bits; elsewhere only matrix products gain from it.
 _CONVOLUTIONAL = (
     *LAYERS,
     "Add",
@@ -100,21 +100,21 @@ def has_attention(model: Path) -> bool:
 
 
 def layers(prepared: Path) -> tuple[str, ...]:
-    """The names of the layers with weights, in the graph's order: those that can be left in float."""
+    """The names of the layers with weights, in the graph's order. These layers can be left in float."""
     graph = onnx.load(prepared, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     return tuple(node.name for node in graph.node if node.op_type in LAYERS and set(node.input[1:2]) & weights)
 
 
 def import_tools() -> None:
-    """Imports what the functions of this module would otherwise import when called."""
+    """Imports the tools that this module's functions would otherwise import when called."""
     import onnxruntime.quantization  # noqa: PLC0415 - 0.2 s each
     import onnxruntime.transformers.float16  # noqa: F401, PLC0415
 
 
 @contextlib.contextmanager
 def building(precision: str) -> Iterator[None]:
-    """Turns whatever ONNX Runtime's tools raise into `QuantizeFailed`; mutes their output, frees their memory."""
+    """Turns any error of ONNX Runtime's tools into `QuantizeFailed`; mutes their output and frees their memory."""
     root = logging.getLogger()
     before = root.level
     root.setLevel(logging.ERROR)
@@ -173,7 +173,7 @@ def _optimize(model: Path, to: Path) -> None:
 
 
 def _infer_symbolically(model: Path, to: Path) -> None:
-    """Infers shapes by `quant_pre_process`, which knows more operators but imports all of torch (3 s)."""
+    """Infers shapes with `quant_pre_process`, which knows more operators but imports all of torch (3 s)."""
     from onnxruntime.quantization.shape_inference import quant_pre_process  # noqa: PLC0415
 
     (to.parent / _WEIGHTS).unlink(missing_ok=True)
@@ -183,7 +183,7 @@ def _infer_symbolically(model: Path, to: Path) -> None:
 
 
 def _untyped(graph: onnx.GraphProto) -> bool:
-    """Whether a layer's output has no known type, and so could not be calibrated."""
+    """Whether a layer's output has no known type and so can't be calibrated."""
     typed = {value.name for value in (*graph.value_info, *graph.output)}
     return any(node.op_type in LAYERS and node.output[0] not in typed for node in graph.node)
 
@@ -214,16 +214,16 @@ def ranges(
 
 
 def _count(collector: Any, tensor: Arrays, most: int) -> None:
-    """Adds a tensor to its histogram, which keeps at most about so many bins.
+    """Adds a tensor to its histogram, and keeps the number of bins near `most`.
 
-    ONNX Runtime's grows with the values at its first bins' width: after a sample that is nearly blank, to any number,
-    and the search for the least entropy takes its square.
+    ONNX Runtime's histogram keeps the bin width of its first values. After a nearly blank sample it can grow to any
+    number of bins, and the entropy search takes time with the square of that number.
     """
     ((name, array),) = tensor.items()
     before = collector.histogram_dict.get(name)
     if before is not None and array.size:
         reach, bound = float(np.abs(array).max()), float(before[4])
-        growth = max(1.0, reach / bound) if bound else 1.0  # without a bound, the next one is taken
+        growth = max(1.0, reach / bound) if bound else 1.0  # without a bound, the new values set it
         if 2 * growth > most:
             collector.histogram_dict[name] = _at_zero(before, reach, collector.num_bins)
         elif len(before[0]) * growth > most:
@@ -232,7 +232,7 @@ def _count(collector: Any, tensor: Arrays, most: int) -> None:
 
 
 def _at_zero(histogram: tuple[Any, ...], bound: float, bins: int) -> tuple[Any, ...]:
-    """A histogram of so many bins within a bound, beside which all values of this one are next to nothing."""
+    """A histogram with `bins` bins within a bound, against which all values of this one are negligible."""
     counts, _, lowest, highest, before = histogram
     fresh, middle = np.zeros(bins, counts.dtype), bins // 2
     fresh[middle - 1], fresh[middle] = counts[: len(counts) // 2].sum(), counts[len(counts) // 2 :].sum()
@@ -240,7 +240,7 @@ def _at_zero(histogram: tuple[Any, ...], bound: float, bins: int) -> tuple[Any, 
 
 
 def _coarser(histogram: tuple[Any, ...], most: int) -> tuple[Any, ...]:
-    """A histogram with at most so many bins, still symmetric around zero: counts, edges, lowest, highest, bound."""
+    """A histogram with at most `most` bins, still symmetric around zero: counts, edges, lowest, highest, bound."""
     counts, _, lowest, highest, bound = histogram
     joined = -(-len(counts) // most)
     missing = -len(counts) % (2 * joined) // 2
@@ -260,13 +260,13 @@ def _thinned(tensor: Arrays) -> Arrays:
     step = values.size // _COUNTED
     if step < 2:
         return tensor
-    # An odd step: the sizes of layers are even, and one that divides them would always take the same channels.
+    # The step is odd, because layer sizes are even: a step that divides them would always take the same channels.
     few = values[:: step | 1]
     return {name: np.concatenate([few, [values.min(), values.max()]]).astype(values.dtype, copy=False)}
 
 
 def ranges_file(folder: Path, method: str) -> Path:
-    """Where `ranges` writes those of a method."""
+    """The file to which `ranges` writes the ranges of a method."""
     return folder / f"{method}.json"
 
 
@@ -285,13 +285,14 @@ def _write_ranges(ranges_by_tensor: dict[str, Any], to: Path) -> Path:
 def _observe(prepared: Path, samples: Arrays, op_types: tuple[str, ...]) -> Iterator[Arrays]:
     """Yields each float tensor around the operators, for as many samples at a time as memory allows.
 
-    Where the tensors of one sample already exceed that, the samples are run once per part of them.
+    If the tensors of one sample already exceed that memory, they are split into parts, and the samples run once per
+    part.
     """
     observed = onnx.load(prepared, load_external_data=False)
     tensors = _floats_around(observed.graph, op_types)
     sizes = {name: onnx_models.sample_bytes(value) for name, value in tensors.items()}
     limit = onnx_models.observed_bytes(prepared)
-    max_batch = max(1, min(_BATCH, limit // max(sum(sizes.values()), 1)))  # all are computed, whatever the part
+    max_batch = max(1, min(_BATCH, limit // max(sum(sizes.values()), 1)))  # a run computes all, whatever the part
     for part in onnx_models.partition(sizes, limit):
         del observed.graph.output[:]
         observed.graph.output.extend(tensors[name] for name in part)
@@ -310,7 +311,7 @@ def _observe(prepared: Path, samples: Arrays, op_types: tuple[str, ...]) -> Iter
 
 
 def _floats_around(graph: onnx.GraphProto, op_types: tuple[str, ...]) -> dict[str, onnx.ValueInfoProto]:
-    """The inputs and outputs of operators of these types that are known to be float and are not constants."""
+    """The float, non-constant inputs and outputs of operators of these types."""
     constants = {tensor.name for tensor in graph.initializer}
     floats = {
         value.name: value
@@ -366,13 +367,13 @@ def quantize_dynamic(prepared: Path, form: Scheme, to: Path, excluded: tuple[str
     weights = _clear_weights(to)
     with building("dynamic int8"), onnx_models.tight_heap(), _lean_shape_inference():
         q.quantize_dynamic(
-            str(_without_gemm(prepared)),  # passed as a path: saves two copies of the model
+            str(_without_gemm(prepared)),  # a path instead of the model saves two copies of it
             str(to),
             op_types_to_quantize=["MatMul", "Gemm", "LSTM", "Attention"],
             per_channel=form.per_channel,
             reduce_range=form.reduce_range,
             weight_type=q.QuantType.QInt8,
-            nodes_to_exclude=[*excluded, *(f"{name}_MatMul" for name in excluded)],  # a former Gemm
+            nodes_to_exclude=[*excluded, *(f"{name}_MatMul" for name in excluded)],  # these nodes were Gemm before
             use_external_data_format=True,
         )
         _inline_weights(to, weights)
@@ -397,7 +398,7 @@ def _lean_shape_inference() -> Iterator[None]:
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with inferred shapes; the argument, which the quantizer drops, loses its weights."""
+    """The model with inferred shapes. The argument loses its weights, since the quantizer drops it anyway."""
     from onnxruntime.quantization.quant_utils import load_model_with_shape_infer  # noqa: PLC0415
 
     with TemporaryDirectory() as folder:
@@ -407,9 +408,9 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _without_gemm(prepared: Path) -> Path:
-    """The graph with each Gemm replaced by MatMul and Add; the quantizer would do so holding old and new weights.
+    """The graph with each Gemm replaced by MatMul and Add; the quantizer would hold old and new weights to do so.
 
-    Inferred shapes are removed: those of the Gemm weights, which get transposed, would be wrong.
+    Inferred shapes are removed, because those of the transposed Gemm weights would be wrong.
     """
     from onnxruntime.quantization.onnx_model import ONNXModel  # noqa: PLC0415
 
@@ -439,12 +440,12 @@ def to_half(model: Path, kind: Literal["fp16", "bf16"], to: Path) -> Path:
     if _large(model):
         raise QuantizeFailed(f"{kind} can't be built: the model is larger than 1 GiB", do=f"Leave {kind} out.")
     with building(kind), onnx_models.tight_heap():
-        converted = convert_float_to_float16(str(model), keep_io_types=True)  # passed as a path: saves a copy
+        converted = convert_float_to_float16(str(model), keep_io_types=True)  # a path instead of the model saves a copy
         if kind == "bf16":
             original = onnx.load(model).graph.initializer
             _as_bfloat16(converted.graph, {tensor.name: numpy_helper.to_array(tensor) for tensor in original})
         wrapper = OnnxModel(converted)
-        wrapper.topological_sort()  # the conversion leaves its casts at the end
+        wrapper.topological_sort()  # the conversion appends its casts at the end
         _save_externally(wrapper.model, to, _WEIGHTS)
         del converted, wrapper
         _inline_weights(to, _WEIGHTS)
@@ -452,20 +453,20 @@ def to_half(model: Path, kind: Literal["fp16", "bf16"], to: Path) -> Path:
 
 
 def _save_externally(model: onnx.ModelProto, to: Path, weights: str) -> None:
-    """Saves a model tensor by tensor: serialized as a whole it would be in memory once more."""
+    """Saves a model tensor by tensor: serializing it whole would hold it in memory once more."""
     (to.parent / weights).unlink(missing_ok=True)
     onnx.save(model, to, save_as_external_data=True, location=weights)
 
 
 def _clear_weights(to: Path) -> str:
-    """The name of the quantizers' weights file; removes one left by a killed run, since they append to it."""
+    """The name of the quantizers' weights file. Removes one that a killed run left, since they append to it."""
     name = f"{to.name}.data"
     (to.parent / name).unlink(missing_ok=True)
     return name
 
 
 def _inline_weights(model: Path, weights: str) -> None:
-    """Moves external weights into the model file, if that stays within protobuf's limit."""
+    """Moves external weights into the model file, if the file stays within protobuf's limit."""
     onnx_models.release_memory()
     if not _large(model):
         onnx.save(onnx.load(model), model)
@@ -473,7 +474,7 @@ def _inline_weights(model: Path, weights: str) -> None:
 
 
 def _as_bfloat16(graph: onnx.GraphProto, weights: dict[str, Any]) -> None:
-    """Turns FLOAT16 into BFLOAT16; weights are rounded once, from their FP32 values."""
+    """Turns FLOAT16 into BFLOAT16. Weights are rounded once, from their FP32 values."""
     fp16, bf16 = TensorProto.FLOAT16, TensorProto.BFLOAT16
     attributes = [attribute for node in graph.node for attribute in node.attribute]
     constants = [attribute.t for attribute in attributes if attribute.type == onnx.AttributeProto.TENSOR]
@@ -499,7 +500,7 @@ def pick(samples: Arrays, count: int) -> Arrays:
 
 
 def picked(size: int, count: int) -> NDArray[np.int64]:
-    """The rows of those samples in a set of `size`."""
+    """The rows of the samples that `pick` takes from a set of `size`."""
     return np.unique(np.linspace(0, size - 1, num=min(count, size)).astype(np.int64))
 
 
@@ -509,7 +510,7 @@ def first(samples: Arrays, count: int) -> Arrays:
 
 
 def model_bytes(model: Path) -> int:
-    """The size of a model file and its external data, which is all there is in its folder."""
+    """The size of a model file and its external data, which together are all files in the folder."""
     return sum(file.stat().st_size for file in model.parent.iterdir() if file.is_file())
 
 

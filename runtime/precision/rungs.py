@@ -1,7 +1,7 @@
 """One rung of the precision ladder: built, scored and compared with fp32, in its own process or in this one.
 
-A job is a JSON file with its arrays in an NPZ, and the process `python -m ....rungs JOB` writes its rung as JSON. A
-separate process returns all its memory and has a measurable peak; small models are built in this one.
+A job is a JSON file with its arrays in an NPZ; the process `python -m ....rungs JOB` writes its rung as JSON. A
+separate process returns all its memory and has a measurable peak; small models are built in this process.
 """
 
 import os
@@ -34,7 +34,7 @@ _SMALL_BYTES = 16 << 20
 _PROCESS_BYTES = 400 << 20  # Python with ONNX Runtime and its tools
 _PEAK_FACTOR = 3  # a rung's peak memory, in sizes of the model
 _SENSITIVITY_SAMPLES = 16
-# The graphs that can leave layers in float, in the order in which that is tried: NNCF's last, since each of its tries
+# The graphs that can leave layers in float, in the order in which they are tried. NNCF's comes last, because each try
 # collects statistics again.
 SEARCHES: tuple[frozenset[Kind], ...] = (frozenset({"int8 static", "int8 dynamic"}), frozenset({"int8 nncf"}))
 _POLL_S = 0.02
@@ -67,7 +67,7 @@ class Job(Record):
     `arrays` is an NPZ with `calibration/NAME`, `validation/NAME`, `asked/NAME`, `reference/NAME`, `column/NAME` and
     `label` and `rows`. `sensitivities` is the folder of layer rankings. `modelopt` is the Python with NVIDIA's tool, if
     any, and `metric_file` the author's own metric. `threads` are for scoring. `improved` is a rung of an earlier job in
-    the same folder: layers are left in float until it is within the budget.
+    the same folder: more layers are left in float until it is within the budget.
     """
 
     kind: Kind
@@ -117,7 +117,7 @@ def build_all(jobs: Sequence[Job], *, memory_mb: int) -> tuple[Rung, ...]:
         progress(f"building {job.kind}")
         built.append(
             build(job).model_copy(update={"peak_mb": 0.0})
-        )  # this process's peak says nothing about the rung's
+        )  # this process's peak says nothing about the rung's peak
     return tuple(built)
 
 
@@ -167,7 +167,7 @@ class _Child:
         environment = {**inherited(), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         command = own_module("shiplift.runtime.precision.rungs", folder / "job.json")
         log = folder / "log"
-        # In the sandbox's session, so that it and modelopt, its child, are killed with the sandbox.
+        # It stays in the sandbox's session, so that it and its child modelopt are killed with the sandbox.
         child = start_child(command, environment=environment, log=log, folder=folder, own_session=False)
         return cls(job, child)
 
@@ -187,7 +187,7 @@ class _Child:
 
 
 def build(job: Job) -> Rung:
-    """Builds the job's rung. A failure is a rung with a reason, since the other rungs may succeed."""
+    """Builds the job's rung. A failure becomes a rung with a reason, since the other rungs may succeed."""
     started, arrays = time.monotonic(), _Arrays.of(job)
     before, _ = own_memory_mb()
     try:
@@ -279,7 +279,7 @@ def _by_modelopt(job: Job, arrays: _Arrays, mode: Literal["int8", "fp8"], method
 
 
 def _static(job: Job, arrays: _Arrays) -> Rung:
-    """The calibration method closest to fp32."""
+    """The rung of the calibration method that is closest to fp32."""
     if job.by_modelopt:
         methods: list[Method] = [method for method in job.settings.methods if method in modelopt.METHODS] or ["minmax"]
         built = {method: _by_modelopt(job, arrays, "int8", method) for method in methods}
@@ -315,9 +315,9 @@ def closest(tried: dict[Method, Rung]) -> Method:
 
 
 def worth_improving(rung: Rung, accurate: Collection[Kind]) -> bool:
-    """Whether to leave layers of a rung of `SEARCHES`, over the budget, in float, beside `accurate` ones within it.
+    """Whether to leave layers of an over-budget rung of `SEARCHES` in float, given the `accurate` ones within it.
 
-    Its score must say when to stop. A dynamic graph does not make up for a static one, which OpenVINO can run too.
+    Its score must say when to stop. A dynamic graph does not replace a static one, which OpenVINO can run too.
     """
     makes_up = {"int8 static", "int8 nncf"} | ({"int8 dynamic"} if rung.kind == "int8 dynamic" else set())
     scored = not rung.failed and rung.evaluation.score is not None
@@ -363,7 +363,7 @@ def _rung(job: Job, arrays: _Arrays, file: Path, method: str, float_layers: tupl
         raise QuantizeFailed(
             f"{job.kind} does not run: {' '.join(str(error).split())[:300]}", do="Leave it out of the precisions."
         ) from error
-    onnx_models.release_memory()  # the next rung is built in it
+    onnx_models.release_memory()  # the next rung needs it
     return Rung(kind=job.kind, method=method, file=str(file), float_layers=float_layers, evaluation=evaluation)
 
 
@@ -393,7 +393,7 @@ _BUILDERS = {
 
 def main(job: Path) -> None:
     """Builds one job and writes its rung next to it."""
-    quantization.import_tools()  # so that they do not count as the rung's memory
+    quantization.import_tools()  # so that these imports don't count as the rung's memory
     rung = build(Job.model_validate_json(job.read_text()))
     (job.parent / "rung.json").write_text(rung.model_dump_json())
 

@@ -1,6 +1,6 @@
-"""Which precisions are kept: a lower one has to be within the accuracy budget, and faster than the one above it.
+"""Which precisions are kept: a lower one must be within the accuracy budget, and faster than the one above it.
 
-Engines are not compared: which is faster depends on the batch size and the load, so tuning finds out.
+Engines are not compared here: which is faster depends on the batch size and the load, so tuning finds out.
 """
 
 from typing import TypeVar
@@ -37,7 +37,7 @@ def judged(
 
 
 def _excluded(candidate: Candidate, target: Target) -> str:
-    """Why a target can't use a candidate that was only built to compare or to make others from; empty if it can."""
+    """Why a target can't use a candidate that was built only for comparison or as a source; empty if it can."""
     if candidate.precision not in target.precisions:
         return f"target {target.name} does not allow {candidate.precision}"
     if candidate.engine not in target.engines:

@@ -1,8 +1,8 @@
-"""Which layers lose most accuracy at 8 bits: measured once per graph, stored, and used to leave the fewest in float.
+"""Which layers lose most accuracy at 8 bits. Measured once per graph, stored, and used to leave the fewest in float.
 
 A layer's noise is the power of its output's error (quantized against float) over the power of its output, on real
-samples. Layers are ranked by the noise they add to that of their inputs. A retrained version has the same graph and the
-same weak spots, so the ranking is stored under the digest of the graph without its weights.
+samples. Layers are ranked by the noise that they add to the noise of their inputs. A retrained version has the same
+graph and the same weak spots, so the ranking is stored under the digest of the graph without its weights.
 """
 
 import json
@@ -26,7 +26,7 @@ from shiplift.runtime.model.tensors import Arrays
 def ranking(
     stored: Path, prepared: Path, quantized: Path, layers: Sequence[str], samples: Arrays, *, kind: str = "static"
 ) -> tuple[str, ...]:
-    """The layers, most sensitive first: read from the folder `stored`, else measured and stored there.
+    """The layers, most sensitive first: read from the folder `stored`, or else measured and stored there.
 
     Each `kind` of quantization has its own ranking.
     """
@@ -45,7 +45,7 @@ def ranking(
 def layer_noise(prepared: Path, quantized: Path, layers: Sequence[str], samples: Arrays) -> dict[str, float]:
     """The power of each layer's error over the power of its output, over all samples.
 
-    The models run one after the other, with the first one's outputs on disk: together they would hold the float
+    The models run one after the other, with the outputs of the first on disk: together they would hold the float
     weights twice.
 
     Raises:
@@ -86,7 +86,7 @@ def _powers(exact: NDArray[Any], rough: NDArray[Any]) -> tuple[float, float]:
 
 
 def _outputs(model: Path, tensors: Sequence[str], samples: Arrays) -> Iterator[list[Any]]:
-    """A model's values of these tensors, sample by sample; nothing is fused, so that both models compute alike."""
+    """A model's values of these tensors, sample by sample. Nothing is fused, so that both models compute alike."""
     loaded = onnx.load(model, load_external_data=False)
     del loaded.graph.output[:]
     loaded.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in tensors)
@@ -99,11 +99,11 @@ def _outputs(model: Path, tensors: Sequence[str], samples: Arrays) -> Iterator[l
     for index in range(len(next(iter(samples.values())))):
         yield list(running.run(list(tensors), {name: array[index : index + 1] for name, array in samples.items()}))
     del running
-    onnx_models.release_memory()  # the next model is loaded into it
+    onnx_models.release_memory()  # the next model needs it
 
 
 def noise_added(prepared: Path, noise: Mapping[str, float]) -> dict[str, float]:
-    """The noise that each layer adds: its own, less the largest among the layers that feed it."""
+    """The noise that each layer adds: its own, minus the largest among the layers that feed it."""
     graph = onnx.load(prepared, load_external_data=False).graph
     at_tensor: dict[str, float] = {}
     added: dict[str, float] = {}
@@ -118,10 +118,10 @@ def noise_added(prepared: Path, noise: Mapping[str, float]) -> dict[str, float]:
 
 
 def smallest(count: int, fits: Callable[[int], bool]) -> int | None:
-    """The smallest k from 1 to `count` that `fits`, found by doubling, then halving; None if not even `count` does.
+    """The smallest k from 1 to `count` that `fits`, found by doubling, then halving; None if not even `count` fits.
 
-    Each call of `fits` costs a build and an evaluation; larger k are assumed to fit too. Where none fits, which is
-    common, there is one call.
+    Each call of `fits` costs a build and an evaluation. If k fits, larger k are assumed to fit too. If none fits, which
+    is common, there is one call.
     """
     if not fits(count):
         return None

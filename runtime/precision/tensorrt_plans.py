@@ -1,7 +1,7 @@
-"""TensorRT plans from ONNX graphs: strongly typed, for fixed shape profiles, stamped with what they can run on.
+"""TensorRT plans from ONNX graphs: strongly typed, for fixed shape profiles, stamped with what can run them.
 
 A plan works with one TensorRT version on one kind of GPU. Both are written next to it. They are compared with the
-target before anything is scheduled, and by `guest.pod.guard` with the node's GPU and library before the plan
+target before anything is scheduled, and `guest.pod.guard` compares them with the node's GPU and library before the plan
 is loaded. Precisions are those of the graph (FP16 and BF16 by conversion, INT8 and FP8 by Q/DQ). TensorRT's kernel
 timings are stored and reused for the next version.
 """
@@ -142,13 +142,13 @@ def _config(builder: Any, target: Target, profiles: Mapping[str, Profile], trt: 
 def timings_name(target: Target) -> str:
     """The name under which kernel timings are shared between releases: one per kind of GPU.
 
-    A target that names no GPU has its own. TensorRT versions are kept apart by file name.
+    A target that names no GPU has timings of its own. File names keep TensorRT versions apart.
     """
     return f"TensorRT timings {target.compute_capability or target.name}"
 
 
 def _timing_cache(config: Any, target: Target, timings: Path, trt: Any) -> tuple[Any, Path]:
-    """Timings of earlier builds by this TensorRT version on this kind of GPU: they make later builds faster."""
+    """Timings of earlier builds by this TensorRT version on this kind of GPU; they make later builds faster."""
     file = timings / f"tensorrt-{trt.__version__}-sm{target.compute_capability.replace('.', '')}.cache"
     cache = config.create_timing_cache(file.read_bytes() if file.is_file() else b"")
     config.set_timing_cache(cache, False)  # positional in TensorRT: ignore_mismatch

@@ -17,17 +17,17 @@ from shiplift.runtime.precision import quantization
 from shiplift.runtime.records.precision import Engine, Precision
 
 TIMED_BATCH = 8
-_LARGE_BYTES = 256 << 20  # of a model: two of them at a time would need too much memory
+_LARGE_BYTES = 256 << 20  # a model this large is measured alone, because two at a time need too much memory
 _FOOTPRINT = Path(__file__).with_name("footprint.py")
 _ROUNDS, _FEWEST_ROUNDS = 15, 3
 _MIN_TIMING_S = 0.05  # per candidate, so that fast models get more rounds
-_BATCH_S = 0.25  # of the slowest candidate: a slow model is timed on fewer samples
-_MOST_TIMING_S = 2.0  # of all candidates, after which the fewest rounds are enough: tuning compares what is kept
+_BATCH_S = 0.25  # of the slowest candidate: slow models are timed on fewer samples
+_MOST_TIMING_S = 2.0  # of all candidates together; then the fewest rounds do, since tuning compares the kept ones
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunnableCandidate:
-    """What runs a candidate: its file, on its engine, in its precision; `outputs` are the names of its outputs."""
+    """How to run a candidate: its file, engine and precision; `outputs` are the names of its outputs."""
 
     file: Path
     outputs: tuple[str, ...]
@@ -36,7 +36,7 @@ class RunnableCandidate:
     gpu: bool = False
 
     def session(self, *, threads: int = 1) -> Any:
-        """A session that computes on so many cores.
+        """A session that computes on `threads` cores.
 
         Raises:
             ExportFailed, QuantizeFailed: the engine can't run the model.
@@ -48,7 +48,7 @@ class RunnableCandidate:
 
     @property
     def hint(self) -> tuple[str, ...]:
-        """The precision for OpenVINO; empty: another engine runs it."""
+        """The precision for OpenVINO; empty if another engine runs it."""
         return (openvino_models.HINTS[self.precision],) if self.engine == "openvino" else ()
 
 
@@ -62,7 +62,7 @@ def measure(runs: Mapping[int, RunnableCandidate], inputs: Arrays, folder: Path)
     example = folder / "example.npz"
     example.write_bytes(dump_npz(inputs))
     sizes = {index: quantization.model_bytes(run.file) for index, run in runs.items()}
-    at_once = 2 if max(sizes.values()) < _LARGE_BYTES else 1  # what is measured is their memory, not their speed
+    at_once = 2 if max(sizes.values()) < _LARGE_BYTES else 1  # this measures memory, not speed, so two may run together
     with ThreadPoolExecutor(at_once) as pool:
         footprints = dict(zip(runs, pool.map(lambda run: _footprint(run, example), runs.values()), strict=True))
     return {
@@ -77,7 +77,7 @@ def measure(runs: Mapping[int, RunnableCandidate], inputs: Arrays, folder: Path)
 
 
 def _timed(slowest: Any, inputs: Arrays) -> Arrays:
-    """The inputs, or as many of them as the slowest session answers in time."""
+    """The inputs, or as many of them as the slowest session answers in `_BATCH_S`."""
     one = batch_of(inputs, 1)
     if onnx_models.takes_one_sample(slowest):
         return one
@@ -109,7 +109,7 @@ def _goes_on(rounds: int, seconds: float, sessions: int) -> bool:
 
 
 def speedup(slow: RunnableCandidate, fast: RunnableCandidate, inputs: Arrays) -> float:
-    """How many times as fast a batch of inputs is in one run as in another, both in alternation."""
+    """How many times as fast as `slow` `fast` is on a batch of inputs, both run in alternation."""
     sessions = {0: slow.session(), 1: fast.session()}
     times = _time(sessions, _timed(sessions[0], inputs))
     return times[0] / times[1]

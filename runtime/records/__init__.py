@@ -1,1 +1,1 @@
-"""What crosses a step: small frozen records with units in their field names, one module per subject."""
+"""The records that steps exchange: small, frozen, with units in their field names, one module per subject."""

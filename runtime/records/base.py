@@ -34,13 +34,13 @@ class Record(BaseModel):
 
 
 class Sections(Record):
-    """A record whose fields later steps take one by one: `slo`, not the whole spec."""
+    """A record whose fields later steps take one by one: `slo` instead of the whole spec."""
 
     @classmethod
     def parts(cls) -> Mapping[str, type[Record]]:
         """The type of each section by its name, such as `{"slo": Slo}`.
 
-        A property that is a record is a section, too: it groups fields that a step takes together.
+        A property that is a record is a section too: it groups fields that a step takes together.
         """
         kinds: dict[str, Any] = {name: field.annotation for name, field in cls.model_fields.items()}
         groups = {name: member.fget for name, member in vars(cls).items() if isinstance(member, property)}

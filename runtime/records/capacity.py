@@ -1,4 +1,4 @@
-"""What one replica of a package can take, as its load test measured it."""
+"""The capacity of one replica of a package, as its load test measured it."""
 
 from pydantic import Field
 
@@ -8,9 +8,9 @@ from shiplift.runtime.records.base import Record
 class Capacity(Record):
     """One replica, in requests per second.
 
-    `peak_per_s` is what it completes when it always has work, `within_slo_per_s` the highest rate of Poisson arrivals
-    that it answers within the p99 limit, `p99_ms` (None: there was no limit). The difference is the headroom that
-    random arrivals need. `memory_mb` is what its server used at most (None: it was not measured).
+    `peak_per_s` is what it completes when it always has work. `within_slo_per_s` is the highest rate of Poisson
+    arrivals that it answers within the p99 limit, `p99_ms` (None: there was no limit). The difference is the headroom
+    that random arrivals need. `memory_mb` is the peak memory of its server (None: it was not measured).
     """
 
     peak_per_s: float = Field(gt=0)

@@ -6,7 +6,7 @@ from shiplift.runtime.base.errors import Cancelled, ShipliftError, by_exit_code
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.records.base import Record
 
-_MAX_BUG_CHARACTERS = 1000  # a record passes through a Workflow's status, and an exception's text has no limit
+_MAX_BUG_CHARACTERS = 1000  # a record passes through a Workflow's status, but an exception's text has no limit
 
 
 class Failure(Record):
@@ -19,7 +19,7 @@ class Failure(Record):
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Turns an exception into a record; any that is not ours is a bug."""
+        """Turns an exception into a record. Any exception that is not ours is a bug."""
         kind = type(error).__name__
         if isinstance(error, ShipliftError):
             return cls(kind=kind, exit_code=error.exit_code, what=error.what, do=error.do)

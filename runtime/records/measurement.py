@@ -1,4 +1,4 @@
-"""What was measured: trials of a search, points of a load test, comparisons."""
+"""Measurements: trials of a search, points of a load test, comparisons."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from shiplift.runtime.records.serving import Package, ServingConfig
 
 
 class Timings(Record):
-    """A server's counters of a model: requests, executions and the rows in them; ms that requests queued and computed.
+    """A server's counters for a model: requests, executions and their rows; ms that requests queued and computed.
 
     All are sums since the model was loaded.
     """
@@ -21,15 +21,15 @@ class Timings(Record):
     compute_ms: float = 0.0
 
     def since(self, before: "Timings") -> "Timings":
-        """What was added since an earlier look."""
+        """What was added since an earlier reading."""
         return Timings(**{name: getattr(self, name) - getattr(before, name) for name in type(self).model_fields})
 
 
 class MemberLoad(Record):
-    """A pipeline's member under the load of the whole, on average.
+    """A pipeline's member under the load of the whole pipeline, on average.
 
-    For each request to the pipeline it got `requests_per_request`, which waited `queue_ms` and took `compute_ms` each;
-    it computed `batch` rows at a time.
+    For each request to the pipeline it got `requests_per_request`, each of which waited `queue_ms` and took
+    `compute_ms`; it computed `batch` rows at a time.
     """
 
     name: str
@@ -42,7 +42,7 @@ class MemberLoad(Record):
 
 
 class Counts(Record):
-    """How many requests of a model a server has answered and failed since it loaded it."""
+    """How many requests for a model a server has answered and failed since it loaded the model."""
 
     answered: int = 0
     failed: int = 0
@@ -56,7 +56,7 @@ class Counts(Record):
 class Trial(Variant):
     """One measured serving configuration.
 
-    `window_ms` is the length of a measurement window: short ones only select the finalists. `pruned`: it exceeded its
+    `window_ms` is the length of a measurement window; short ones only select the finalists. `pruned`: it exceeded its
     limits and was already slower than the best, so no lower concurrency was tried.
     """
 
@@ -76,9 +76,9 @@ class Trial(Variant):
 
 
 class LengthsSent(Record):
-    """The lengths of the requests that tuning sent, and how much of what the server computed was padding, in percent.
+    """The lengths of the requests that tuning sent, and how much of the server's computation was padding, in percent.
 
-    `one_length_percent` is what it would be if every request had the longest one's length.
+    `one_length_percent` is what it would be if every request had the length of the longest one.
     """
 
     requests: int
@@ -91,11 +91,11 @@ class LengthsSent(Record):
 
 
 class Tuned(Record):
-    """The package with the best configuration found, and the trials measured: all of them, or the best few of many.
+    """The package with the best configuration found, and the measured trials: all of them, or the best few of many.
 
-    `configurations` is how many distinct ones were measured. `raw` holds every trial as gzipped JSON lines.
+    `configurations` is the number of distinct ones that were measured. `raw` holds every trial as gzipped JSON lines.
     `exhausted`: the search finished before its time ran out. A request that waited for `late_after_ms` lets others go
-    first (0: requests are answered in turn). `lengths` is there if the spec asks for buckets of lengths.
+    first (0: requests are answered in turn). `lengths` is set if the spec asks for buckets of lengths.
     """
 
     target: str
@@ -112,7 +112,7 @@ class Tuned(Record):
 class Streaming(Record):
     """What users of streamed answers wait for: the first token, and the time between tokens, at the client.
 
-    `tokens_per_s` is of all clients together.
+    `tokens_per_s` counts all clients together.
     """
 
     ttft_p50_ms: float
@@ -125,13 +125,13 @@ class Streaming(Record):
 class LoadPoint(Record):
     """One point of a load test: a concurrency or an arrival rate.
 
-    Latencies are per request, measured at the client; queue and compute times are the server's. `spread_percent` is
-    how far any window's throughput was from the mean of all, at most.
+    Latencies are per request, measured at the client; queue and compute times are the server's. `spread_percent` is the
+    largest deviation of a window's throughput from the mean of all windows.
 
     Closed loop: `concurrency` requests are always in flight. Open loop: requests arrive at `rate_per_s` (0: closed
-    loop), however many are in flight, and `concurrency` is 0. `sent_per_s` is the rate the client achieved, and
+    loop), however many are in flight, and `concurrency` is 0. `sent_per_s` is the rate that the client achieved, and
     `client_cores` how many cores it used. `client_saturated`: the client, not the server, was the bottleneck.
-    `streaming` is there for answers in pieces; the latencies above are then those of the last piece.
+    `streaming` is set for streamed answers; the latencies above are then those of the last piece.
     """
 
     concurrency: int
@@ -155,8 +155,8 @@ class Comparison(Record):
     """Champion and challenger, measured in alternation on one server.
 
     Ratios are challenger over champion, one per round. The `noise_` ratios are the champion over itself, measured
-    first: how much the machine varies when nothing differs. `looks` is the number of interim looks that the test may
-    have taken at its rounds before it stopped; its intervals allow for them.
+    first: they show how much the machine varies when nothing differs. `looks` is the number of interim looks that the
+    test could have taken before it stopped; its intervals allow for them.
     """
 
     version: int
@@ -174,14 +174,14 @@ class Comparison(Record):
 
 
 class LoadReport(Record):
-    """How the staging server performed under load; `failures` counts requests it refused or answered with an error.
+    """How the staging server performed under load. `failures` counts requests that it refused or failed.
 
     `points` are the challenger's in closed loop, `champion_points` the champion's, `open_points` the challenger's in
-    open loop. `knee` is the concurrency beyond which more latency buys no more throughput. `max_rate_per_s` is the
-    highest arrival rate found within the p99 limit (None: not searched for, or no limit). `uncompared` says why there
-    is no `comparison`. `raw` holds every measurement window as gzipped JSON lines, `table` the load generator's own
-    figures as CSV. `target` is the one whose package was measured, `others` are the reports of the targets that serve
-    beside it. `members` are a pipeline's, over all points in closed loop.
+    open loop. `knee` is the concurrency beyond which more latency gains no throughput. `max_rate_per_s` is the highest
+    arrival rate found within the p99 limit (None: not searched, or no limit). `uncompared` says why there is no
+    `comparison`. `raw` holds every measurement window as gzipped JSON lines, `table` the load generator's own figures
+    as CSV. `target` is the one whose package was measured, `others` are the reports of the targets that serve with it.
+    `members` are a pipeline's, over all points in closed loop.
     """
 
     points: tuple[LoadPoint, ...]

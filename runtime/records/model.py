@@ -8,7 +8,7 @@ from pydantic import Field
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 
-# MLflow's flavors that are released; of several that a version has, the first of these counts.
+# MLflow's flavors that are released. If a version has several, the first of these counts.
 Flavor = Literal[
     "onnx",
     "pytorch",
@@ -23,10 +23,10 @@ Flavor = Literal[
     "shiplift_pipeline",
     "python_function",
 ]
-PYTHON: Flavor = "python_function"  # every version has this one: it counts where there is no other
+PYTHON: Flavor = "python_function"  # every version has this flavor; it counts only if there is no other
 PIPELINE: Flavor = "shiplift_pipeline"  # a pipeline of models, as `shiplift pipeline register` logs it
-# Those that can be served by their own code if their graph can't be exported: ONNX's graph is the model, and what takes
-# text answers through a front of ours.
+# Flavors whose models can be served by their own code if they can't be exported as a graph. An ONNX model is the graph
+# itself, and models that take text answer through our own front.
 FALL_BACK: tuple[Flavor, ...] = (
     "pytorch",
     "sklearn",
@@ -36,7 +36,7 @@ FALL_BACK: tuple[Flavor, ...] = (
     "tensorflow",
     "keras",
 )
-# `name[extra]==1.0,<2`: nothing that says where to fetch a package
+# `name[extra]==1.0,<2`, without any location to fetch a package from
 Requirement = Annotated[
     str,
     Field(
@@ -58,7 +58,7 @@ class ModelVersion(Record):
 
 
 class Datasets(Record):
-    """The datasets, exactly as logged (NPZ, CSV or Parquet); None where nothing was logged.
+    """The datasets, exactly as logged (NPZ, CSV or Parquet); None for what was not logged.
 
     `metric` is the file of the author's own metric, if the spec names one.
     """
@@ -71,7 +71,7 @@ class Datasets(Record):
 
 
 class RecordedRequests(Record):
-    """Real requests for the load test, exactly as logged (NPZ or JSON); None where nothing was logged."""
+    """Real requests for the load test, exactly as logged (NPZ or JSON); None if none were logged."""
 
     file: Artifact | None = None
     name: str = ""
@@ -96,9 +96,9 @@ class Scan(Record):
 
 
 class Isolation(Record):
-    """The isolation that the sandbox had: `none` stands for what the site accepts to be without.
+    """The isolation that the sandbox had. `none` stands for a mechanism whose absence the site accepts.
 
-    `mounts` and the network's `landlock` add to what the others hold.
+    `mounts` and the network's `landlock` add to the protection of the others.
     """
 
     network: Literal["namespace", "seccomp", "landlock", "none"]
@@ -132,7 +132,7 @@ class Wheel(Record):
 
 
 class PythonEnvironment(Record):
-    """What a Python model's environment consists of: the version of Python, the machine, and every package."""
+    """The contents of a Python model's environment: the version of Python, the machine, and every package."""
 
     python: str
     machine: str
@@ -140,19 +140,19 @@ class PythonEnvironment(Record):
 
     @property
     def lock(self) -> str:
-        """The packages as requirements with hashes, which pip installs exactly so."""
+        """The packages as requirements with hashes, from which pip installs exactly these."""
         return "".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in self.wheels)
 
     @property
     def digest(self) -> str:
-        """The name of the environment: equal ones are built once."""
+        """The name of the environment: equal environments are built once."""
         return hashlib.sha256(f"{self.python} {self.machine}\n{self.lock}".encode()).hexdigest()[:24]
 
 
 class PythonModel(Record):
     """How a Python model runs: in this environment, in processes that may use `memory_mb` each.
 
-    `layer` is the environment as a file, where it has to travel.
+    `layer` is the environment as a file, if it has to travel.
     """
 
     environment: PythonEnvironment

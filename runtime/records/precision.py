@@ -10,9 +10,9 @@ from shiplift.runtime.records.base import Record, volatile
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
 GraphEngine = Literal["onnxruntime", "openvino", "onnxruntime-tensorrt", "tensorrt", "pytorch"]
-TextEngine = Literal["vllm", "tensorrt-llm"]  # that continue texts on a GPU, from the model's own weights
+TextEngine = Literal["vllm", "tensorrt-llm"]  # they continue texts on a GPU, from the model's own weights
 TEXT_ENGINES: tuple[TextEngine, ...] = ("vllm", "tensorrt-llm")
-Engine = GraphEngine | TextEngine | Literal["python"]  # a Python model's own code computes
+Engine = GraphEngine | TextEngine | Literal["python"]  # `python`: the model's own code computes
 Metric = Literal[
     "accuracy",
     "f1",
@@ -37,7 +37,7 @@ JudgeBy = Literal["score", "interval"]  # what has to be within a limit: the sco
 class Scale(Record):
     """The range of a task metric and its unit, and whether a larger score is better (1) or a smaller one (-1).
 
-    `counted`: a sample is right or wrong, so that samples without an error still leave room for one.
+    `counted`: a sample is right or wrong, so that a set of samples without an error still leaves room for one.
     """
 
     better: Literal[1, -1]
@@ -51,9 +51,9 @@ MetricFile = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,99}\.py
 
 
 class AuthorMetric(Record):
-    """A metric of the model's author: a Python file, logged beside the spec, with `def score(labels, predictions)`.
+    """A metric by the model's author: a Python file, logged beside the spec, with `def score(labels, predictions)`.
 
-    `better` says which scores are. `sha256` is the file's digest: scores of different files can't be compared.
+    `better` says which scores are better. `sha256` is the file's digest: scores of different files can't be compared.
     """
 
     python: MetricFile
@@ -96,7 +96,7 @@ SCALES: dict[Metric, Scale] = {
 
 
 def scale_of(metric: TaskMetricName) -> Scale:
-    """A metric's scale; an author's metric may be any number."""
+    """A metric's scale. An author's metric may be any number."""
     if not isinstance(metric, AuthorMetric):
         return SCALES[metric]
     better: Literal[1, -1] = 1 if metric.better == "larger" else -1
@@ -116,7 +116,7 @@ ENGINE_NAMES: dict[Engine, str] = {
 
 
 class Variant(Record):
-    """What a model is computed in, and what computes it: the same precision differs in speed and answers by engine."""
+    """A model's precision and engine: the same precision differs in speed and answers between engines."""
 
     engine: Engine = "onnxruntime"
     precision: Precision
@@ -128,7 +128,7 @@ class Variant(Record):
 
     @property
     def described(self) -> str:
-        """Both for people; a Python model computes in whatever its code does."""
+        """Both for people. The code of a Python model decides its precision itself."""
         if self.engine == "python":
             return ENGINE_NAMES[self.engine]
         return f"{self.precision} on {ENGINE_NAMES[self.engine]}"
@@ -144,11 +144,11 @@ class Slice(Record):
 
 
 class Evaluation(Record):
-    """How a model does on the validation set: the task metric overall and per slice (None: nothing to score).
+    """A model's results on the validation set: the task metric overall and per slice (None: nothing to score).
 
-    `resamples` are the scores of bootstrap resamples of the set: the same for all that are scored on it, so their
-    differences are paired. `relative_error` is the L2 norm of the difference between its outputs and fp32's, over the
-    norm of fp32's, on a few samples. `problem` says why its outputs can't be scored.
+    `resamples` are the scores of bootstrap resamples of the set. They are the same for all models that are scored on
+    it, so their differences are paired. `relative_error` is the L2 norm of the difference between its outputs and
+    fp32's, over the norm of fp32's, on a few samples. `problem` says why its outputs can't be scored.
     """
 
     score: float | None = None
@@ -161,14 +161,13 @@ class Evaluation(Record):
 
 
 class Candidate(Variant):
-    """One precision of the model on one engine; `dropped` says why it is no longer considered (empty: it is).
+    """One precision of the model on one engine. `dropped` says why it is no longer considered (empty: it is).
 
-    `method` says how it was built, `float_layers` which layers stayed in float. Without a `model` it could not be
+    `method` says how it was built, `float_layers` which layers stayed in float. Without a `model`, it could not be
     built. `score` is the task metric on the validation set (None: no data), `score_error` its standard error, and
-    `resamples` are the scores of bootstrap resamples (empty for what was dropped).
-    `latency_ms` is the median time for a batch of `latency_batch` samples, in process, on one thread; `memory_mb` is
-    what its session uses; `build_seconds` and `build_peak_mb` are what building it took, beyond Python, libraries and
-    samples.
+    `resamples` are the scores of bootstrap resamples (empty for dropped candidates). `latency_ms` is the median time
+    for a batch of `latency_batch` samples, in process, on one thread. `memory_mb` is what its session uses.
+    `build_seconds` and `build_peak_mb` are the cost of building it, beyond Python, libraries and samples.
     """
 
     method: str = ""
@@ -190,7 +189,7 @@ class Candidate(Variant):
 
     @property
     def evaluation(self) -> Evaluation:
-        """How it did on the validation set."""
+        """Its results on the validation set."""
         return Evaluation(
             score=self.score,
             score_error=self.score_error,
@@ -202,9 +201,9 @@ class Candidate(Variant):
 
 
 class JpegScore(Record):
-    """The task metric on validation images as JPEG files of one quality (None: on the images as they are).
+    """The task metric on validation images as JPEG files of one quality (None: on the original images).
 
-    `image_bytes` is what an image has on average: its file, or without a quality its pixels, a byte for each channel.
+    `image_bytes` is an image's average size: its file, or without a quality its pixels, one byte for each channel.
     """
 
     quality: int | None = None  # a revision's package has no nulls
@@ -215,9 +214,9 @@ class JpegScore(Record):
 
 
 class Candidates(Record):
-    """Every precision built for a target, on each of its engines; those still considered come best first.
+    """Every precision built for a target, on each of its engines. Those still considered come first, best first.
 
-    `jpegs` are scores of fp32: of the images as they are, then of each quality.
+    `jpegs` are scores of fp32: on the original images, then on each quality.
     """
 
     target: str
@@ -239,7 +238,7 @@ AS_EXPORTED = "as-exported"  # the folder of a candidate whose model is the expo
 class Built(Candidate):
     """A candidate as the sandbox built it: its model is in `folder`, relative to the sandbox's work folder.
 
-    Without a `folder` it could not be built.
+    Without a `folder`, it could not be built.
     """
 
     model: None = None

@@ -55,7 +55,7 @@ class StageRun(Record):
 
 
 class StageRuns(Record):
-    """How the stages of one pod have gone so far, in order, and the stage under way (empty: none), for which target."""
+    """How the stages of one pod have gone so far, in order; the stage in progress (empty: none), and its target."""
 
     runs: tuple[StageRun, ...] = ()
     under_way: str = ""
@@ -63,7 +63,7 @@ class StageRuns(Record):
 
 
 class Taken(Record):
-    """What a stage takes, as JSON by the names of its parameters: for whoever has to run it without its pod."""
+    """A stage's inputs, as JSON by the names of its parameters, for whatever has to run it without its pod."""
 
     texts: dict[str, str]
 
@@ -86,8 +86,8 @@ class Ending(Record):
 class ReleaseReport(Record):
     """A finished release, for people and programs. The first seven fields are the public JSON form.
 
-    `serving_target` is the target that was deployed and judged first (empty: none was), `serving_beside` those that
-    were with it. `not_served` are the others, and `left_out` says why, by target.
+    `serving_target` is the target that was deployed and judged first (empty: none was), `serving_beside` the targets
+    deployed and judged with it. `not_served` are the others, and `left_out` says why, by target.
     """
 
     model: str
@@ -130,7 +130,7 @@ class ReleaseReport(Record):
 
     @property
     def message(self) -> str:
-        """Why it was not promoted, in a line for a list of releases; empty if it was."""
+        """Why it was not promoted, in one line for a list of releases; empty if it was."""
         cause = " ".join(self.reason.split())
         return "" if self.alias else printable(f"{self.outcome}: {cause}", limit=_MESSAGE_CHARACTERS)
 

@@ -1,4 +1,4 @@
-"""What starts a release: which model version, with which spec, and who asked."""
+"""What starts a release: which model version, with which spec, and on whose request."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ class Request(Record):
 
 
 class Trigger(Record):
-    """Who asked for a release, for lineage; `allow_older` allows promoting a version older than the champion."""
+    """Who asked for a release, for lineage. `allow_older` permits promoting a version older than the champion."""
 
     kind: Literal["webhook", "sweep", "manual", "git"] = volatile("manual")
     delivery: str = volatile("")

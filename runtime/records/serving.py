@@ -19,10 +19,10 @@ ONE_TARGET = "one target serves per machine, the first in `targets` that can run
 
 
 class ServingConfig(Record):
-    """What tuning decides: one point of the search space.
+    """The settings that tuning decides: one point of the search space.
 
-    Requests are padded to the smallest of the `buckets` that holds them; none: only requests of equal length share a
-    batch.
+    Requests are padded to the smallest of the `buckets` that holds them. Without buckets, only requests of equal length
+    share a batch.
     """
 
     max_batch: int = Field(ge=1)
@@ -35,8 +35,8 @@ class ServingConfig(Record):
 class Padding(Record):
     """How a package pads its requests to common lengths: the value for each input, and the outputs that are cut back.
 
-    It is proven that padding to each of `buckets` changes no answer. `refused` says why there are none. `pad` has no
-    inputs if the model takes text, since its tokenizer knows; `lengths` are then the example texts', in tokens.
+    Padding to each of `buckets` is proven to change no answer. `refused` says why there are none. `pad` has no inputs
+    if the model takes text, since its tokenizer pads; `lengths` are then the example texts', in tokens.
     """
 
     pad: dict[str, float] = Field(default_factory=dict)
@@ -47,7 +47,7 @@ class Padding(Record):
 
 
 class Nodes(Record):
-    """Which nodes of a cluster may serve a package: its target's choice, in Kubernetes' own terms."""
+    """The cluster nodes that may serve a package, as its target selects them, in Kubernetes' own terms."""
 
     selector: dict[str, str] = Field(default_factory=dict)
     tolerations: tuple[dict[str, str], ...] = ()
@@ -56,10 +56,10 @@ class Nodes(Record):
 
 
 class ServerNeeds(Record):
-    """What a server must be started with for a package's configuration to take effect.
+    """The settings with which a server must be started for a package's configuration to take effect.
 
-    `request_timeout_s` is the longest that one of its executions may take, and so the least to wait before a server
-    that answers nobody counts as stuck.
+    `request_timeout_s` is the longest that one of its executions may take, and so the minimum wait before a silent
+    server counts as stuck.
     """
 
     rate_limiter: bool = False
@@ -70,7 +70,7 @@ class ServerNeeds(Record):
 class BundleMember(Record):
     """A member of a pipeline's bundle, by the pipeline's `name` for it; `served` is its name in the server.
 
-    `follows`: it is whatever the model's champion is.
+    `follows`: it is always the model's current champion.
     """
 
     name: str
@@ -83,14 +83,14 @@ class BundleMember(Record):
 
 
 class EarlierVersion(Record):
-    """A version that a package serves beside its own, and the precision that its answers may be off by."""
+    """A version that a package serves in addition to its own, and the precision by which its answers may be off."""
 
     version: int
     precision: Precision
 
 
 class EarlierVersions(Record):
-    """The earlier versions that a package serves beside its own, in ascending order; `refused` says why not more."""
+    """The earlier versions that a package also serves, in ascending order; `refused` says why there are not more."""
 
     versions: tuple[EarlierVersion, ...] = ()
     refused: str = volatile("")
@@ -99,8 +99,8 @@ class EarlierVersions(Record):
 class Package(Kinded, Variant):
     """A Triton model repository (a tree) with a model version in one precision on one engine, and its golden requests.
 
-    `padding` is there if the spec asks for buckets of lengths. `earlier` are versions that were promoted before, and
-    are served to those who name them.
+    `padding` is set if the spec asks for buckets of lengths. `earlier` are versions that were promoted before, and are
+    served to clients that name them.
     """
 
     target: str
@@ -123,44 +123,44 @@ class Package(Kinded, Variant):
 
     @property
     def versions(self) -> list[int]:
-        """Every version that it serves, in ascending order; the last one answers those who name none."""
+        """Every version that it serves, in ascending order. The last one answers clients that name none."""
         return [*(each.version for each in self.earlier.versions), self.version]
 
-    # --- what whoever serves a package asks of any kind ---
+    # --- what servers ask of any kind of package ---
 
     @property
     def stateful(self) -> bool:
-        """Whether each request belongs to a sequence; the golden ones are then the steps of one."""
+        """Whether each request belongs to a sequence. The golden requests are then the steps of one."""
         return False
 
     @property
     def python_environment(self) -> PythonEnvironment | None:
-        """What a model's own Python runs in: servers need it beside their own."""
+        """The environment of a model's own Python code: servers need it in addition to their own."""
         return None
 
     @property
     def member_models(self) -> tuple[str, ...]:
-        """The other models of the repository, which the one of the model's name calls, in the order to load them."""
+        """The other models in the repository, which the package's main model calls, in the order to load them."""
         return ()
 
     @property
     def graph_tensors(self) -> Signature | None:
-        """The tensors of the graph behind a front, if it is served beside the model."""
+        """The tensors of the graph behind a front, if the graph is also served."""
         return None
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """What ends the name of each model in the repository, after the name that the package is served under."""
+        """The suffixes of the repository's models, after the name under which the package is served."""
         return name_endings(tensors=self.graph_tensors is not None)
 
     # --- packages of 0.1, which production keeps ---
 
     @classmethod
     def _kind_of_old(cls, old: dict[str, Any]) -> str:
-        """By the fields that only one kind used.
+        """Recognises the kind by the fields that only one kind used.
 
-        A model of texts that was neither scored by its tokens' lengths nor served with its tensors left no trace of
-        that: it is served, compared and kept as a graph with the same inputs is.
+        A model of texts that was neither scored by its tokens' lengths nor served with its tensors left no trace of its
+        kind. It is served, compared and kept like a graph with the same inputs.
         """
         tensors = old.get("tensors")
         front = _front_of(Signature.model_validate(tensors)) if tensors else ""
@@ -176,7 +176,7 @@ class Package(Kinded, Variant):
 
 
 def _front_of(tensors: Signature) -> str:
-    """What is before a graph: a tokenizer gives it integers, and an image's decoding gives it pixels."""
+    """The kind of front before a graph: a tokenizer gives it integers, and an image's decoding gives it pixels."""
     return "text" if all(spec.datatype == "INT64" for spec in tensors.inputs) else "image"
 
 
@@ -193,7 +193,7 @@ class GraphPackage(Package):
 
 
 class TextPackage(Package):
-    """A graph behind a tokenizer. `tensors` are the graph's, if it is served, too."""
+    """A graph behind a tokenizer. `tensors` are the graph's, if the graph is also served."""
 
     kind: Literal["text"] = "text"
     tensors: Signature | None = None
@@ -205,7 +205,7 @@ class TextPackage(Package):
 
 
 class ImagePackage(Package):
-    """A graph behind the decoding of images. `tensors` are as of texts; `jpegs` are scores on compressed images."""
+    """A graph behind the decoding of images. `tensors` as for texts; `jpegs` are scores on compressed images."""
 
     kind: Literal["image"] = "image"
     tensors: Signature | None = None
@@ -218,7 +218,7 @@ class ImagePackage(Package):
 
 
 class PythonPackage(Package):
-    """A Python model, and the environment that it runs in."""
+    """A Python model, and its environment."""
 
     kind: Literal["python"] = "python"
     environment: PythonEnvironment
@@ -236,9 +236,9 @@ class GenerationPackage(Package):
 
 
 class PipelinePackage(Package):
-    """A pipeline of models: `members` are what it is made of, `companions` their names in the repository.
+    """A pipeline of models. `members` are its parts, `companions` their names in the repository.
 
-    No other package has models of such names. `environment` is that of the members that are Python models.
+    No other package has models with these names. `environment` is that of the members that are Python models.
     """
 
     kind: Literal["pipeline"] = "pipeline"
@@ -249,7 +249,7 @@ class PipelinePackage(Package):
 
     @property
     def python_environment(self) -> PythonEnvironment | None:
-        """That of its Python members."""
+        """The environment of its Python members."""
         return self.environment
 
     @property
@@ -265,14 +265,14 @@ class DecoderPackage(Package):
 
 
 class Beside(Record):
-    """The package of another target that serves beside a version's first one, and what one replica of it can take."""
+    """The package of another target that serves with a version's first one, and the capacity of one of its replicas."""
 
     package: Package
     capacity: Capacity | None = volatile(None)
 
 
 class Endpoint(Record):
-    """Where a model answers: its HTTP URL and the gRPC `host:port`."""
+    """A model's addresses: its HTTP URL and the gRPC `host:port`."""
 
     http: str
     grpc: str
@@ -286,9 +286,9 @@ class Process(Record):
 
 
 class Champion(Record):
-    """The version that a challenger is compared with; version 0: there is none yet.
+    """The version that a challenger is compared with; version 0 if there is none yet.
 
-    `own` is the released version's package, if that version is itself the champion: it is released again.
+    `own` is the released version's package, if that version is itself the champion and is released again.
     """
 
     version: int = 0
@@ -313,10 +313,10 @@ class ServerPods(Record):
 
 
 class Deployment(Record):
-    """A package loaded on a staging server, warmed up, and answering its golden requests correctly.
+    """A package loaded on a staging server, warmed up, with correct answers to its golden requests.
 
     `workload` is what runs the server, which depends on the place. `metrics` is a URL. `others` are the same for the
-    release's other targets that serve too; `left_out` says why the remaining ones don't, by name.
+    release's other targets that serve; `left_out` says, by name, why the remaining ones don't.
     """
 
     package: Package
@@ -334,7 +334,7 @@ class Deployment(Record):
 
 
 class Staged(Record):
-    """A model on a staging server: the name it is loaded under, and its endpoint."""
+    """A model on a staging server: the name under which it is loaded, and its endpoint."""
 
     model: str
     endpoint: Endpoint
@@ -343,9 +343,9 @@ class Staged(Record):
 class Promotion(Record):
     """The champion after a promotion or a rollback, stored with its version so that it can be compared and restored.
 
-    It is stored before the traffic moves, with `unfinished` naming what has begun, and again once the aliases have.
-    `capacity` is what the load test measured of one replica; None if it measured nothing. `others` are the packages of
-    other targets that serve with it.
+    It is stored before the traffic moves, with `unfinished` naming what has begun, and again once the aliases have
+    moved. `capacity` is what the load test measured of one replica; None if it measured nothing. `others` are the
+    packages of other targets that serve with it.
     """
 
     model: str
@@ -361,7 +361,7 @@ class Promotion(Record):
 
 
 class Drift(Record):
-    """An alias that somebody moved by hand: it names `named` (0: none), but should name `version` (0: none)."""
+    """An alias that was moved by hand: it names `named` (0: none), but should name `version` (0: none)."""
 
     model: str
     alias: str
@@ -383,9 +383,9 @@ class Reinstated(Record):
 
 
 def which_targets_serve(serving: Sequence[str], not_served: Iterable[str], left_out: Mapping[str, str]) -> str:
-    """A sentence on which of several targets are deployed and judged, and why the others are not.
+    """A sentence about which of several targets are deployed and judged, and why the others are not.
 
-    `left_out` has a reason for each, but for those of a release by an earlier Shiplift. Empty if there are no others.
+    `left_out` has a reason for each, except in releases of an earlier Shiplift. Empty if there are no others.
     """
     others = tuple(not_served)
     if not others or not serving:

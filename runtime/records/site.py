@@ -1,4 +1,4 @@
-"""Where a release runs: a machine or a cluster, with the folders and addresses that both need. Never a secret."""
+"""Where a release runs: a machine or a cluster, with the folders and addresses that both need. It has no secrets."""
 
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -12,7 +12,7 @@ Mechanism = Literal["namespaces", "landlock", "seccomp"]
 
 
 class Machine(Record):
-    """A single machine as a place to serve: where its production server listens, and how that was started.
+    """A single machine as a place to serve: the addresses of its production server, and how that was started.
 
     `http` and `grpc` are `host:port`, `metrics` is a URL.
     """
@@ -36,13 +36,13 @@ class GatewayRef(Record):
 
 
 class ActivatorRef(Record):
-    """What holds the requests of services without a pod, each for at most `hold_s` seconds."""
+    """Holds the requests of services without a pod, each for at most `hold_s` seconds."""
 
     hold_s: float = 60
 
 
 class IngressRef(Record):
-    """How requests come in from outside where there is no Gateway API.
+    """How requests enter the cluster if there is no Gateway API.
 
     HTTP: `host`, by path; gRPC: `MODEL.host`. `tls_secret` names the Secret with the certificate for both.
     """
@@ -54,7 +54,7 @@ class IngressRef(Record):
 
 
 class Sharing(Record):
-    """What servers with several models may hold, and the `placement` of services that name none.
+    """Limits of servers with several models, and the default `placement` of services.
 
     `memory_mb` is the memory limit of such a server, `models` the most that it may hold.
     """
@@ -68,12 +68,12 @@ class Cluster(Record):
     """A Kubernetes cluster as a place to serve: names only; credentials come from the pod or the kubeconfig.
 
     `namespace` holds the pipeline, `serving_namespace` the models. Without a `gateway`, Services move the traffic; an
-    `ingress` leads to them from outside.
-    `packages_uri` is an artifact store with a copy of what serves, which pods ask first; empty: there is none.
-    `prometheus` is the address at which KEDA reaches the Prometheus that scrapes the models; empty: there is none.
-    `monitoring_labels` are those by which the Prometheus operator selects monitors and rules. Without an `activator`
-    no service is scaled to zero. `sharing` is about servers with several models. `allow_without` are the mechanisms of
-    confinement that a served model's own processes may be without (`SandboxSettings`); they need no namespaces.
+    `ingress` leads to them from outside. `packages_uri` is an artifact store with a copy of what serves, which pods ask
+    first; empty if there is none. `prometheus` is the address at which KEDA reaches the Prometheus that scrapes the
+    models; empty if there is none. `monitoring_labels` are those by which the Prometheus operator selects monitors and
+    rules. Without an `activator`, no service is scaled to zero. `sharing` is for servers with several models.
+    `allow_without` are the mechanisms of confinement that a served model's own processes may lack (`SandboxSettings`);
+    these processes need no namespaces.
     """
 
     servers: ClassVar[tuple[ServerKind, ...]] = ("bundled", "nvidia")
@@ -100,22 +100,22 @@ class Cluster(Record):
 
 
 class SandboxSettings(Record):
-    """Which mechanisms of confinement this site accepts to be without, where its kernel has none; empty: no exception.
+    """The mechanisms of confinement whose absence this site accepts if its kernel lacks them; empty: no exception.
 
-    `namespaces`: own network, processes and mounts. `landlock`: which files are read and written. `seccomp`: which
-    system calls are made.
+    `namespaces`: own network, processes and mounts. `landlock`: which files may be read and written. `seccomp`: which
+    system calls may be made.
     """
 
     allow_without: tuple[Mechanism, ...] = ()
 
 
 class SitePolicy(Record):
-    """What every release on a site may ask for, whatever its spec says: whoever runs the site decides it.
+    """Limits for every release on a site, whatever its spec says. The site's owner sets them.
 
     `pickle` and `python` are the modes of `admission.pickle` and `admission.python`. `package_index` is the URL of the
     only index from which Python models get packages (empty: those that pip is configured with), `packages` the names of
-    those that they may have (empty: any). `max_size_mb` bounds a version's files, `memory_mb` and `timeout_s`
-    the sandbox. `unpacked_mb` and `samples` bound a dataset as arrays in memory, `targets` a spec's targets.
+    the permitted packages (empty: any). `max_size_mb` bounds a version's files, `memory_mb` and `timeout_s` the
+    sandbox. `unpacked_mb` and `samples` bound a dataset as arrays in memory, `targets` a spec's targets.
     """
 
     pickle: tuple[Literal["refuse", "sandbox"], ...] = ("refuse", "sandbox")
@@ -133,11 +133,11 @@ class SitePolicy(Record):
 class Site(Record):
     """Where a release runs: what every site has, and the `place` that serves. Steps never ask for the place's type.
 
-    `artifacts_uri` is where this process reads artifacts. `origin_uri` is where others do, if that is its own broker.
-    `modelopt` is the Python interpreter of the environment with NVIDIA's modelopt, where there is one. `holder` names
-    the installation in the registry's lease. Every field but the policy is volatile: the same work on another site is a
-    cache hit. A policy that changes makes every stage run again, so that what an older one admitted is judged by the
-    new one.
+    `artifacts_uri` is where this process reads artifacts. If that is its own broker, `origin_uri` is where others read
+    them. `modelopt` is the Python interpreter of the environment with NVIDIA's modelopt, if there is one. `holder`
+    names the installation in the registry's lease. Every field except the policy is volatile: the same work on another
+    site is a cache hit. A changed policy makes every stage run again, so that the new policy judges what an older one
+    admitted.
     """
 
     home: str = volatile()
@@ -155,7 +155,7 @@ class Site(Record):
     def environments(self) -> Path:
         """The folder of the environments of Python models.
 
-        On one machine it is next to the server's, so that every stack of an installation shares them.
+        On one machine it is next to the server's environment, so that all stacks of an installation share it.
         """
         beside = Path(self.home) if self.place.layers else Path(self.server_environment).parent
         return beside / "environments"

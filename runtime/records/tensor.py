@@ -13,21 +13,21 @@ Datatype = Literal[
 
 
 class TensorSpec(Record):
-    """A tensor's name, Triton datatype and shape; -1 is a dynamic dimension, the first dimension is the batch.
+    """A tensor's name, Triton datatype and shape. -1 is a dynamic dimension; the first dimension is the batch.
 
-    A first dimension of 1 says that the model takes one sample at a time. A request may leave out an `optional` input.
+    A first dimension of 1 means that the model takes one sample at a time. A request may leave out an `optional` input.
     """
 
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
-    optional: bool = Field(default=False, exclude_if=operator.not_)  # older clients know no such field
+    optional: bool = Field(default=False, exclude_if=operator.not_)  # older clients don't know this field
 
 
 class Signature(Record):
-    """The tensors a model takes and returns.
+    """The tensors that a model takes and returns.
 
-    `streamed`: it answers a request in pieces, which add up: texts one after the other, numbers by addition.
+    `streamed`: it answers a request in pieces, which add up: texts are joined, numbers are summed.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -36,5 +36,5 @@ class Signature(Record):
 
     @property
     def batch(self) -> int:
-        """The number of samples that the model takes at a time; -1: any."""
+        """The number of samples that the model takes at a time; -1 if any."""
         return max((spec.shape[0] for spec in self.inputs), default=-1)

@@ -1,4 +1,4 @@
-"""Verdicts: checks, the evidence they rest on, and the outcome they add up to."""
+"""Verdicts: checks, the evidence behind them, and the resulting outcome."""
 
 from abc import abstractmethod
 from enum import StrEnum
@@ -15,7 +15,7 @@ from shiplift.runtime.records.serving import Package
 
 
 class Judged(Record):
-    """A record that carries a verdict, which ends the pipeline if it is not a pass."""
+    """A record with a verdict, which ends the pipeline if it is not a pass."""
 
     @abstractmethod
     def objection(self) -> "Verdict | None":
@@ -23,7 +23,7 @@ class Judged(Record):
 
 
 def objection(record: Record) -> "Verdict | None":
-    """The verdict that ends the pipeline after a record; None if there is none that is not a pass."""
+    """The verdict that ends the pipeline after a record; None if the record has none, or a pass."""
     return record.objection() if isinstance(record, Judged) else None
 
 
@@ -48,7 +48,7 @@ class Packages(Judged):
 
 
 class Outcome(StrEnum):
-    """The three outcomes of a gate: an undecided one is never a pass."""
+    """The three outcomes of a gate. An undecided one is never a pass."""
 
     PASS = "pass"  # noqa: S105 - a verdict, not a password
     FAIL = "fail"
@@ -73,7 +73,7 @@ class Outcome(StrEnum):
 class Check(Record):
     """One gate: what was measured, against which limit. `reason` explains the outcome to the model's author.
 
-    `low` and `high` bound what was measured, where it has an error. A check of severity `warn` is reported but does not
+    `low` and `high` bound the measurement if it has an error. A check of severity `warn` is reported but does not
     decide.
     """
 
@@ -89,12 +89,12 @@ class Check(Record):
 
     @property
     def interval(self) -> bool:
-        """Whether what was measured has an error."""
+        """Whether the measurement has an error."""
         return self.low is not None or self.high is not None
 
 
 class Scored(Record):
-    """How a version's outputs scored: the task metric, overall, per resample and per slice, and on which samples."""
+    """A version's scores: the task metric, overall, per resample and per slice, and the samples it was scored on."""
 
     version: int
     target: str
@@ -108,9 +108,9 @@ class Scored(Record):
 
 
 class Evidence(Record):
-    """Everything a verdict rests on, stored with it so that it can be judged again under another policy.
+    """Everything behind a verdict, stored with it so that it can be judged again under another policy.
 
-    `others` are the scores of the targets that serve beside the challenger's. `not_served` are the release's remaining
+    `others` are the scores of the targets that serve with the challenger's. `not_served` are the release's remaining
     targets, which were not measured under load; `left_out` says why, by target.
     """
 
@@ -126,7 +126,7 @@ class Evidence(Record):
 class Verdict(Judged):
     """The verdict of all gates: the worst one decides. `evidence` is what they judged; only the last gate stores it.
 
-    `left_out` are the targets that did not pass, where the spec says to serve the others.
+    `left_out` are the targets that did not pass, if the spec says to serve the others.
     """
 
     outcome: Outcome
@@ -136,7 +136,7 @@ class Verdict(Judged):
 
     @classmethod
     def of(cls, checks: tuple[Check, ...]) -> Self:
-        """A failed check outweighs an undecided one, which outweighs a pass; warnings don't count."""
+        """A failed check outweighs an undecided one, which outweighs a pass. Warnings don't count."""
         outcomes = {check.verdict for check in checks if check.severity == "block"}
         worst = next((o for o in (Outcome.FAIL, Outcome.INCONCLUSIVE) if o in outcomes), Outcome.PASS)
         return cls(outcome=worst, checks=checks)

@@ -1,7 +1,7 @@
-"""The protocol of a bench: a server used by one search only, on which each point is loaded in turn and measured.
+"""The protocol of a bench: a server that only one search uses, on which each point is loaded and measured in turn.
 
-Which kind of bench runs depends on where the release runs and on the target's server. To add a kind, write a class and
-add a line to `_BENCHES`.
+The kind of bench depends on where the release runs and on the target's server. To add a kind, write a class and add a
+line to `_BENCHES`.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from shiplift.runtime.spec.serving_settings import Serving
 
 
 class Bench(Protocol):
-    """A running server used by one search only."""
+    """A running server that only one search uses."""
 
     @property
     def cores(self) -> int:
@@ -26,7 +26,7 @@ class Bench(Protocol):
 
     @property
     def hardware(self) -> list[object]:
-        """The hardware that its measurements are valid for, as JSON: CPU features, cores, a GPU."""
+        """The hardware for which its measurements are valid, as JSON: CPU features, cores, a GPU."""
 
     def serve(self, point: Point) -> str:
         """Loads a point's package with its configuration and returns the name under which it is served.
@@ -36,7 +36,7 @@ class Bench(Protocol):
         """
 
     def address(self, protocol: WireProtocol) -> str:
-        """Where the server answers: `host:port`."""
+        """The server's address: `host:port`."""
 
     def memory_mb(self) -> float:
         """The memory that the server uses now, in MiB."""
@@ -54,7 +54,7 @@ def start_bench(
     """Starts a bench for packages of one target; it ends with the context. `folder` is for its files.
 
     Raises:
-        MissingTool: nothing here can run the target's server.
+        MissingTool: this place can't run the target's server.
         ServerFailed: the server did not start; the message says why.
         ClusterRefused: the cluster does not allow this process to start one.
     """

@@ -1,8 +1,8 @@
-"""Which packages may pad requests to buckets of lengths, which buckets are to be proven, and which sets to measure.
+"""Which packages may pad requests to buckets of lengths, which buckets need a proof, and which sets to measure.
 
-Only the bundled server's own backends pad, and its front of text models. NVIDIA's take a ragged batch as one long row
-per input (Triton's ragged_batching.md), which ordinary models don't understand; their batcher goes on to put only
-requests of equal length together.
+Only the bundled server's own backends pad, and so does its front of text models. NVIDIA's backends take a ragged batch
+as one long row per input (Triton's ragged_batching.md), which ordinary models don't understand; with them, only
+requests of equal length share a batch.
 """
 
 import math
@@ -23,21 +23,21 @@ from shiplift.runtime.spec.serving_settings import Lengths
 from shiplift.runtime.spec.target import Target
 
 _ENGINES: tuple[Engine, ...] = ("onnxruntime", "openvino")
-# How far an answer may be off once its request is padded, relative to the largest value: sums in another order, and
-# what coarser precisions make of that.
+# How far an answer may be off once its request is padded, relative to the largest value. The causes are sums in another
+# order, and the rounding of coarser precisions.
 TOLERANCE: dict[Precision, float] = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 2e-2, "int8": 2e-2, "fp8": 5e-2}
-_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,256}")  # what the backends find in a configuration without unescaping it
+_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,256}")  # names that the backends find in a configuration without unescaping
 
 
 def check_pad(lengths: Lengths, signature: Signature, *, text: bool = False) -> None:
-    """Whether the spec's inputs are the model's, have lengths, and can hold their values; `text`: it takes text.
+    """Checks that the spec's inputs are the model's, have lengths, and can hold their values; `text`: it takes text.
 
     Raises:
-        SpecInvalid: one is not.
+        SpecInvalid: an input is none of these.
     """
     if text and lengths.pad:
         raise SpecInvalid(
-            "`serving.lengths.pad` names inputs, but the model takes text: its tokenizer knows what fills up",
+            "`serving.lengths.pad` names inputs, but the model takes text: its tokenizer pads",
             do="Leave `pad` out.",
         )
     if text:
@@ -51,18 +51,18 @@ def check_pad(lengths: Lengths, signature: Signature, *, text: bool = False) -> 
     for name, value in lengths.pad.items():
         if name not in specs or not _has_length(specs[name]):
             raise SpecInvalid(
-                f"`serving.lengths.pad` names {name!r}, which is no input with a dynamic dimension after the batch",
+                f"`serving.lengths.pad` names {name!r}, which is not an input with a dynamic dimension after the batch",
                 do=f"The model's are: {_ragged(signature)}.",
             )
         if not _holds(specs[name], value):
             raise SpecInvalid(
-                f"`serving.lengths.pad` fills {name!r} up with {value:g}, which is no {specs[name].datatype}",
+                f"`serving.lengths.pad` fills {name!r} up with {value:g}, which is not {specs[name].datatype}",
                 do="Give a value of the input's data type.",
             )
 
 
 def problem(lengths: Lengths, signature: Signature, engine: Engine, target: Target, *, text: bool = False) -> str:
-    """Why a model can't be served with buckets; empty: it may, if padding proves to change no answer."""
+    """Why a model can't be served with buckets; empty if it can, provided that padding proves to change no answer."""
     if target.server != "bundled" or target.gpu:
         return "NVIDIA's backends don't pad requests, so only those of equal length share a batch"
     if engine not in _ENGINES:
@@ -77,7 +77,9 @@ def _tensor_problem(lengths: Lengths, tensors: Sequence[TensorSpec]) -> str:
     if any(spec.datatype == "BYTES" for spec in tensors):
         return "models with texts as tensors run in the Python backend, which pads none"
     if unnamed := [spec.name for spec in tensors if not _NAME.fullmatch(spec.name)]:
-        return f"the name {unnamed[0]!r} can't stand in the backend's parameters: only letters, digits and `_.:/-` can"
+        return (
+            f"the name {unnamed[0]!r} can't be used in the backend's parameters: they take letters, digits and `_.:/-`"
+        )
     wide = [spec.name for spec in tensors if spec.name in lengths.pad and -1 in spec.shape[2:]]
     return f"input {wide[0]!r} has more than one dynamic dimension after the batch" if wide else ""
 
@@ -107,7 +109,7 @@ def padded_with(package: Package, buckets: Buckets) -> Buckets:
 
 
 def lengths_sent(sent: Sequence[int], buckets: Buckets) -> LengthsSent | None:
-    """What tuning's requests were like, and how much padding they cost; None if they have no lengths."""
+    """The lengths of tuning's requests, and how much padding they cost; None if they have no lengths."""
     if not sent:
         return None
     return LengthsSent(
@@ -130,7 +132,7 @@ def _ragged(signature: Signature) -> str:
 
 
 def _holds(spec: TensorSpec, value: float) -> bool:
-    """Whether an input's data type has the value; of FP16, the backends know no other than 0."""
+    """Whether an input's data type can hold the value. Of FP16, the backends know only 0."""
     dtype = numpy_type(spec.datatype)
     if dtype.kind == "f":
         return value == 0 or (spec.datatype != "FP16" and abs(value) <= np.finfo(dtype).max)

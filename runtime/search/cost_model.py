@@ -30,7 +30,7 @@ class CostModel:
         self._goal = goal
 
     def propose(self, measured: Iterable[tuple[Point, Trial]], unmeasured: list[Point]) -> Point | None:
-        """The most promising unmeasured point; None: there are too few trials, or nothing is left to measure."""
+        """The most promising unmeasured point; None if there are too few trials, or nothing is left to measure."""
         known = [(point, trial) for point, trial in measured if not trial.error and trial.throughput_per_s > 0]
         if len(known) < _MIN_TRIALS or not unmeasured:
             return None
@@ -66,7 +66,8 @@ def _upper_bounds(
     inverse = np.linalg.inv(train.T @ train + _RIDGE * np.eye(train.shape[1]))
     weights = inverse @ train.T @ (values - values.mean())
     leverage = np.einsum("ij,jk,ik->i", train, inverse, train)
-    residuals = (values - values.mean() - train @ weights) / np.maximum(1 - leverage, 0.1)  # leave-one-out
+    # A linear model's leave-one-out residual is its residual over 1 - leverage (Allen's PRESS, Technometrics 16, 1974).
+    residuals = (values - values.mean() - train @ weights) / np.maximum(1 - leverage, 0.1)
     sigma = float(np.sqrt(np.mean(residuals**2)))
     uncertainty = np.sqrt(np.clip(np.einsum("ij,jk,ik->i", query, inverse, query), 0, 1))
     return np.asarray(values.mean() + query @ weights + _OPTIMISM * sigma * uncertainty)

@@ -1,8 +1,8 @@
 """Finds the best of the best: finalists are measured again in long windows, in rounds.
 
-The better half advances to the next round (successive halving: Jamieson and Talwalkar, AISTATS 2016), and the median of
-a finalist's measurements counts. On a shared machine a single measurement is off by a tenth, so the best of many short
-ones is merely the luckiest.
+The better half advances to the next round (successive halving: Jamieson and Talwalkar, AISTATS 2016), and a finalist's
+score is the median of its measurements. On a shared machine a single measurement is off by a tenth, so the best of many
+short ones is merely the luckiest.
 """
 
 import math
@@ -22,7 +22,7 @@ Measured = tuple[Point, Trial]
 
 
 def best_of(candidates: Iterable[Measured], goal: Goal) -> Measured | None:
-    """The earliest candidate that no other beats by more than noise; None: all failed."""
+    """The earliest candidate that no other beats by more than noise; None if all failed."""
     best: Measured | None = None
     for candidate in candidates:
         if goal.beats(candidate[1], best and best[1]):
@@ -31,7 +31,7 @@ def best_of(candidates: Iterable[Measured], goal: Goal) -> Measured | None:
 
 
 class Finals:
-    """Asks for long measurements of the finalists, is told their trials, and picks the winner."""
+    """Asks for long measurements of the finalists, takes their trials, and picks the winner."""
 
     def __init__(self, space: Space, goal: Goal) -> None:
         self._goal = goal
@@ -41,8 +41,9 @@ class Finals:
     def next_round(self, measured: Iterable[Measured]) -> list[Point]:
         """The points of the next round, best first; empty after the last round, or if only one point is left.
 
-        The first round has the points that short windows (`measured`) can't distinguish from the best; each with a
-        queue delay is joined by the same one without. Later rounds have the better half of the previous, at least two.
+        The first round has the points that short windows (`measured`) can't distinguish from the best; each point with
+        a queue delay is joined by the same point without one. Later rounds have the better half of the one before, at
+        least two.
         """
         if not self._trials:
             return self._first_round(measured)
@@ -56,11 +57,11 @@ class Finals:
         self._trials.setdefault(point.key, (point, []))[1].append(trial)
 
     def best(self) -> Measured | None:
-        """The winner with its median trial; None: there were no finals, or every remaining finalist failed.
+        """The winner with its median trial; None if there were no finals, or every remaining finalist failed.
 
-        Load is at its peak here, where batches form without waiting; at any lower load each request pays the whole
-        queue delay. So among finalists that are about equal, the one with the shortest delay wins, and of those one
-        whose executions are short enough for an overload, if there is any.
+        The load is at its peak here, where batches form without waiting; at any lower load each request pays the whole
+        queue delay. So among finalists that are about equal, the one with the shortest delay wins, and among those, one
+        whose executions are short enough for an overload, if there is one.
         """
         remaining = self._remaining()
         best = best_of(remaining, self._goal)

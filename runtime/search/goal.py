@@ -7,14 +7,14 @@ from shiplift.runtime.records.measurement import Trial
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.spec.measurement import LatencyTarget, SearchSpace
 
-SPREAD = 1.25  # executions vary: by so much an execution may exceed the mean
+SPREAD = 1.25  # executions vary: one may take this many times the mean
 _PENALTY = 20.0  # e-folds: any trial within the budgets beats any outside
 _NOISE = 1.02  # a smaller gain is noise: the simpler, earlier configuration stays
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """The objective and budgets of a search; the price buys `cores` cores, or 1 for a GPU, which can't be shared."""
+    """The objective and budgets of a search. The price buys `cores` cores, or 1 for a GPU, which can't be shared."""
 
     p99_ms: float | None = None
     memory_mb: float | None = None
@@ -38,14 +38,15 @@ class Goal:
         return min(1.0, config.instances * config.threads / self.cores)
 
     def absorbs_overload(self, trial: Trial) -> bool:
-        """Whether who just missed a full batch is still in time with the next: then an overload's excess alone is late.
+        """Whether a request that just missed a full batch is still in time with the next one.
 
-        See `lateness.py`.
+        It waits for the current execution, then for its own, which may take `SPREAD` times the mean. If it is in time,
+        only the excess is late in an overload; see `lateness.py`.
         """
         return self.p99_ms is None or self.p99_ms >= (1 + SPREAD) * trial.compute_ms
 
     def beats(self, trial: Trial, other: Trial | None) -> bool:
-        """Whether a trial is better by more than noise; a failed trial beats nothing, any other beats None."""
+        """Whether a trial is better by more than noise. A failed trial beats nothing; any other trial beats None."""
         utility = self.utility(trial)
         return math.isfinite(utility) and (other is None or utility > self.utility(other) + math.log(_NOISE))
 
@@ -68,7 +69,7 @@ class Goal:
 
 
 def goal_of(search_space: SearchSpace, latency_target: LatencyTarget, cores: int) -> Goal:
-    """The goal that a spec sets, on a server with this many cores; 1 if the price is that of a GPU."""
+    """The goal that a spec sets, on a server with this many cores (1 if the price is that of a GPU)."""
     return Goal(
         p99_ms=latency_target.p99_ms,
         memory_mb=search_space.memory_mb,

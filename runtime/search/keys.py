@@ -1,4 +1,4 @@
-"""The keys that measurements are kept under: equal ones can be compared."""
+"""The keys under which measurements are kept: measurements with equal keys can be compared."""
 
 import hashlib
 import json
@@ -25,6 +25,6 @@ def digest_of(
 
 
 def history_key(packages: Packages, target: Target, hardware: list[object]) -> str:
-    """The key of the best configurations: the model, the target and the hardware they were measured on."""
+    """The key of the best configurations: the model, the target and the hardware on which they were measured."""
     parts = [packages.packages[0].model, target.name, *hardware]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]

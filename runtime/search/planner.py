@@ -1,7 +1,7 @@
 """Decides which point to measure next: starting points, then rules, then a cost model and TPE in turn.
 
 Optuna's tree-structured Parzen estimators (TPE: Bergstra et al., NeurIPS 2011) look near good points; the cost model
-looks where the arithmetic of throughput points. Every measurement teaches both. These measurements are short; the
+looks where the arithmetic of throughput points. Both learn from every measurement. These measurements are short; the
 finals (`runtime.search.finals`) decide which of the best is best.
 """
 
@@ -24,7 +24,7 @@ _MAX_SHARE, _MIN_POINTS = 0.1, 24  # at most this share of the space is measured
 
 
 class Search:
-    """Asks for points and is told their trials, without knowing any server; deterministic in the trials it is told."""
+    """Asks for points and takes their trials, without knowing any server; deterministic in the trials it gets."""
 
     def __init__(self, space: Space, goal: Goal, *, warm_start: Iterable[tuple[str, ServingConfig]] = ()) -> None:
         """`warm_start`: the best variants and configurations of earlier versions, to be measured early."""
@@ -47,7 +47,7 @@ class Search:
     # --- asking ---
 
     def ask(self) -> Point | None:
-        """The next point for a short measurement; None: improvements have stopped, or enough were measured."""
+        """The next point for a short measurement; None if improvements have stopped, or enough points were measured."""
         first = next((point for point in self._starts if point.key not in self._measured), None)
         first = first or next((point for point in self._rules() if point.key not in self._measured), None)
         if first:
@@ -62,7 +62,7 @@ class Search:
         return proposed or self._by_tpe() or unmeasured[0]
 
     def finalists(self) -> list[Point]:
-        """The points to measure in long windows in the next round of the finals, best first; empty: they are over."""
+        """The points to measure in long windows in the next round of the finals, best first; empty if they are over."""
         return self._finals.next_round(self._measured.values())
 
     def should_prune(self, trial: Trial) -> bool:
@@ -120,7 +120,7 @@ class Search:
     def _rules(self) -> tuple[Point, ...]:
         """The two ways to fill a machine with full batches: an instance per core, or one instance on all cores.
 
-        Both use the engine and the precision that are best so far; the first is tried with each set of buckets.
+        Both use the best engine and precision so far; the first is tried with each set of buckets.
         """
         if self._rule_points is None:
             space, best = self.space, self._best()
@@ -142,7 +142,7 @@ class Search:
         for _ in range(_TPE_ATTEMPTS):
             trial = self._study.ask(self._distributions())
             point = self.space.point(**trial.params)
-            self._study.tell(trial, state=_state("FAIL"))  # only a placeholder: `_teach` adds what is measured
+            self._study.tell(trial, state=_state("FAIL"))  # only a placeholder: `_teach` adds the measurement
             if point.key not in self._measured:
                 return point
         return None

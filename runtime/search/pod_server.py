@@ -1,8 +1,8 @@
 """A pod as a bench: Triton in the target's own image on its nodes, measured from here over the cluster's network.
 
-The pod has every package. Each trial loads one of them with its configuration in the load request, so nothing is ever
-written in the pod. That configuration is what `repository.reconfigure` writes into the final package, except for the
-model's name. If a configuration kills the server, the next trial gets a fresh pod.
+The pod has every package. Each trial loads one of them, with its configuration in the load request, so nothing is ever
+written in the pod. Except for the model's name, `repository.reconfigure` writes the same configuration into the final
+package. If a configuration kills the server, the next trial gets a fresh pod.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ class PodServer:
     """A server in a pod of its own. See `runtime.search.bench.Bench`."""
 
     def __init__(self, pod: Pod, store: ArtifactStore, folder: Path) -> None:
-        """Starts the pod; ending it is up to its owner."""
+        """Starts the pod; its owner ends it."""
         self._pod = pod
         self._store = store
         self._folder = folder
@@ -88,7 +88,7 @@ class PodServer:
         return model
 
     def _load_member_models(self, package: Package) -> None:
-        """Loads a pipeline's members, which its graph can't be loaded without; they stay."""
+        """Loads a pipeline's members, which its graph needs; they stay loaded."""
         loaded = self._client.loaded() if package.member_models else {}
         for name in package.member_models:
             if name not in loaded:
@@ -125,7 +125,7 @@ class PodServer:
             self._connect()
         except ServerFailed as error:
             raise Temporary(
-                f"the server to measure on ended and can't be restarted: {error.what}", do="Rerun the release later."
+                f"the measurement server ended and can't be restarted: {error.what}", do="Rerun the release later."
             ) from error
 
     def _config(self, package: Package) -> str:
@@ -140,13 +140,13 @@ class PodServer:
             answer = _retrying(httpx.get, f"http://{self._running.host}:{METER}/", timeout=_METER_S, trust_env=False)
             return dict(answer.raise_for_status().json())
         except (httpx.HTTPError, ValueError) as error:
-            message = self._explained(f"the meter of the pod to measure on does not answer: {error}")
+            message = self._explained(f"the meter of the measurement pod does not answer: {error}")
             raise MeasurementFailed(message, do="See the pod's events.") from error
 
     def _explained(self, message: str) -> str:
-        """The message, with the cluster's reason if there is one."""
+        """The message, with the cluster's reason if it gives one."""
         why = ""
-        with contextlib.suppress(ShipliftError):  # the cluster may not answer either
+        with contextlib.suppress(ShipliftError):  # the cluster may be silent too
             why = self._pod.why_ended()
         return f"{message} ({why})" if why else message
 
@@ -161,7 +161,7 @@ _retrying = tenacity.Retrying(
 
 @contextmanager
 def pod_bench(site: Site, packages: tuple[Package, ...], _: Serving, folder: Path) -> Iterator[PodServer]:
-    """Runs a pod for as long as the context lasts; the packages say what its server needs.
+    """Runs a pod as long as the context lasts. The packages say what its server needs.
 
     Raises:
         ServerFailed: it did not start; the message says why.
@@ -175,5 +175,5 @@ def pod_bench(site: Site, packages: tuple[Package, ...], _: Serving, folder: Pat
         with contextlib.closing(PodServer(pod, ArtifactStore(site.artifacts_uri), folder)) as server:
             yield server
     finally:
-        with contextlib.suppress(ShipliftError):  # a finished search must not fail here: `conclude` ends the pod too
+        with contextlib.suppress(ShipliftError):  # must not fail a finished search: `conclude` ends the pod too
             pod.end()

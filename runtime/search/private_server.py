@@ -62,13 +62,13 @@ class PrivateServer:
         return memory_mb(worker(self.server.process.pid))
 
     def tree(self, package: Package) -> Path:
-        """The package, with the configuration that was last served."""
+        """The package, with the configuration that was served last."""
         return self.trees[package.variant]
 
 
 @contextmanager
 def private_bench(site: Site, packages: tuple[Package, ...], serving: Serving, folder: Path) -> Iterator[PrivateServer]:
-    """Runs a private server for as long as the context lasts.
+    """Runs a private server as long as the context lasts.
 
     Raises:
         ServerFailed: it did not start.

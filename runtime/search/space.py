@@ -1,6 +1,6 @@
 """The points of a search: every precision on every engine, with every configuration that makes sense on the cores.
 
-Instances and threads form one axis, since their product has a limit: beyond two threads per core they only wait for
+Instances and threads form one axis, because their product has a limit: beyond two threads per core they only wait for
 each other.
 """
 
@@ -40,7 +40,7 @@ class Space:
     max_batch: tuple[int, ...]
     queue_delay_us: tuple[int, ...]
     placements: tuple[tuple[int, int], ...]  # instances, threads
-    buckets: tuple[Buckets, ...] = ((),)  # a package that is not proven with a set has none
+    buckets: tuple[Buckets, ...] = ((),)  # a package that is not proven with a set gets none
     cores: int
 
     def point(self, package: int, max_batch: int, queue_delay_us: int, placement: int, buckets: int = 0) -> Point:
@@ -67,7 +67,7 @@ class Space:
         }
 
     def indices(self, point: Point) -> dict[str, int] | None:
-        """The indices of a point, by axis; None: it is not in the space."""
+        """The indices of a point, by axis; None if it is not in the space."""
         config = point.config
         try:
             return {
@@ -86,7 +86,7 @@ class Space:
         yield from {point.key: point for point in points}.values()
 
     def _set(self, package: Package, buckets: Buckets) -> int:
-        """The first index that gives a package these buckets; a `ValueError` if none does."""
+        """The first index that gives a package these buckets. A `ValueError` if there is none."""
         return [padded_with(package, entry) for entry in self.buckets].index(buckets)
 
 
@@ -97,7 +97,7 @@ def space_of(
     cores: int,
     lengths: Sequence[int] = (),
 ) -> Space:
-    """The space on a server with this many cores; a queue policy has at least the instances that it needs.
+    """The space on a server with this many cores. A queue policy gets at least the instances that it needs.
 
     `lengths` are those of the requests, if they have any. A pipeline has one configuration: its members were tuned when
     they were released, and its definition says how many requests it works on at once.
@@ -131,19 +131,19 @@ def space_of(
 
 
 def instances_of(space: SearchSpace, signature: Signature) -> tuple[int, ...]:
-    """The numbers of instances to try; one that streams answers many requests at once, so that more only compete."""
+    """The numbers of instances to try. Several instances of a model that streams would only compete."""
     return (1,) if signature.streamed else space.instances
 
 
 def threads_of(space: SearchSpace, engine: Engine) -> tuple[int, ...]:
-    """The numbers of threads to try; a Python model's code decides by itself how many it uses."""
+    """The numbers of threads to try. A Python model's code decides by itself how many it uses."""
     return (1,) if engine == "python" else space.threads
 
 
 def batches(space: SearchSpace, serving: Serving, signature: Signature) -> tuple[int, ...]:
     """The batch sizes to try, ascending: only 1 for a graph that takes one sample at a time.
 
-    Preferred sizes win: Triton refuses a model with a smaller `max_batch`, so none below the largest is tried.
+    Preferred sizes take precedence: Triton refuses a model with a smaller `max_batch`, so smaller ones are not tried.
 
     Raises:
         SpecInvalid: no size is left.

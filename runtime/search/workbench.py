@@ -1,4 +1,4 @@
-"""Measures points: with a bench, a load generator, and the requests it sends."""
+"""Measures points: with a bench, a load generator, and the requests that it sends."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ from shiplift.runtime.spec.measurement import Load, SearchSpace
 from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
-_ATTEMPTS = 1  # an unstable trial is only one of many
+_ATTEMPTS = 1  # one unstable trial among many does no harm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +86,7 @@ def measure_point(workbench: Workbench, search: Search, point: Point, window_ms:
     A failure is a trial with its error.
     """
     config = point.config
+    # Triton's guide names about 2 x batch x instances requests in flight for the highest throughput.
     concurrency = min(
         workbench.space.max_concurrency, max(4, 2 * config.max_batch * config.instances // workbench.load.batch)
     )
@@ -146,7 +147,7 @@ def _trial(workbench: Workbench, goal: Goal, point: Point, model: str, concurren
 
 
 def describe(config: ServingConfig) -> str:
-    """Describes a configuration in a few words; journals find their trials by this text."""
+    """Describes a configuration in a few words. Journals find their trials by this text."""
     text = (
         f"batch {config.max_batch}, delay {config.queue_delay_us} us, "
         f"{config.instances} x {config.threads} thread{'s' if config.threads > 1 else ''}"

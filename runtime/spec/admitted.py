@@ -42,14 +42,14 @@ class Admitted(Sections):
 
     @property
     def requirements(self) -> Requirements:
-        """What the gate judges by."""
+        """The limits that the gate judges by."""
         return Requirements(
             quality=self.quality, data=self.data, slo=self.slo, policy=self.policy, rollout=self.rollout
         )
 
     @property
     def acceptance(self) -> Acceptance:
-        """What packaging judges precisions by."""
+        """The limits that packaging judges precisions by."""
         return Acceptance(
             datasets=self.datasets,
             data=self.data,
@@ -60,16 +60,16 @@ class Admitted(Sections):
 
     @property
     def serving_space(self) -> ServingSpace:
-        """What packaging configures."""
+        """The settings that packaging configures."""
         return ServingSpace(serving=self.serving, search_space=self.search_space)
 
     @model_validator(mode="before")
     @classmethod
     def _of_0_1(cls, value: Any) -> Any:
-        """Names the kind of a contract that 0.1 wrote, by the version's flavor.
+        """Adds the kind to a contract that 0.1 wrote, by the version's flavor.
 
-        Of Hugging Face's models it kept no task. Texts and images were declared alike, so each is read as texts; such a
-        record is only shown, since no key finds it any more.
+        0.1 kept no task for Hugging Face models, and declared texts and images alike, so each is read as texts. Such a
+        record is only displayed, since no key finds it any more.
         """
         contract = value.get("contract") if isinstance(value, dict) else None
         if not isinstance(contract, dict) or "kind" in contract or contract.get("generates"):

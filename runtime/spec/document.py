@@ -1,7 +1,7 @@
 """The release spec (`shiplift.yaml`): what a team asks of a release, validated field by field.
 
-Each section is its own record, because a step takes only the sections it uses: a changed SLO reruns only the gate.
-Every field has a default, so an empty spec is valid. The JSON schema for editors is generated from these records.
+Each section is a record of its own, because a step takes only the sections that it uses: a changed SLO reruns only the
+gate. Every field has a default, so an empty spec is valid. The JSON schema for editors is generated from these records.
 """
 
 import difflib
@@ -48,7 +48,7 @@ class ReleaseSpec(Section):
         if isinstance(metric, OwnMetric):
             if self.admission.python != "sandbox":
                 raise ValueError(f"data.metric {metric} is Python code: set `admission.python: sandbox` to run it")
-            return self  # it may have any value
+            return self  # its score may have any value
         lowest, scale = self.quality.min_score, SCALES[metric]
         if lowest is not None and scale.better > 0 and lowest > scale.highest:
             raise ValueError(f"quality.min_score {lowest} can't be reached: {metric} is at most {scale.highest:g}")
@@ -105,7 +105,7 @@ def parse(text: str) -> ReleaseSpec:
     """The spec from YAML text; empty text is the default spec.
 
     Raises:
-        SpecInvalid: it is not YAML, not a mapping, too large, or has wrong fields, each of which is named.
+        SpecInvalid: the text is not YAML, not a mapping, too large, or has wrong fields, each of which is named.
     """
     return validate(load_mapping(text, "the spec"))
 
@@ -113,7 +113,7 @@ def parse(text: str) -> ReleaseSpec:
 def load_mapping(text: str, document: str, *, by_owner: bool = False) -> dict[str, Any]:
     """The mapping in a YAML document; empty text is an empty mapping. `document` names it in errors.
 
-    What the site's owner wrote may have aliases and merges.
+    A document by the site's owner may have aliases and merges.
 
     Raises:
         SpecInvalid: it is not YAML, not a mapping, too large, or, unless it is the owner's, has aliases, merges, tags
@@ -177,7 +177,7 @@ def _records_in(annotation: Any) -> Iterator[type[Record]]:
 def _short(value: Any) -> str:
     try:
         text = reprlib.repr(value)  # bounded: a few YAML aliases can expand to gigabytes
-    except ValueError:  # more digits than Python prints
+    except ValueError:  # more digits than Python converts to text
         return "a number of that length"
     return text if len(text) <= 60 else text[:57] + "..."
 

@@ -8,18 +8,18 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from shiplift.runtime.records.base import Record
 
-LARGEST = 2**53  # beyond it a float is no longer exact, and no setting makes sense
+LARGEST = 2**53  # floats above it are inexact, and no setting needs to be larger
 
 
 class Section(Record):
-    """The base class of what authors write: `true` is no number, and a number is finite and not absurdly large."""
+    """The base class of what authors write: `true` is not a number, and numbers are finite and not absurdly large."""
 
     @field_validator("*", mode="before")
     @classmethod
     def _plain_numbers(cls, value: Any, info: ValidationInfo) -> Any:
         kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
         if any(isinstance(kind, type) and issubclass(kind, Record) for kind in kinds):
-            return value  # it validates its own fields
+            return value  # a record validates its own fields
         for number in _numbers(value):
             if isinstance(number, bool) and bool not in kinds:
                 raise ValueError(f"must not be {str(number).lower()}")
@@ -31,7 +31,7 @@ class Section(Record):
 
 
 def form(value: Any) -> str:
-    """The tag of a field that is written by name or in full; paths in errors leave it out."""
+    """The tag of a field that is written by name or in full; paths in errors omit it."""
     return "in full" if isinstance(value, dict | Record) else "by name"
 
 

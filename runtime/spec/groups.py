@@ -9,7 +9,7 @@ from shiplift.runtime.spec.serving_settings import Rollout, Serving
 
 
 class Requirements(Record):
-    """All that a release is judged by."""
+    """Everything that a release is judged by."""
 
     quality: Quality
     data: Data
@@ -19,7 +19,7 @@ class Requirements(Record):
 
 
 class Acceptance(Record):
-    """What precisions are scored on, and which scores are good enough to be packaged."""
+    """The data on which precisions are scored, and the scores that are good enough to be packaged."""
 
     datasets: Datasets
     data: Data

@@ -1,6 +1,6 @@
 """How an encoded image becomes a tensor, as authors write it: for a model of images, and for a pipeline's decoder.
 
-The words are torchvision's: `resize` to a height and width, or with one number to a shorter edge, then `crop` the
+The terms are torchvision's: `resize` to a height and width, or with one number to a shorter edge, then `crop` the
 middle.
 """
 
@@ -14,12 +14,12 @@ Edge = Annotated[int, Field(ge=1, le=8192)]
 
 
 class Pixels(Section):
-    """What JPEG and PNG files are decoded to; Pillow does it, as torchvision does with Pillow's images.
+    """The form to which JPEG and PNG files are decoded. Pillow does it, as torchvision does with Pillow's images.
 
     `resize` is [height, width], or one number for the shorter edge; `crop` takes [height, width] (one number: a square)
     from the middle. Pixels are as decoded, from 0 to 255; with a `scale`, a `mean` or a `std` they are (pixel * scale -
-    mean) / std. `draft` lets JPEG decode at a smaller scale, which is at least what it is resized to: a fraction of the
-    work for large photographs, and not quite the same picture.
+    mean) / std. `draft` lets JPEG decode at a smaller scale, but at least at the size it is resized to: this is a
+    fraction of the work for large photographs, and gives a slightly different picture.
     """
 
     resize: Edge | tuple[Edge, Edge]

@@ -8,7 +8,7 @@ from shiplift.runtime.spec.fields import Confidence, NotNegative, Percent, Posit
 
 
 class ComparisonTarget(Section):
-    """What the comparison with the champion must decide; it ends as soon as it can."""
+    """What the comparison with the champion must decide. It ends as soon as it can."""
 
     p99_percent: Percent = 50
     throughput_percent: Percent = 25
@@ -16,7 +16,7 @@ class ComparisonTarget(Section):
 
 
 class Regression(ComparisonTarget):
-    """How much worse than the champion a challenger may be, and with what confidence that must hold."""
+    """How much worse a challenger may be than the champion, and with what confidence that must hold."""
 
     score: NotNegative = 0.01
 
@@ -25,7 +25,7 @@ class Slo(Section):
     """What serving must reach.
 
     p99 and throughput are judged at one operating point of the load test: the one with the highest throughput among
-    those within `p99_ms`. So are, of a model that generates text, the time to the first token and the tokens per second
+    those within `p99_ms`. For a model that generates text, so are the time to the first token and the tokens per second
     of all clients together; `p99_ms` is then that of whole answers.
     """
 
@@ -39,13 +39,13 @@ class Slo(Section):
 
 
 class ScoreTarget(Section):
-    """How much worse than the champion's score a challenger's may be: judged before tuning, so its own record."""
+    """How much worse a challenger's score may be than the champion's. Judged before tuning, so it is its own record."""
 
     worse: NotNegative = 0.01
 
 
 class LatencyTarget(Section):
-    """The part of the SLO that tuning aims at: its own record, so that other limits can change without a new search."""
+    """The part of the SLO that tuning aims at. Its own record, so that other limits can change without a new search."""
 
     p99_ms: Positive | None = None
 
@@ -105,13 +105,13 @@ class DynamicShape(Section):
 class Load(Section):
     """The load test: a sweep over concurrencies, then Poisson arrivals at fixed rates, then champion and challenger.
 
-    Requests are those logged at `requests` (NPZ, or KServe bodies as JSON) if there are any, else generated from the
-    model's metadata and input example, with the sizes that `shapes` sets. A model with `serving.sequence_batching` gets
-    sequences of `sequence_length` requests. A request has `batch` samples; throughput and rates count samples. Windows
-    agree if their throughput is within `stability_percent`, and their latency too at the `percentile`, if one is set.
-    `open_loop_s` bounds the search for the highest rate (0 skips it),
-    `comparison_budget_s` the time until the comparison must be decided. `tokens` is how many a model that generates
-    text is asked for per request.
+    Requests are those logged at `requests` (NPZ, or KServe bodies as JSON) if there are any. Otherwise they are
+    generated from the model's metadata and input example, with the sizes that `shapes` sets. A model with
+    `serving.sequence_batching` gets sequences of `sequence_length` requests. A request has `batch` samples; throughput
+    and rates count samples. Windows agree if their throughput is within `stability_percent`, and, if `percentile` is
+    set, also their latency at it. `open_loop_s` bounds the search for the highest rate (0 skips it),
+    `comparison_budget_s` the time until the comparison must be decided. `tokens` is how many tokens a model that
+    generates text is asked for per request.
     """
 
     protocol: Literal["grpc", "http"] = "grpc"

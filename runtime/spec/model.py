@@ -9,15 +9,16 @@ from shiplift.runtime.spec.fields import Confidence, NotNegative, Positive, Rela
 from shiplift.runtime.spec.images import Pixels
 
 Postprocess = Literal["softmax", "sigmoid", "argmax", "top_k"]
-NEWEST_OPSET = 23  # the newest to export with
+NEWEST_OPSET = 23  # the newest opset to export with
 Method = Literal["minmax", "entropy", "percentile"]
 
 
 class Admission(Section):
     """What may be admitted. Pickles that carry code are refused, or loaded in the sandbox with `pickle: sandbox`.
 
-    So is Python of the model's author: with `python: sandbox` it runs in the sandbox, a metric as well as a Python
-    model (`mlflow.pyfunc.log_model(python_model=...)`), when its answers are recorded and when it serves.
+    Python by the model's author is treated the same way: with `python: sandbox` it runs in the sandbox. This applies to
+    a metric and to a Python model (`mlflow.pyfunc.log_model(python_model=...)`), when its answers are recorded and when
+    it serves.
     """
 
     pickle: Literal["refuse", "sandbox"] = "refuse"
@@ -34,7 +35,7 @@ class Conversion(Section):
     model of images decodes.
 
     With `fallback: python`, a model that can't be exported (control flow that depends on data, operators of its own) is
-    served as a Python model: `mlflow.pyfunc` in the sandbox, no faster than that. It needs `admission: {python:
+    served as a Python model: `mlflow.pyfunc` in the sandbox, and no faster than that. It needs `admission: {python:
     sandbox}`. Models logged as ONNX, and those that take text or images, have no such fallback.
     """
 
@@ -66,9 +67,9 @@ class Conversion(Section):
 class OwnMetric(Section):
     """The author's own metric: a file logged beside the spec (`shiplift/FILE`) with `def score(labels, predictions)`.
 
-    It returns a number, of which `better` says whether a larger or a smaller one is. Its arguments are the labels and
+    It returns a number; `better` says whether larger or smaller numbers are better. Its arguments are the labels and
     the output as NumPy arrays, or a dictionary of the outputs if there are several. It runs in the sandbox, so it needs
-    `admission: {python: sandbox}`. Slices have no score by it.
+    `admission: {python: sandbox}`. It gives slices no score.
     """
 
     python: MetricFile
@@ -85,9 +86,9 @@ class Data(Section):
     """The data logged with the version's run or model, and how predictions are scored on them.
 
     `validation` and `calibration` are artifact paths (NPZ, CSV or Parquet); `label` is the array or column with the
-    expected answers. `metric` is one of those known, or the author's own. `slices` names more arrays or columns of the
+    expected answers. `metric` is a known metric, or the author's own. `slices` names more arrays or columns of the
     validation data; scores are split by their values. Without `calibration`, int8 is calibrated on some of the
-    validation inputs. A model that takes images is scored on these as JPEG files of each of `jpeg_qualities` as well.
+    validation inputs. A model that takes images is also scored on these as JPEG files of each of `jpeg_qualities`.
     """
 
     validation: RelativePath = "shiplift/validation.npz"
@@ -105,12 +106,12 @@ class Quantization(Section):
 
     Each of `methods` is tried to calibrate INT8; the one closest to fp32 is used. If it loses too much, layers are left
     in float, the most sensitive first, until it is within the budget: at most `max_float_share` of them. A slice is a
-    class, or a value of one of `data.slices`; slices with fewer than `min_slice_samples` samples are ignored.
-    A loss within the budget passes, one whose whole interval (of `confidence_percent`) is beyond it fails, and between
-    the two the samples decide nothing: the precision is dropped, and says how many more would. With
-    `judge_by: interval` the whole interval has to be within the budget. `max_error` is the largest L2 error of the
-    outputs, relative to fp32's. `memory_mb` and `timeout_s` limit the sandboxed processes that build and score the
-    precisions, and those that answer golden requests.
+    class, or a value of one of `data.slices`; slices with fewer than `min_slice_samples` samples are ignored. A loss
+    within the budget passes. A loss whose whole interval (of `confidence_percent`) is beyond it fails. In between, the
+    samples decide nothing: the precision is dropped, and says how many more samples would decide. With `judge_by:
+    interval` the whole interval has to be within the budget. `max_error` is the largest L2 error of the outputs,
+    relative to fp32's. `memory_mb` and `timeout_s` limit the sandboxed processes that build and score the precisions,
+    and those that answer golden requests.
     """
 
     methods: tuple[Method, ...] = Field(("minmax", "percentile", "entropy"), min_length=1)
@@ -138,13 +139,14 @@ class Parity(Section):
 
 
 class Quality(Section):
-    """The quality the model must have. `min_score` is the lowest (of a loss or an error: the highest) metric allowed.
+    """The quality that the model must have. `min_score` is the lowest allowed metric (the highest for a loss or error).
 
-    `max_jpeg_drop` is how much of the metric each of `data.jpeg_qualities` may cost against the images as they are.
+    `max_jpeg_drop` is how much of the metric each of `data.jpeg_qualities` may cost against the original images.
 
-    A score has an interval of `confidence_percent`. A score within the limit passes, one whose whole interval is beyond
-    it fails, and between the two the samples decide nothing, which says how many more would. With `judge_by: interval`
-    a pass needs the whole interval within the limit. Both hold for `slo.regression.score` and for rules on scores too.
+    A score has an interval of `confidence_percent`. A score within the limit passes. A score whose whole interval is
+    beyond it fails. In between, the samples decide nothing, and the check says how many more would. With `judge_by:
+    interval` a pass needs the whole interval within the limit. Both also hold for `slo.regression.score` and for rules
+    on scores.
     """
 
     parity: Parity = Parity()

@@ -1,8 +1,8 @@
 """A pipeline of models (`pipeline.yaml`): its tensors, its members, and the steps between them.
 
-A step runs a member, which is a registered model or a decoder of images, or a Python function of the author. Tensors
+A step runs a member, which is a registered model or a decoder of images, or a Python function by the author. Tensors
 connect steps by their names: each is given once, by an input of the pipeline or an output of a step, so the order of
-the steps in the file says nothing. What the names mean, and whether it all fits, is checked in `runtime.composition`.
+the steps in the file has no meaning. `runtime.composition` checks what the names mean and whether it all fits.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from shiplift.runtime.spec.fields import Name, RelativePath, Section, form
 from shiplift.runtime.spec.images import ImageDecoder
 
 PIPELINE_FILE = "pipeline.yaml"  # in a registered version
-BUNDLE = "bundle"  # the output of every pipeline that names the bundle which answered
+BUNDLE = "bundle"  # every pipeline has this output, which names the bundle that answered
 REQUEST_TIMEOUT_S = 30.0
 _MAX_DIMS = 8
 _MAX_STEPS = 200
@@ -34,7 +34,7 @@ def _one_or_many(value: Any) -> Any:
 
 
 class TensorType(Section):
-    """A tensor's Triton datatype and whole shape; -1 is a dynamic dimension. The first axis counts rows."""
+    """A tensor's Triton datatype and whole shape. -1 is a dynamic dimension; the first axis counts rows."""
 
     datatype: Datatype
     shape: tuple[Dim, ...] = Field(min_length=1, max_length=_MAX_DIMS)
@@ -49,8 +49,8 @@ class TensorType(Section):
 class PipelineMember(Section):
     """A registered `model`, at a `version` or at an `alias`; or an `image` decoder.
 
-    `follow: champion` is whatever version is the champion when the pipeline is released; a new champion releases the
-    pipeline again. `follow: pinned` stays with the version that was named, or that the alias named then.
+    `follow: champion` means the champion at the time when the pipeline is released; a new champion releases the
+    pipeline again. `follow: pinned` stays with the named version, or with the one that the alias named at that time.
     """
 
     model: str = Field("", max_length=256)
@@ -89,8 +89,8 @@ class PipelineMember(Section):
 class Condition(Section):
     """Runs a step only if `any` (or `all`) of a tensor's values are `below`, are `at_least`, or equal a value.
 
-    NaN can't be compared: the step fails then, which its `on_error` decides on. A tensor without rows fulfils no `any`,
-    and every `all`.
+    NaN can't be compared: the step then fails, and its `on_error` decides. A tensor without rows never fulfils `any`,
+    and always fulfils `all`.
     """
 
     tensor: TensorName
@@ -107,9 +107,10 @@ class Condition(Section):
 
 
 class ForEach(Section):
-    """Runs a member for each row of the tensors `over`: as few requests as its largest batch allows, at once.
+    """Runs a member for each row of the tensors `over`, in as few concurrent requests as its largest batch allows.
 
-    More than `max` rows are an error of the step; none are no request. Other inputs have one row, which each gets.
+    More than `max` rows are an error of the step; without rows there is no request. Other inputs have one row, which is
+    given to each.
     """
 
     over: Annotated[
@@ -122,8 +123,8 @@ class ForEach(Section):
 class Constant(Section):
     """An output's value if the step fails: one number or text everywhere.
 
-    Its `shape` is the output's; where that has a dynamic dimension after the first, it must be written. The first is
-    the number of rows of the step's first input for a member, else 1.
+    Its `shape` is the output's. It must be written if that has a dynamic dimension after the first. The first dimension
+    is the number of rows of the step's first input for a member, otherwise 1.
     """
 
     value: bool | float | str
@@ -144,11 +145,11 @@ class Step(Section):
     """One step: a `member`, or a `function` of a `python` file beside this one, called as `function(**tensors)`.
 
     `inputs` names the tensor for each of the member's inputs, or of the function's parameters. `outputs` names the
-    tensors given: by the member's own names for them, or, in a Python step, by the keys of the returned dict, with
+    tensors that the step gives: by the member's own names, or, in a Python step, by the keys of the returned dict, with
     their datatypes and shapes.
 
-    A step that does not run, because of `when` or by `on_error: skip`, gives the tensors that `otherwise` names, and
-    for the others no rows. With `on_error: default` a step that fails gives `defaults`.
+    A step that does not run, because of `when` or by `on_error: skip`, gives the tensors that `otherwise` names, and no
+    rows of the others. With `on_error: default` a step that fails gives `defaults`.
     """
 
     member: str = Field("", max_length=256)
@@ -170,7 +171,7 @@ class Step(Section):
 
     @property
     def may_not_run(self) -> bool:
-        """Whether its outputs can come from elsewhere than the step."""
+        """Whether its outputs may come from elsewhere than the step."""
         return self.when is not None or self.on_error == "skip"
 
     @property
@@ -190,7 +191,7 @@ class Step(Section):
         if self.member and len(by_name) < len(self.outputs):
             raise ValueError("outputs of a member have the member's types: write only a name for each")
         if self.python and not self.python.endswith(".py"):
-            raise ValueError(f"`python: {self.python}` is no `.py` file")
+            raise ValueError(f"`python: {self.python}` is not a `.py` file")
         if self.python and self.for_each:
             raise ValueError("`for_each` is for members: a Python function gets all rows, and can loop over them")
         return self
@@ -200,7 +201,7 @@ class Step(Section):
         for field, tensors in (("otherwise", self.otherwise), ("defaults", self.defaults)):
             for tensor in tensors:
                 if tensor not in self.gives:
-                    raise ValueError(f"`{field}` has {tensor!r}, which is no tensor in the step's `outputs`")
+                    raise ValueError(f"`{field}` has {tensor!r}, which is not a tensor in the step's `outputs`")
         if self.otherwise and not self.may_not_run:
             raise ValueError("`otherwise` is for steps with `when` or `on_error: skip`: this one always runs")
         if self.defaults and self.on_error != "default":
@@ -209,12 +210,12 @@ class Step(Section):
         if self.on_error == "default" and missing:
             raise ValueError(f"`on_error: default` needs a value for {missing[0]!r} in `defaults`")
         if self.for_each and (odd := set(self.for_each.over) - set(self.inputs.values())):
-            raise ValueError(f"`for_each` is over {min(odd)!r}, which is no tensor in the step's `inputs`")
+            raise ValueError(f"`for_each` is over {min(odd)!r}, which is not a tensor in the step's `inputs`")
         return self
 
 
 class PythonAdmission(Section):
-    """Whether the author's Python runs: refused, or inside the confined server with `python: sandbox`.
+    """Whether the author's Python runs: it is refused, or runs inside the confined server with `python: sandbox`.
 
     Each of the pipeline's `instances` has a process for it, which may allocate `memory_mb`.
     """
@@ -226,7 +227,7 @@ class PythonAdmission(Section):
 class PipelineSpec(Section):
     """The whole pipeline, as written in `pipeline.yaml`.
 
-    A request is answered within `timeout_s` (30 where conditions, loops or Python need it), and a step within its own.
+    A request is answered within `timeout_s` (30 if conditions, loops or Python need it), and a step within its own.
     `instances` is how many requests a pipeline with conditions, loops or Python works on at once, and `workers` how
     many of their Python steps run at once, each in a process of its own.
     """
@@ -254,7 +255,7 @@ class PipelineSpec(Section):
 
 
 class Written(Section):
-    """A pipeline as its author wrote it: with the line of each part, by its path (`steps.crop.inputs`)."""
+    """A pipeline as its author wrote it, with the line of each part, by its path (`steps.crop.inputs`)."""
 
     spec: PipelineSpec
     lines: dict[str, int] = Field(default_factory=dict)
@@ -275,7 +276,7 @@ def parse(text: str) -> Written:
     """The pipeline from YAML text.
 
     Raises:
-        SpecInvalid: it is not YAML, not a mapping, too large, or has wrong fields, each of which is named.
+        SpecInvalid: the text is not YAML, not a mapping, too large, or has wrong fields, each of which is named.
     """
     body = load_mapping(text, "the pipeline")
     lines = strict_yaml.lines(text, MAX_SPEC_BYTES)

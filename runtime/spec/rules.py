@@ -1,7 +1,7 @@
 """Gates as policy: rules that a team writes, each with a metric, a comparison, a limit with a unit, and a severity.
 
 A rule is checked when the spec is read: the limit's unit must fit the metric, and the comparison must point the right
-way. How a metric is read from a release's measurements is in `runtime.gates.policy`.
+way. `runtime.gates.policy` says how a metric is read from a release's measurements.
 """
 
 import difflib
@@ -90,8 +90,8 @@ class Rule(Section):
 
     `limit` is a number in the metric's own unit, or text with another unit of its kind ("0.05 s", "2 GiB", "300/s").
     `slice` narrows the metric: `concurrency=16` or `rate=200` for load test metrics (default: the operating point), or
-    a slice of the validation data such as `label=3` for `score`. `target` is the target it applies to (empty: all). A
-    rule of severity `warn` is reported but never stops a release.
+    a slice of the validation data such as `label=3` for `score`. `target` is the target to which it applies (empty:
+    all). A rule of severity `warn` is reported but never stops a release.
     """
 
     metric: str
@@ -158,7 +158,7 @@ def quantity(text: str, unit: Unit, metric: str) -> float:
     """Converts a limit's text to the metric's unit.
 
     Raises:
-        ValueError: it is not a number with a unit of that kind.
+        ValueError: the text is not a number with a unit of that kind.
     """
     match = _LIMIT.match(text)
     if not match:

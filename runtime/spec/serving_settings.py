@@ -30,17 +30,17 @@ class Queue(Section):
 
 
 class RateLimiter(Section):
-    """Triton's rate limiter: the resources an instance needs while it executes, and its priority."""
+    """Triton's rate limiter: the resources that an instance needs while it executes, and its priority."""
 
     resources: dict[str, Annotated[int, Field(ge=1, le=2**31 - 1)]] = Field(default_factory=dict)
     priority: int = Field(1, ge=1, le=2**31 - 1)
 
 
 class Metrics(Section):
-    """What a server's metrics have besides counters.
+    """What a server's metrics contain in addition to counters.
 
-    Every `interval_ms` it reads what is not counted, such as memory and utilization. `quantiles` are those of the
-    latencies of the last minute that are shown beside the 0.5 and 0.99 of the dashboard.
+    Every `interval_ms` it reads values that are not counted, such as memory and utilization. `quantiles` are the
+    latency quantiles over the last minute that are shown in addition to the dashboard's 0.5 and 0.99.
     """
 
     interval_ms: int = Field(2000, ge=100, le=3_600_000)
@@ -79,8 +79,8 @@ class Warmup(Section):
     """What each instance computes before it takes traffic: one sample and a full batch, each `count` times.
 
     Samples are the example that was logged with the model (`from: recorded`), zeros and empty texts, or drawn at
-    `random` from between the example's lowest and highest value, so that ids stay within a vocabulary; a random text is
-    one of the example's.
+    `random` between the example's lowest and highest value, so that ids stay within a vocabulary. A random text is one
+    of the example's.
     """
 
     model_config = ConfigDict(populate_by_name=True)  # records are stored under the fields' own names
@@ -109,10 +109,11 @@ Buckets = Annotated[
 class Lengths(Section):
     """Inputs whose first dimension after the batch varies, such as tokens: requests of different lengths share a batch.
 
-    The server pads a request to the smallest of the `buckets` that holds it, runs those of a bucket together, and cuts
-    the outputs back; a longer request is run at its own length. `pad` has such inputs with the value that fills each
-    up, such as 0 for a mask. `auto`: tuning chooses among sets of buckets, or none, by the lengths of the load test's
-    requests. Packaging proves that padding changes no answer; a model of which it does is served without buckets.
+    The server pads a request to the smallest of the `buckets` that holds it, runs the requests of a bucket together,
+    and cuts the outputs back. A longer request is run at its own length. `pad` has such inputs with the value that
+    fills each up, such as 0 for a mask. `auto`: tuning chooses among sets of buckets, or none, by the lengths of the
+    load test's requests. Packaging proves that padding changes no answer; if it does change one, the model is served
+    without buckets.
     """
 
     pad: dict[str, float] = Field(default_factory=dict, max_length=64)
@@ -120,10 +121,10 @@ class Lengths(Section):
 
 
 class Generation(Section):
-    """The limits of a model that generates text, within its own context: requests beyond them are refused.
+    """The limits of a model that generates text, within its own context. Requests beyond them are refused.
 
-    `max_prompt_tokens` bounds the prompt, `max_tokens` the answer, and `max_sequences` how many requests are generated
-    for at the same time; more of them wait. Memory for all their keys and values is set aside.
+    `max_prompt_tokens` bounds the prompt, `max_tokens` the answer, and `max_sequences` the number of requests that are
+    generated at the same time; more of them wait. Memory for all their keys and values is reserved.
     """
 
     max_prompt_tokens: int = Field(4096, ge=1, le=1_000_000)
@@ -146,26 +147,26 @@ class Serving(Section):
     """Triton settings that tuning does not decide.
 
     `warmup: true` is one run with the logged example. Triton sends a batch off as soon as it has one of the
-    `preferred_batch_size`; they win over the search, which then tries no `max_batch` below the largest of them.
-    Triton's documentation advises them only for engines with a profile for those sizes.
+    `preferred_batch_size`. These sizes take precedence over the search, which then tries no `max_batch` below the
+    largest of them. Triton's documentation advises them only for engines with a profile for those sizes.
 
-    `late_last`: under overload, a request that can't be answered within `slo.p99_ms` any more waits until those that
-    still can are done, so that the excess alone is late instead of everybody. Tuning sets it if the spec has that limit
-    and no `queue` or `priorities`; at least two instances then serve. It is for models whose executions take tens of
-    milliseconds: with faster ones and many clients, the bundled Triton's batcher can then miss a request for 500 ms.
+    `late_last`: under overload, a request that can no longer be answered within `slo.p99_ms` waits until those that
+    still can are done, so that only the excess is late. Tuning sets it if the spec has that limit and no `queue` or
+    `priorities`; at least two instances then serve. It is for models whose executions take tens of milliseconds: with
+    faster ones and many clients, the bundled Triton's batcher can then overlook a request for 500 ms.
 
-    `lengths`: see there; without it, requests of different lengths never share a batch, which is Triton's rule.
+    `lengths`: without it, requests of different lengths never share a batch, which is Triton's rule.
 
     An execution that takes longer than `request_timeout_s` is stopped and its requests fail, so that an input on which
-    the model does not end can't keep an instance busy.
+    the model never ends can't keep an instance busy.
 
-    `tensors`: a model that takes text or images is also served as `MODEL--tensors`, which takes what its tokenizer or
-    image processor makes of them, and answers the graph's outputs. Its weights are then in memory twice.
+    `tensors`: a model that takes text or images is also served as `MODEL--tensors`, which takes the tensors that its
+    tokenizer or image processor would make, and answers the graph's outputs. Its weights are then in memory twice.
 
-    `version_policy`: as in Triton, `{latest: 2}` serves the version promoted before beside the new one, to clients who
-    name it in their requests; others get the new one. `all` serves all that the champion's package serves. Versions are
-    taken from that package, and share one configuration in Triton. So one with other inputs or outputs, or on another
-    engine, is not served any more. Each takes memory of its own.
+    `version_policy`: as in Triton, `{latest: 2}` serves the previously promoted version in addition to the new one, to
+    clients that name it in their requests; others get the new one. `all` serves all versions that the champion's
+    package serves. Versions are taken from that package, and share one configuration in Triton. So a version with other
+    inputs or outputs, or on another engine, is no longer served. Each version takes memory of its own.
     """
 
     labels: tuple[str, ...] = ()
@@ -199,19 +200,19 @@ class Serving(Section):
 
     @property
     def keeps_versions(self) -> bool:
-        """Whether earlier versions are to be served beside a new one."""
+        """Whether earlier versions are to be served in addition to a new one."""
         return self.version_policy != Latest(latest=1)
 
     @property
     def warm_up(self) -> Warmup | None:
-        """How instances are warmed up; None: not at all."""
+        """How instances are warmed up; None if they are not."""
         if isinstance(self.warmup, Warmup):
             return self.warmup
         return Warmup() if self.warmup and not self.sequence_batching else None
 
 
 def told_states(serving: Serving) -> dict[str, str] | None:
-    """The states that a spec names, none if it says `sequence_batching: null`; None: it doesn't say."""
+    """The states that a spec names, none if it says `sequence_batching: null`; None if it doesn't say."""
     if serving.sequence_batching:
         return serving.sequence_batching.states
     policed = serving.priorities or serving.response_cache or serving.queue != Queue()
@@ -219,7 +220,7 @@ def told_states(serving: Serving) -> dict[str, str] | None:
 
 
 def with_states(serving: Serving, states: dict[str, str]) -> Serving:
-    """The settings for a model with these states: served in sequences, unless the spec says so already."""
+    """The settings for a model with these states: served in sequences, unless the spec already says so."""
     if not states or serving.sequence_batching:
         return serving
     return serving.model_copy(update={"sequence_batching": SequenceBatching(states=states)})
@@ -229,8 +230,9 @@ class Rollout(Section):
     """How a promoted version takes over on a cluster: its replicas, and the traffic shares it gets on the way.
 
     Each share is held for `hold_s` seconds, and the next follows only if the new version failed no request. On one
-    machine the served name is switched in one step. `replicas` are of each target. `failed_target` says what becomes of
-    a version if one of its targets, but the first, can't serve or fails a gate: it is refused, or served without it.
+    machine the served name is switched in one step. Each target has `replicas`. `failed_target` says what happens to a
+    version if one of its targets, other than the first, can't serve or fails a gate: it is refused, or served without
+    that target.
     """
 
     replicas: int = Field(1, ge=1, le=1000)

@@ -1,4 +1,4 @@
-"""Targets: the hardware a model will serve on, and how a spec names it."""
+"""Targets: the hardware on which a model will serve, and how a spec names it."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -9,7 +9,7 @@ from shiplift.runtime.records.serving import Nodes, ServerKind
 from shiplift.runtime.spec.fields import Name, Section
 
 Accelerator = Literal["cpu", "cpu-vnni", "cpu-avx2", "cpu-arm64", "nvidia"]
-CpuFeature = Literal["AMXBF16", "AMXINT8", "AVX512BF16"]  # as Node Feature Discovery names them
+CpuFeature = Literal["AMXBF16", "AMXINT8", "AVX512BF16"]  # named as in Node Feature Discovery
 VersionText = Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+){0,3})?$")]
 MAX_GPUS = 16
 Dims = tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...]
@@ -34,7 +34,7 @@ class Toleration(Section):
 
 
 class Versions(Section):
-    """The software versions of a target, as `1.23` or `1.23.2`; empty if unknown, and then not checked."""
+    """The software versions of a target, as `1.23` or `1.23.2`; unknown ones are empty and not checked."""
 
     onnxruntime: VersionText = ""
     tensorrt: VersionText = ""
@@ -61,10 +61,10 @@ class TensorRT(Section):
     """What TensorRT may use to build and run engines, under ONNX Runtime or as a plan.
 
     `workspace_mb` bounds the GPU memory that a kernel may use while it runs; 0 means half of the target's `memory_mb`
-    for a plan, and NVIDIA's default of 1 GiB under ONNX Runtime. `optimization_level` trades the time of a build for
-    the speed of the engine (0 to 5, TensorRT's default is 3). With the caches, a server that starts again need not
-    build again. `min_subgraph_size` is the least number of nodes that ONNX Runtime hands over to TensorRT. Names and
-    values are those of NVIDIA's onnxruntime_backend.
+    for a plan, and NVIDIA's default of 1 GiB under ONNX Runtime. `optimization_level` trades build time for the speed
+    of the engine (0 to 5, TensorRT's default is 3). With the caches, a server that restarts need not build again.
+    `min_subgraph_size` is the smallest number of nodes that ONNX Runtime hands over to TensorRT. Names and values are
+    those of NVIDIA's onnxruntime_backend.
     """
 
     workspace_mb: int = Field(0, ge=0, le=1 << 20)
@@ -75,7 +75,7 @@ class TensorRT(Section):
 
 
 class InstanceGroup(Section):
-    """Instances beside those that tuning decides on: `count` on each of the `gpus`, or on the CPU."""
+    """Instances in addition to those that tuning decides on: `count` on each of the `gpus`, or on the CPU."""
 
     kind: Literal["gpu", "cpu"] = "gpu"
     count: int = Field(1, ge=1, le=128)
@@ -89,7 +89,7 @@ class InstanceGroup(Section):
 
 
 class Target(Section):
-    """Hardware that the model will serve on, how to select nodes that have it, and what runs there.
+    """Hardware on which the model will serve, how to select nodes that have it, and what runs there.
 
     `cpu_features` are those that the CPU has beyond its `accelerator`: OpenVINO's bf16 needs AVX512BF16 or AMXBF16.
     `compute_capability` and `memory_mb` describe an NVIDIA GPU. `engine` executes the model: ONNX Runtime (on a GPU
@@ -98,7 +98,7 @@ class Target(Section):
     tuning chooses between ONNX Runtime and OpenVINO on the bundled server's CPUs; elsewhere it is ONNX Runtime. Models
     that generate text run on a GPU with vLLM or TensorRT-LLM, in the one precision that `precisions` names.
 
-    `gpus` are the indexes of a server's GPUs that get the tuned number of instances each; without it, all that the
+    `gpus` are the indexes of a server's GPUs that get the tuned number of instances each; without it, all GPUs that the
     server sees. `instance_groups` adds fixed ones, such as some on the CPU. A pod on a cluster asks for as many GPUs as
     these indexes need.
     """
@@ -203,7 +203,7 @@ Targets = Annotated[tuple[TargetOrName, ...], Field(min_length=1), AfterValidato
 
 
 class Wanted(Section):
-    """The targets a spec asks for: in full, or by name in the site's catalogue."""
+    """The targets that a spec asks for: in full, or by name in the site's catalogue."""
 
     targets: Targets = (Target(),)
 
@@ -214,7 +214,7 @@ class Fleet(Section):
     targets: tuple[Target, ...] = Field((Target(),), min_length=1)
 
     def remark(self) -> str:
-        """A note on what becomes of several targets, shown before time is spent on them."""
+        """A note on how several targets are used, shown before time is spent on them."""
         if len(self.targets) == 1:
             return ""
         names = ", ".join(target.name for target in self.targets)

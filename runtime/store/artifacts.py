@@ -1,7 +1,7 @@
 """Artifacts by digest: a content-addressed store in a folder, in MLflow, or anywhere fsspec reaches (s3://, gs://).
 
-A blob is stored at `sha256/ab/abcd...`; a tree is a blob too, the JSON manifest of its files. Equal bytes are stored
-once, putting twice is harmless, and fetched bytes are verified against their digest. Where uploads are not atomic, a
+A blob is stored at `sha256/ab/abcd...`. A tree is a blob too: the JSON manifest of its files. Equal bytes are stored
+once, putting twice is harmless, and fetched bytes are verified against their digest. If uploads are not atomic, a
 killed one leaves a blob that is too short; such a blob counts as absent.
 """
 
@@ -23,7 +23,7 @@ from shiplift.runtime.base.storage import room_for, write_atomically
 from shiplift.runtime.records.artifact import Artifact
 
 _CHUNK = 1 << 20
-for _protocol in ("mlflow-artifacts", "mlflow-artifacts+https"):  # imported when first used
+for _protocol in ("mlflow-artifacts", "mlflow-artifacts+https"):  # the class is imported when first used
     fsspec.register_implementation(_protocol, "shiplift.runtime.store.mlflow.filesystem.MlflowArtifacts", clobber=True)
 
 
@@ -57,10 +57,10 @@ class ArtifactStore:
         return Artifact(sha256=sha256, size_bytes=len(body), uri=self._at(sha256))
 
     def put_tree(self, folder: Path) -> Artifact:
-        """Stores every regular file below `folder`; anything else, such as a link, is refused.
+        """Stores every regular file below `folder`. Anything else, such as a link, is refused.
 
         Raises:
-            ArtifactCorrupt: the tree has something else, or exceeds the limits of `regular_files`.
+            ArtifactCorrupt: the tree has other entries, or exceeds the limits of `regular_files`.
             StorageFull: no space is left.
         """
         files: dict[str, dict[str, Any]] = {}
@@ -143,7 +143,7 @@ class ArtifactStore:
         }
 
     def named(self, name: str) -> bytes | None:
-        """The bytes last put under a name, unverified; None if there are none."""
+        """The bytes that were last put under a name, unverified; None if there are none."""
         try:
             return bytes(self._fs.cat_file(self._name(name)))
         except FileNotFoundError:
@@ -198,7 +198,7 @@ class ArtifactStore:
             try:
                 write(partial)
             except BaseException:
-                if self._local:  # elsewhere it has the blob's own name, and another writer may have put it
+                if self._local:  # elsewhere the partial has the blob's own name, and may be another writer's
                     Path(partial).unlink(missing_ok=True)
                 raise
             self._settle(partial, sha256)
@@ -222,7 +222,7 @@ class ArtifactStore:
         return f"{self._root}/sha256/{sha256[:2]}/{sha256}"
 
     def _partial(self, sha256: str) -> str:
-        """Where to write a blob first: a local file appears by rename, an object store's put is atomic."""
+        """Where to write a blob first. A local file appears by rename; an object store's put is atomic."""
         if not self._local:
             return self._at(sha256)
         Path(self._at(sha256)).parent.mkdir(parents=True, exist_ok=True)
@@ -237,7 +237,7 @@ def digest(path: Path) -> tuple[str, int]:
     """The SHA-256 of a file, read in chunks, and its size in bytes.
 
     Raises:
-        Irregular: it is no regular file.
+        Irregular: it is not a regular file.
     """
     with open_regular(path) as file:
         return hashlib.file_digest(cast("Any", file), "sha256").hexdigest(), os.fstat(file.fileno()).st_size

@@ -1,7 +1,7 @@
-"""The broker of a pod that handles an author's files, as its stage uses it: everything that needs a secret, by request.
+"""The broker of a pod that handles an author's files, from its stage's side. It does everything that needs a secret.
 
-The process that loads or parses such files has no credentials and no key, so that there is nothing to steal. A process
-in another container of the pod has them, and does for this one what its stage needs and nothing else: see
+The process that loads or parses such files has no credentials and no key, so there is nothing to steal. A process in
+another container of the pod has them, and does for this one only what its stage needs: see
 `pipelines.engines.argo.broker.permissions`. It listens on the pod's own loopback address, which a sandbox's network
 lacks.
 """
@@ -25,13 +25,13 @@ SCHEME, HOST, PORT = "broker", "127.0.0.1", 8010
 END, GO_ON = "/end", "/go-on"
 FAILED = 422  # the status of a response whose body is a `Failure`
 _START_S = 180
-_TIMEOUT = httpx.Timeout(600, connect=5)  # it may fetch a large model before it answers
+_TIMEOUT = httpx.Timeout(600, connect=5)  # the broker may fetch a large model before it answers
 _CHUNK = 1 << 20
 R = TypeVar("R", bound=Record)
 
 
 def brokered(site: Site) -> Site:
-    """The site of a process with a broker: what needs credentials elsewhere is asked of it."""
+    """The site of a process with a broker. Requests that need credentials elsewhere go to the broker."""
     return site.model_copy(
         update={
             "registry_uri": f"{SCHEME}://{HOST}:{PORT}",
@@ -49,17 +49,17 @@ def is_brokered(uri: str) -> bool:
 class Broker:
     """A client of the broker at `uri`.
 
-    Every method raises `Temporary` if it does not respond, and otherwise the error that it met.
+    Every method raises `Temporary` if the broker does not respond, and otherwise passes on the broker's error.
     """
 
     def __init__(self, uri: str) -> None:
         self._client = httpx.Client(base_url=f"http://{urlsplit(uri).netloc}", timeout=_TIMEOUT, trust_env=False)
 
     def wait(self) -> None:
-        """Waits until it responds: it starts together with the process that needs it.
+        """Waits until the broker responds. It starts together with the process that needs it.
 
         Raises:
-            Temporary: it does not respond after three minutes.
+            Temporary: it does not respond within three minutes.
         """
         deadline = time.monotonic() + _START_S
         while True:
@@ -73,8 +73,8 @@ class Broker:
                 return
 
     def end(self) -> None:
-        """Tells it that its stage has ended: by itself it ends well, while Argo may kill it and call the pod failed."""
-        with contextlib.suppress(httpx.HTTPError):  # it is ended all the same
+        """Tells the broker that its stage has ended. Then it ends well; otherwise Argo may kill it and fail the pod."""
+        with contextlib.suppress(httpx.HTTPError):  # it will be ended in any case
             self._client.put(END, timeout=5)
 
     # --- the record of a stage, as in `runtime.store.ledger` ---
@@ -89,12 +89,12 @@ class Broker:
         self.ask("PUT", f"/records/{stage}/{key}", content=record.model_dump_json())
 
     def go_on(self) -> dict[str, Any] | None:
-        """What the fan-out that follows takes from elsewhere, as JSON by name; None if it can't run in this pod."""
+        """The following fan-out's inputs from elsewhere, as JSON by name; None if it can't run in this pod."""
         answer = self.ask("PUT", GO_ON)
         return dict(answer.json()) if answer is not None else None
 
     def explain(self, error: NotFound) -> NotFound:
-        """The error, or if the version is gone from the registry, one that says so."""
+        """The error, or one that says that the version is gone from the registry, if it is."""
         try:
             answer = self.ask("GET", "/explanation", params={"what": error.what, "do": error.do})
         except ShipliftError:
@@ -118,7 +118,7 @@ class Broker:
     # --- requests ---
 
     def ask(self, method: str, path: str, **content: Any) -> httpx.Response | None:
-        """Its response, or None if it has nothing there."""
+        """The broker's response, or None if it has nothing there."""
         try:
             response = self._client.request(method, path, **content)
         except httpx.HTTPError as error:
@@ -126,7 +126,7 @@ class Broker:
         return response if _checked(response) else None
 
     def download(self, path: str, to: Path, /, **query: str) -> bool:
-        """Downloads a file; False if it has nothing there."""
+        """Downloads a file; False if the broker has nothing there."""
         try:
             with self._client.stream("GET", path, params=query) as response:
                 if not response.is_success:
@@ -143,7 +143,7 @@ class Broker:
 
 
 def _checked(response: httpx.Response) -> bool:
-    """Whether there is something.
+    """Whether the response has content.
 
     Raises:
         ShipliftError: the error that the broker met.

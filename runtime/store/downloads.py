@@ -1,6 +1,6 @@
-"""Downloads of what authors logged, within limits: sizes, numbers and depths are checked before bytes are fetched.
+"""Downloads what authors logged, within limits: sizes, numbers and depths are checked before bytes are fetched.
 
-A store's listing says how large each file is. What it says is checked again after each file, since it may have changed.
+A store's listing gives the size of each file. The size is checked again after each download, since it may have changed.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class Listed(Protocol):
 
 
 class Artifacts(Protocol):
-    """The part of MLflow's artifact repositories that is used."""
+    """The methods of MLflow's artifact repositories that are used here."""
 
     def list_artifacts(self, path: str | None) -> list[Listed]:
         """The files and folders directly below a path."""
@@ -44,14 +44,14 @@ class _Budget:
         """Counts bytes.
 
         Raises:
-            NotAdmitted: they are too many.
+            NotAdmitted: they exceed the limit.
         """
         self.used_bytes += size
         if self.used_bytes > self.limit_mb * 2**20:
             raise NotAdmitted(
                 f"the version's files have at least {self.used_bytes / 2**20:.0f} MiB, this site's limit is "
                 f"{self.limit_mb:.0f} MiB",
-                do="Register a smaller model, or ask whoever runs this site to raise `policy.max_size_mb`.",
+                do="Register a smaller model, or ask the owner of this site to raise `policy.max_size_mb`.",
             )
 
 
@@ -59,7 +59,7 @@ def tree(artifacts: Artifacts, to: Path, *, limit_mb: float, limits: TreeLimits 
     """Downloads every file into the folder `to`, which is returned.
 
     Raises:
-        NotAdmitted: they are too large, too many, nested too deep, or not plain files.
+        NotAdmitted: the files are too large, too many, nested too deep, or not plain files.
     """
     to.mkdir(parents=True, exist_ok=True)
     try:
@@ -76,7 +76,7 @@ def tree(artifacts: Artifacts, to: Path, *, limit_mb: float, limits: TreeLimits 
 
 
 def file(artifacts: Artifacts, path: str, to: Path, *, limit_mb: float) -> Path | None:
-    """Downloads one file into the folder `to`; None if there is none at that path.
+    """Downloads one file into the folder `to`; None if there is no file at that path.
 
     Raises:
         NotAdmitted: it is too large.
@@ -99,7 +99,7 @@ def _within(listed: Listed, limit_mb: float) -> bool:
 
 
 def _names(artifacts: Artifacts, budget: _Budget, limits: TreeLimits) -> Iterator[str]:
-    """The files by path, each folder's before those of the folders in it."""
+    """The files by path; a folder's files come before those of its subfolders."""
     pending: list[str | None] = [None]
     entries = 0
     while pending:

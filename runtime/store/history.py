@@ -1,7 +1,7 @@
 """The records of a release, looked up by type: `History(ledger, report.stages, givers).last(LoadReport)`.
 
-The ledger stores records by stage and key. A reader names only the type; which stage returns it comes from the pipeline
-(`Pipeline.givers`).
+The ledger stores records by stage and key. A reader names only the type; the pipeline (`Pipeline.givers`) says which
+stage returns it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,14 +39,14 @@ class History:
     def last(self, kind: type[R]) -> R | None:
         """The record of a type; None if the release did not get that far, or if the record is gone.
 
-        For a stage that ran once per target, this is the deployed target's record if there is one, then that of the
-        target that ended the release, then that of the first target.
+        If the stage ran once per target, this is the deployed target's record if there is one, otherwise that of the
+        target that ended the release, otherwise that of the first target.
         """
         return self._last(kind, self._deployed)
 
     @property
     def package(self) -> Package | None:
-        """The deployed package; if none was deployed the tuned one, and if none was tuned the first one built."""
+        """The deployed package; if none was deployed, the tuned one; if none was tuned, the first one built."""
         if deployment := self.last(Deployment):
             return deployment.package
         if tuned := self.last(Tuned):
@@ -83,13 +83,13 @@ def server_config(store: ArtifactStore, package: Package) -> str:
     """A package's config.pbtxt.
 
     Raises:
-        ArtifactCorrupt, Temporary: its bytes are missing, altered or out of reach.
+        ArtifactCorrupt, Temporary: its bytes are missing, altered or unreachable.
     """
     return store.read_from_tree(package.repository, f"{serving_name(package.model)}/config.pbtxt").decode()
 
 
 def server_config_or_reason(store: ArtifactStore, package: Package | None) -> str:
-    """The same for a page: a comment with the reason if it is out of reach; empty without a package."""
+    """The same for a page: a comment with the reason if it can't be read; empty without a package."""
     try:
         return server_config(store, package) if package else ""
     except ShipliftError as error:

@@ -15,7 +15,7 @@ R = TypeVar("R", bound=Record)
 
 
 class Journal(Generic[R]):
-    """Records of one type by key, appended to `file`. A line cut off by a kill is ignored, and only that line."""
+    """Records of one type by key, appended to `file`. If a kill cut a line off, only that line is ignored."""
 
     def __init__(self, file: Path, kind: type[R]) -> None:
         self._file = file

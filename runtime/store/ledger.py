@@ -1,7 +1,7 @@
 """The results of finished stages, stored twice: in the version's run in the registry, and in a local folder for speed.
 
-Entries are found by key (`engines.cache_key`) and signed, since authors can write to their own runs. A record whose
-artifacts are gone from the store is not a hit.
+Entries are found by key (`engines.cache_key`) and signed, since authors can write to their own runs. If a record's
+artifacts are gone from the store, it is not a hit.
 """
 
 import json
@@ -65,7 +65,7 @@ class Ledger:
         return ArtifactStore(self._site.artifacts_uri)
 
     def explain(self, error: NotFound) -> NotFound:
-        """The error, or if the version is gone from the registry, one that says so."""
+        """The error, or one that says that the version is gone from the registry, if it is."""
         version = self._request.version
         try:
             self.registry.version(self.model, version)
@@ -85,12 +85,12 @@ class Ledger:
         return record if held else None
 
     def recall(self, key: str, stage: str, kind: type[R]) -> R | None:
-        """Like `get`, for readers of the record alone: its artifacts may be gone."""
+        """Like `get`, for readers of only the record: its artifacts may be gone."""
         file = self._folder / f"{key}.json"
         text = file.read_text() if file.is_file() else self._from_registry(key, stage)
         try:
             return kind.model_validate_json(text) if text is not None else None
-        except ValidationError:  # of another stage, or written by another version of Shiplift
+        except ValidationError:  # it is another stage's, or another version of Shiplift wrote it
             return None
 
     def put(self, key: str, stage: str, record: Record) -> None:
@@ -116,10 +116,10 @@ class Ledger:
             return None
         return text if signed_by(self._secret, signature, key, text) else None
 
-    # --- promotions: what a version was promoted with, found by version, not by key ---
+    # --- promotions: what a version was promoted with, by version instead of key ---
 
     def promotion(self) -> Promotion | None:
-        """What this version was last promoted with; None if never, or if the record is not genuine."""
+        """What this version was last promoted with; None if it never was, or if the record is not genuine."""
         text = self._genuine(self.registry.read_text(self.run_id, PROMOTION), self._promotion_key)
         return Promotion.model_validate_json(text) if text else None
 
@@ -135,9 +135,9 @@ class Ledger:
 
 
 class UncheckedLedger:
-    """The same entries for who has no key to check their signatures: good for showing and simulating, for nothing else.
+    """The same entries for readers without the key to check signatures: good only for display and simulation.
 
-    Raises `Temporary` where the registry does not answer.
+    Raises `Temporary` if the registry does not answer.
     """
 
     def __init__(self, texts: Texts, run_id: str) -> None:
@@ -146,13 +146,13 @@ class UncheckedLedger:
         self._kept: dict[str, str | None] = {}
 
     def recall(self, key: str, stage: str, kind: type[R]) -> R | None:
-        """The record kept under a key, whoever wrote it; None where there is none of this kind."""
+        """The record stored under a key, whoever wrote it; None if there is none of this kind."""
         if key not in self._kept:
             self._kept[key] = self._text(key, stage)
         text = self._kept[key]
         try:
             return kind.model_validate_json(text) if text is not None else None
-        except ValidationError:  # of another stage, or written by another version of Shiplift
+        except ValidationError:  # it is another stage's, or another version of Shiplift wrote it
             return None
 
     def promotion(self) -> Promotion | None:

@@ -1,4 +1,4 @@
-"""Which versions may be members of a pipeline: those that were promoted, as the registry and their promotions say."""
+"""Which versions may be members of a pipeline: promoted ones, according to the registry and their promotions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.rest import RestRegistry
 from shiplift.runtime.store.registry.terms import CHAMPION, TAG, VersionInfo, check_name
 
-_PROMOTED = "promoted"  # the outcome that a version's tag has then
+_PROMOTED = "promoted"  # the outcome in the tag of a promoted version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Promoted:
     """The promoted versions of a registry.
 
     `champion` says which version of a model production serves (0: none); `promotion` what a version was promoted with.
-    With a `store`, a version whose package is not in it any more is retired.
+    With a `store`, a version whose package has left it is retired.
     """
 
     registry: RestRegistry
@@ -58,7 +58,7 @@ class Promoted:
         return served or self.registry.aliases(model).get(alias, 0)
 
     def _package(self, info: VersionInfo) -> Package | Unusable:
-        """What a version was promoted with; whatever production serves counts, however a later run of it ended."""
+        """What a version was promoted with. One that production serves counts, however a later run of it ended."""
         subject = f"version {info.version} of {info.name!r}"
         outcome, reason = info.tags.get(f"{TAG}outcome", ""), info.tags.get(f"{TAG}reason", "")
         if self.champion(info.name) != info.version and outcome != _PROMOTED:
@@ -73,7 +73,7 @@ class Promoted:
             return Unusable(what=f"the {promotion.unfinished} of {subject} has not ended", do="Wait for it.")
         if not self._holds(promotion.package):
             return Unusable(
-                what=f"{subject} was retired: its package is not in the artifact store any more",
+                what=f"{subject} was retired: its package is no longer in the artifact store",
                 do=f"Run `shiplift rerun {info.name}/{info.version}`, or name a newer version.",
             )
         return promotion.package

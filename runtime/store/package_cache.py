@@ -1,7 +1,7 @@
-"""A copy of the packages that serve now, so that their pods can start again while the artifact store is away.
+"""A copy of the packages that serve now, so that their pods can restart while the artifact store is unreachable.
 
-It is a folder with the layout of an `ArtifactStore`. What no longer serves is deleted from it. Every byte is verified
-when it is put there, and again by whoever fetches it.
+It is a folder with the layout of an `ArtifactStore`. Packages that no longer serve are deleted from it. Every byte is
+verified when it is put there, and again when it is fetched.
 """
 
 import tempfile
@@ -14,7 +14,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 
 
 class PackageCache:
-    """A copy of packages in `folder`, of at most `most_bytes` together."""
+    """A copy of packages in `folder`, at most `most_bytes` in total."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self.folder = folder
@@ -29,8 +29,8 @@ class PackageCache:
     def keep(self, packages: Mapping[str, str]) -> dict[str, str]:
         """Copies what is missing of these packages, and deletes everything else.
 
-        `packages` are the addresses of artifact stores, by the digest of the package. Returns why packages could not be
-        copied: by digest, a sentence.
+        `packages` are the addresses of artifact stores, by the digest of the package. Returns a sentence, by digest,
+        for each package that could not be copied.
         """
         present = {digest for digest in packages if self._store.holds(_tree(digest))}
         self._drop({blob for digest in present for blob in self._blobs(digest)})
@@ -43,7 +43,7 @@ class PackageCache:
         return problems
 
     def _copy(self, digest: str, uri: str) -> None:
-        """Copies a package; its list of files comes last, so that a copy that was killed counts as absent."""
+        """Copies a package. Its list of files comes last, so that a killed copy counts as absent."""
         origin = ArtifactStore(uri)
         listing = origin.read(_file(digest))
         with tempfile.TemporaryDirectory(dir=self.folder, prefix="incoming-") as folder:

@@ -1,4 +1,4 @@
-"""A pipeline's definition and its Python files, as they lie in a folder; none of it is run or parsed as Python here."""
+"""A pipeline's definition and its Python files, as stored in a folder. No Python is run or parsed here."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ def definition(text: str, folder: Path) -> Definition:
     """The pipeline that a text defines, with its files from a folder.
 
     Raises:
-        SpecInvalid: it is not YAML, or has wrong fields.
+        SpecInvalid: the text is not YAML, or has wrong fields.
     """
     written = parse(text)
     return Definition(written=written, sources=_sources(folder, written.spec))
@@ -39,7 +39,7 @@ def read_definition(folder: Path) -> Definition:
     """The pipeline that was logged in a folder.
 
     Raises:
-        SpecInvalid: there is none, or it can't be read.
+        SpecInvalid: there is no definition, or it can't be read.
     """
     try:
         text = read_regular(folder / PIPELINE_FILE, MAX_SPEC_BYTES).decode(errors="replace")
@@ -49,7 +49,7 @@ def read_definition(folder: Path) -> Definition:
 
 
 def _sources(folder: Path, spec: PipelineSpec) -> dict[str, bytes | Unusable]:
-    """The Python files of a pipeline, or why they can't be read; none of it is run or parsed here."""
+    """The Python files of a pipeline, or why they can't be read. They are neither run nor parsed here."""
     return {step.python: _source(folder / step.python) for step in spec.steps.values() if step.python}
 
 

@@ -1,6 +1,6 @@
-"""What is kept of an ended release with its version in the registry, for people: report, page, server configuration.
+"""What the registry keeps for people about an ended release, with its version: report, page, server configuration.
 
-One place for the names, since the last stage writes what commands on other machines read.
+The names are in one place, since the last stage writes what commands on other machines read.
 """
 
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from shiplift.runtime.store.registry.terms import FOLDER, TAG, VersionInfo
 
 
 class Texts(Protocol):
-    """A registry, as far as small files of runs go."""
+    """A registry's interface for small files of runs."""
 
     def read_text(self, run_id: str, path: str) -> str | None:
-        """A text artifact of a run; None where there is none."""
+        """A text artifact of a run; None if there is none."""
 
 
 def path_of(release: str, name: str) -> str:
-    """Where a file of a release lies in its version's run: `release.json`, `report.html` or `config.pbtxt`."""
+    """The path of a release's file in its version's run: `release.json`, `report.html` or `config.pbtxt`."""
     return f"{FOLDER}/releases/{release}/{name}"
 
 
 def run_of(info: VersionInfo) -> str:
-    """The run that keeps a version's story; empty: there is none yet."""
+    """The run that keeps a version's history; empty if there is none yet."""
     return info.run_id or info.tags.get(f"{TAG}run_id", "")
 
 
@@ -36,7 +36,7 @@ class PublishedRelease:
     info: VersionInfo
 
     def report(self) -> ReleaseReport:
-        """How it ended; its `report` is empty, since its page is in no folder.
+        """How it ended. Its `report` is empty, since its page is in no folder.
 
         Raises:
             NotFound: the version was never released.
@@ -48,16 +48,16 @@ class PublishedRelease:
         return report
 
     def find(self) -> ReleaseReport | None:
-        """The same; None where the version was never released."""
+        """The same; None if the version was never released."""
         text = self._text("release.json")
         return ReleaseReport.model_validate_json(text).model_copy(update={"report": ""}) if text else None
 
     def page(self) -> str:
-        """Its page as HTML; empty where there is none."""
+        """Its page as HTML; empty if there is none."""
         return self._text("report.html") or ""
 
     def config(self) -> str:
-        """The config.pbtxt it was served with; empty where it did not get that far."""
+        """The config.pbtxt with which it was served; empty if it did not get that far."""
         return self._text("config.pbtxt") or ""
 
     def _text(self, name: str) -> str | None:

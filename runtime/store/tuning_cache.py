@@ -1,8 +1,8 @@
 """What one version's release measures for the next: layer sensitivities, kernel timings, the best configurations.
 
-Entries are in the artifact store, because a pod starts with an empty home, under a name for what they are true of (a
-graph's digest, a GPU). A name says nothing about the bytes, so an entry is signed: somebody who can write to the store
-must not choose what a builder loads. The cache only saves time: work goes on without an entry that can't be read.
+Entries are in the artifact store, because a pod starts with an empty home. Each has a name for the things that it is
+true of (a graph's digest, a GPU). A name says nothing about the bytes, so an entry is signed: writers to the store must
+not choose what a builder loads. The cache only saves time: work continues without an entry that can't be read.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from shiplift.runtime.store.broker import Broker, is_brokered
 
 
 class TuningCache(Protocol):
-    """Where trees of files are stored under names."""
+    """Stores trees of files under names."""
 
     def known(self, name: str) -> Artifact | None:
         """The files stored under a name, or None."""
@@ -59,7 +59,7 @@ class SignedTuningCache:
 def tuning_cache(site: Site, name: str, folder: Path) -> Iterator[Path]:
     """Yields `folder` with the files stored under a name, and stores the changed files afterwards.
 
-    If two processes do so at once, the later one wins.
+    If two processes do so at the same time, the later one wins.
     """
     store = ArtifactStore(site.artifacts_uri)
     cache: TuningCache = Broker(site.registry_uri) if is_brokered(site.registry_uri) else SignedTuningCache(site)

@@ -10,7 +10,7 @@ from shiplift.runtime.store.registry.terms import VersionInfo
 
 
 class VersionFiles(Protocol):
-    """What admission needs of a registry; see `Registry` for each method."""
+    """What admission needs from a registry; see `Registry` for each method."""
 
     def version(self, name: str, version: int) -> VersionInfo:
         """A version, as it is now."""
@@ -31,7 +31,7 @@ def version_files(uri: str) -> VersionFiles:
 
 
 class BrokeredFiles:
-    """The files of the one version that the pod's stage is about."""
+    """The files of the one version that the pod's stage handles."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -55,7 +55,7 @@ class BrokeredFiles:
         return answer.text if answer is not None else ""
 
     def download_model(self, info: VersionInfo, to: Path, *, limit_mb: float) -> Path:  # noqa: ARG002 - the broker's
-        """See `VersionFiles`. The broker keeps the limit: it downloads them, and has the site's policy."""
+        """See `VersionFiles`. The broker, which downloads the files and knows the site's policy, enforces the limit."""
         self.version(info.name, info.version)
         answer = self._broker.ask("GET", "/model")
         to.mkdir(parents=True, exist_ok=True)

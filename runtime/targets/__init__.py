@@ -1,1 +1,1 @@
-"""Targets against hardware: what a machine is, the site's catalogue, what a target can run."""
+"""Targets and hardware: what a machine is, the site's catalogue, what a target can run."""

@@ -24,10 +24,10 @@ def catalogue(home: Path) -> dict[str, Target]:
 
 
 def parse(text: str) -> dict[str, Target]:
-    """The same from a catalogue's text.
+    """The same, from a catalogue's text.
 
     Raises:
-        SpecInvalid: it can't be read; every wrong field is named.
+        SpecInvalid: the text can't be read; every wrong field is named.
     """
     entries = load_mapping(text, f"the catalogue {FILE}") if text else {}
     try:

@@ -1,4 +1,4 @@
-"""Discovery of targets: of this machine, and of a cluster's nodes."""
+"""Discovery of targets, from this machine or from a cluster's nodes."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ def detect(machine: Hardware) -> tuple[Target, ...]:
 def of_nodes(nodes: Iterable[Mapping[str, Any]]) -> tuple[Target, ...]:
     """The targets of a cluster's nodes (as in YAML), one per kind of hardware, with node selectors and tolerations.
 
-    Read from the labels of node feature discovery and GPU feature discovery; a node without them is a plain CPU.
+    They come from the labels of node feature discovery and GPU feature discovery; a node without them is a plain CPU.
     """
     targets: dict[str, Target] = {}
     for node in nodes:
@@ -39,10 +39,10 @@ def of_nodes(nodes: Iterable[Mapping[str, Any]]) -> tuple[Target, ...]:
 
 
 def named(targets: tuple[Target, ...], name: str) -> tuple[Target, ...]:
-    """Detected targets, the only one under a name of the user's; an empty name leaves them as they are.
+    """The detected targets; with a name by the user, the only one is renamed. An empty name changes nothing.
 
     Raises:
-        UsageError: one name for several targets.
+        UsageError: there is one name for several targets.
     """
     if name and len(targets) != 1:
         raise UsageError(
@@ -53,7 +53,7 @@ def named(targets: tuple[Target, ...], name: str) -> tuple[Target, ...]:
 
 
 def _cpu_target(kind: Accelerator, features: tuple[CpuFeature, ...], **more: Any) -> Target:
-    """A CPU's target, named after what makes it faster than others of its kind."""
+    """A CPU's target, named after the feature that makes it faster than others of its kind."""
     suffix = "-amx" if "AMXBF16" in features else "-bf16" if "AVX512BF16" in features else ""
     precisions: tuple[Precision, ...] = ("fp32", "bf16", "int8") if suffix else ("fp32", "int8")
     if kind == "cpu-arm64":
@@ -108,7 +108,7 @@ def _schedulable(node: Mapping[str, Any]) -> bool:
 
 
 def _tolerations(node: Mapping[str, Any]) -> Iterator[Toleration]:
-    """Tolerations of the node's own taints; those that Kubernetes sets on an unhealthy node are left out."""
+    """Tolerations of the node's own taints, without those that Kubernetes sets on an unhealthy node."""
     for taint in (node.get("spec") or {}).get("taints") or []:
         if not str(taint["key"]).startswith("node.kubernetes.io/"):
             value = taint.get("value", "")

@@ -1,6 +1,6 @@
 """Targets and hardware: what this machine is, and whether a target matches it.
 
-Measurements are valid only for the machine they were taken on, so a match is strict: a target without VNNI is not
+Measurements are valid only for the machine on which they were taken, so a match is strict: a target without VNNI is not
 measured on a CPU that has it.
 """
 
@@ -81,7 +81,7 @@ def unfit_here(target: Target) -> str:
 
 
 def at_home(target: Target) -> bool:
-    """Whether this machine may stand for a target's nodes: it matches, and the target selects none of its own."""
+    """Whether this machine may stand for a target's nodes: it matches, and the target has no node selector."""
     return not (target.node_selector or target.tolerations or unfit_here(target))
 
 
@@ -90,11 +90,11 @@ def mismatch(target: Target, machine: Hardware) -> str:
     if target.gpu:
         return _gpu_mismatch(target, machine.gpus)
     if missing := [feature for feature in target.cpu_features if feature not in features_of(machine)]:
-        return f"it wants a CPU with {', '.join(missing)}, which this machine's lacks"
+        return f"it needs a CPU with {', '.join(missing)}, which this machine lacks"
     if target.accelerator == "cpu":
         return ""
     actual = accelerator_of(machine)
-    return "" if actual == target.accelerator else f"it wants {target.accelerator}, this machine is {actual}"
+    return "" if actual == target.accelerator else f"it needs {target.accelerator}, this machine is {actual}"
 
 
 def features_of(machine: Hardware) -> tuple[CpuFeature, ...]:
@@ -113,15 +113,15 @@ def accelerator_of(machine: Hardware) -> Accelerator:
 
 def _gpu_mismatch(target: Target, gpus: tuple[Gpu, ...]) -> str:
     if not gpus:
-        return "it wants an NVIDIA GPU, this machine has none"
+        return "it needs an NVIDIA GPU, this machine has none"
     gpu = gpus[0]
     required = capability(target.compute_capability)
     if required not in ((0, 0), gpu.capability):
-        return f"it wants compute capability {target.compute_capability}, {gpu.product} has {dotted(gpu.capability)}"
+        return f"it needs compute capability {target.compute_capability}, {gpu.product} has {dotted(gpu.capability)}"
     if gpu.memory_mb < target.memory_mb * _MEMORY_SLACK:
-        return f"it wants a GPU with {target.memory_mb} MiB, {gpu.product} has {gpu.memory_mb} MiB"
+        return f"it needs a GPU with {target.memory_mb} MiB, {gpu.product} has {gpu.memory_mb} MiB"
     if older(gpu.driver, target.versions.driver):
-        return f"it wants driver {target.versions.driver} or newer, this machine has {gpu.driver}"
+        return f"it needs driver {target.versions.driver} or newer, this machine has {gpu.driver}"
     return ""
 
 

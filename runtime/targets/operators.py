@@ -15,8 +15,8 @@ def bundled_onnxruntime() -> str:
     return pinned("onnxruntime")
 
 
-# (minor release of ONNX Runtime, newest opset that it loads): measured from 1.19 on, before that from ONNX Runtime's
-# compatibility table. A release loads models of newer opsets only by chance.
+# (minor release of ONNX Runtime, newest opset that it loads): measured from 1.19 on, taken from ONNX Runtime's
+# compatibility table before that. A release loads models of newer opsets only by chance.
 _OPSETS = ((12, 17), (14, 18), (15, 19), (17, 20), (18, 21), (21, 22), (23, 23), (24, 25), (25, 26))
 _DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "com.microsoft", "com.microsoft.nchwc"}
 
@@ -70,7 +70,7 @@ def require_operators(model: Path, target: Target) -> None:
 
 
 def support_of(version: str) -> Support | None:
-    """What a version of ONNX Runtime loads, from the release of ONNX that it is built with; None if unknown."""
+    """What a version of ONNX Runtime loads, from the release of ONNX that it was built with; None if unknown."""
     import onnx  # noqa: PLC0415
 
     release = numbers(version)

@@ -34,10 +34,9 @@ def build_precisions(  # noqa: PLR0913 - an entry takes JSON by name
 ) -> dict[str, Any]:
     """Builds the ladder of a target; returns a `Ladder` as JSON. A sandbox entry.
 
-    `validation` and `calibration` are a file and its logged name, which
-    may unpack to `unpacked_mb` MiB and hold `samples`. `text` is there for a model that takes text: the `signature`
-    that clients see, and the folder `front`. `metric` is the file of the author's own metric, or empty. For the rest
-    see `Builder`.
+    `validation` and `calibration` are a file and its logged name, which may unpack to `unpacked_mb` MiB and hold
+    `samples`. `text` is for a model that takes text: the `signature` that clients see, and the folder `front`. `metric`
+    is the file of the author's own metric, or empty. See `Builder` for the rest.
 
     Raises:
         ExportFailed: fp32 does not load, or needs a newer ONNX Runtime than the target has.

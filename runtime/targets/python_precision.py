@@ -1,6 +1,6 @@
 """The sandboxed half of quantize for Python models: the model as it is, scored on the validation data.
 
-There is nothing to build. Its code runs in the same process as when it serves; only the score comes from here.
+There is nothing to build. The model's code runs in the same process as when it serves; only the score is made here.
 """
 
 import time
@@ -25,7 +25,7 @@ _TIMED = 5
 
 @dataclass(frozen=True, kw_only=True)
 class PythonSession:
-    """A Python model with those of ONNX Runtime's methods that an evaluation uses."""
+    """A Python model with the methods of an ONNX Runtime session that an evaluation uses."""
 
     host: Host
     signature: Signature

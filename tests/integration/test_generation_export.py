@@ -105,7 +105,9 @@ def continued(model: Any, prompt: str, tokens: int) -> str:
 
 @pytest.mark.slow
 def test_a_prompt_that_the_model_cannot_take_is_no_example(tmp_path: Path) -> None:
-    with pytest.raises(ExportFailed, match=r"the input example can't be asked: the prompt has .* tokens, the limit is"):
+    with pytest.raises(
+        ExportFailed, match=r"the model can't take the input example: the prompt has .* tokens, the limit is"
+    ):
         exported(tmp_path, pipeline(), ["a " * 2000])
 
 
@@ -163,7 +165,7 @@ def test_what_was_logged_in_openai_s_terms_is_read_as_a_text_generator(tmp_path:
     example, note = missing_example(tmp_path / "saved", logged)
     assert example["prompt"].shape[1] == 1
     assert "Shiplift's own sentences" in note
-    assert any("`shiplift openai` in those terms" in each for each in logged.notes)
+    assert any("`shiplift openai` serves that API" in each for each in logged.notes)
 
 
 def test_a_template_that_mlflow_puts_around_each_prompt_is_refused(tmp_path: Path) -> None:

@@ -109,7 +109,8 @@ def test_a_model_that_looks_at_its_padding_is_served_without_buckets_and_the_rep
 
 
 @pytest.mark.parametrize(
-    ("pad", "why"), [("{idz: 0}", "'idz', which is no input"), ("{ids: 0.5}", "'ids' up with 0.5, which is no INT64")]
+    ("pad", "why"),
+    [("{idz: 0}", "'idz', which is not an input"), ("{ids: 0.5}", "'ids' up with 0.5, which is not INT64")],
 )
 def test_a_pad_that_is_not_the_model_s_refuses_the_release(lab: Lab, pad: str, why: str) -> None:
     spec = SPEC.replace("{ids: 0, mask: 0}", pad)

@@ -39,7 +39,7 @@ ATTACKS = {
     "writes a file": (8, "PermissionError"),
     "kills others": (9, "PermissionError"),
     "looks at other models": (10, "PermissionError"),
-    "forges an answer": (11, f"is no message|was stopped|{AGAIN}"),
+    "forges an answer": (11, f"is not a message|was stopped|{AGAIN}"),
     "reads another process": (12, "PermissionError|FileNotFoundError"),
     "listens": (13, "PermissionError"),
 }

@@ -134,7 +134,7 @@ def test_a_version_copied_to_another_model_is_released_without_a_second_scan(lab
     report = lab.wait("prod.copied", int(copy.version))
     assert report.exit_code == 0
     messages = {event.message for event in lab.releases.events(report.release)[0] if event.stage == "admit"}
-    assert "the same files were scanned before" in messages
+    assert "using the earlier scan of the same files" in messages
     assert "scanning the model's files" not in messages
     images = {"input": digits()[0][:3]}
     assert lab.ask("prod.copied", images) | {"model": "dev.copied"} == lab.ask("dev.copied", images)

@@ -1,1 +1,1 @@
-"""What each file format may contain: readers that open nothing they read, and never run any of it."""
+"""What each file format may contain: readers that only look at a file, and never load or run any of it."""

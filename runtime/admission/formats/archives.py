@@ -15,7 +15,7 @@ MAX_MEMBERS = 20_000
 MAX_JSON_BYTES = 64 << 20
 _MAX_NESTED_BYTES = 256 << 20
 _TORCH = {"pt", "pth", "pt2", "ckpt"}
-_STORAGE = re.compile(r"[^/]+/(data|constants)/[0-9]+")  # the record of a tensor's numbers, which its pickle names
+_STORAGE = re.compile(r"[^/]+/(data|constants)/[0-9]+")  # the record of a tensor's numbers, to which its pickle refers
 
 
 def findings(name: str, file: BinaryIO, judge: Judge, *, nested: bool = False) -> Iterator[Finding]:
@@ -34,7 +34,7 @@ def findings(name: str, file: BinaryIO, judge: Judge, *, nested: bool = False) -
 
 
 def is_archive(file: BinaryIO) -> bool:
-    """Whether a reader of zips would take the file for one, wherever in it the archive begins."""
+    """Whether a zip reader would accept the file as an archive, wherever in it the archive begins."""
     file.seek(0)
     answer = zipfile.is_zipfile(file)
     file.seek(0)
@@ -42,7 +42,7 @@ def is_archive(file: BinaryIO) -> bool:
 
 
 def is_torchscript(names: list[str]) -> bool:
-    """Whether an archive with these members is read by TorchScript's own loader."""
+    """Whether TorchScript's own loader reads an archive with these members."""
     return any(name.endswith("/constants.pkl") for name in names)
 
 
@@ -71,7 +71,7 @@ def _members(name: str, archive: zipfile.ZipFile, judge: Judge, *, nested: bool)
             continue
         inner = f"{name}:{member.filename}"
         if script and _is_script(member.filename):
-            continue  # read by torchscript.problems, as text
+            continue  # torchscript.problems reads it as text
         if not (script and "/code/" in member.filename):
             yield from _named(inner, member.filename)
         if member.filename in raw:
@@ -99,7 +99,7 @@ def _judged(
 def _inner(
     inner: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo, judge: Judge, *, nested: bool
 ) -> Iterator[Finding]:
-    """An archive in an archive, as in pt2 files: one level, and only torch's."""
+    """An archive inside an archive, as in pt2 files: only one level, and only torch's."""
     if nested or suffix(member.filename) not in _TORCH:
         yield objection(inner, "it is an archive in an archive")
     elif member.file_size > _MAX_NESTED_BYTES:
@@ -117,7 +117,7 @@ def _reader(name: str, member: str, *, script: bool) -> Reader:
 
 
 def _raw(name: str, archive: zipfile.ZipFile, *, script: bool) -> frozenset[str]:
-    """The members of a torch file that are read as numbers alone: what they look like is chance."""
+    """The members of a torch file that are read only as numbers: what else they resemble is chance."""
     if suffix(name) not in _TORCH:
         return frozenset()
     storages = frozenset(inner for inner in archive.namelist() if _STORAGE.fullmatch(inner))
@@ -129,7 +129,7 @@ def _is_script(member: str) -> bool:
 
 
 def _kind(name: str, archive: zipfile.ZipFile) -> Iterator[Finding]:
-    """What only holds for archives of one kind."""
+    """Rules for archives of one kind."""
     kind, names = suffix(name), archive.namelist()
     if kind in _TORCH and is_torchscript(names):
         problems = torchscript.problems(archive)
@@ -140,10 +140,10 @@ def _kind(name: str, archive: zipfile.ZipFile) -> Iterator[Finding]:
     elif kind == "keras":
         problems = programs.keras_problems(archive, MAX_JSON_BYTES)
     elif kind == "npz":
-        problems = (f"{inner} is no array" for inner in names if suffix(inner) != "npy")
+        problems = (f"{inner} is not an array" for inner in names if suffix(inner) != "npy")
     elif any(inner.endswith("data.pkl") for inner in names):
         problems = iter(())
     else:
-        problems = iter((f"it is no archive that torch writes (.{kind})",))
+        problems = iter((f"it is not an archive that torch writes (.{kind})",))
     for problem in problems:
         yield objection(name, problem)

@@ -1,4 +1,4 @@
-"""Hugging Face folders: weights as safetensors, a tokenizer that fits them, and nothing that names code.
+"""Hugging Face folders: weights as safetensors, a tokenizer that fits them, and no reference to code.
 
 `transformers` imports classes that a configuration names (`auto_map`), and unpickles weights that are not safetensors.
 """
@@ -16,7 +16,7 @@ from shiplift.runtime.model.contracts import METADATA
 
 Problem = tuple[str, str]  # a file, and what is wrong with it
 _MAX_TOKENIZER_BYTES, _MAX_CONFIG_BYTES, _MAX_HEADER_BYTES = 64 << 20, 16 << 20, 100 << 20
-_PROCESSORS = ("preprocessor_config.json", "processor_config.json")  # of images, which need no tokenizer
+_PROCESSORS = ("preprocessor_config.json", "processor_config.json")  # for images, which need no tokenizer
 _CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
 _PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".msgpack", ".h5"}
 _MODULES = "sentence_transformers."
@@ -71,11 +71,11 @@ def _safetensors(file: TreeFile) -> Iterator[str]:
         if any(after[0] < before[1] or before[0] > before[1] for before, after in pairwise(bounds)):
             yield "its tensors overlap, or lie outside the file"
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        yield f"it is no safetensors file: {' '.join(str(error).split())[:100]}"
+        yield f"it is not a safetensors file: {' '.join(str(error).split())[:100]}"
 
 
 def _header(opened: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
-    """The header, and how many bytes of data come after it."""
+    """The header, and the number of data bytes after it."""
     length = int.from_bytes(opened.read(8), "little")
     if not 2 <= length <= min(_MAX_HEADER_BYTES, size - 8):
         raise ValueError(f"its header claims {length} bytes of {size}")
@@ -83,7 +83,7 @@ def _header(opened: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
 
 
 def _tokenizer(file: TreeFile, files: Sequence[TreeFile]) -> Iterator[str]:
-    """Whether every token has an embedding: an id beyond them would end the server's process, or read elsewhere."""
+    """Checks that every token has an embedding: a larger id would crash the server's process, or read other memory."""
     try:
         tokenizer = json.loads(read_regular(file.path, _MAX_TOKENIZER_BYTES))
         most = max((operator.index(token) for token in _ids(tokenizer)), default=-1)
@@ -106,6 +106,6 @@ def _vocabulary(config: TreeFile) -> int | None:
     try:
         body = json.loads(read_regular(config.path, _MAX_CONFIG_BYTES))
     except (ValueError, RecursionError):
-        return None  # told by `_configuration`
+        return None  # `_configuration` reports it
     size = body.get("vocab_size") if isinstance(body, dict) else None
     return size if isinstance(size, int) else None

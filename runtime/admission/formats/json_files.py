@@ -7,7 +7,7 @@ from typing import Any
 
 
 class NotJson(ValueError):
-    """Why a member can't be read as JSON."""
+    """Says why a member can't be read as JSON."""
 
 
 def member(archive: zipfile.ZipFile, name: str, limit_bytes: int) -> Any:

@@ -7,13 +7,13 @@ from shiplift.runtime.admission.formats.skops_files import type_problem
 from shiplift.runtime.base.files import Irregular, check_path
 from shiplift.runtime.model.contracts import FLAVORS, PYTHON_LOADERS
 
-_LOADERS = {f"mlflow.{flavor}" for flavor in FLAVORS} | {"mlflow.pyfunc.model"}  # never used, but for Python models
+_LOADERS = {f"mlflow.{flavor}" for flavor in FLAVORS} | {"mlflow.pyfunc.model"}  # used only for Python models
 _PICKLE_MODULES = {"mlflow.pytorch.pickle_module", "pickle", "cloudpickle"}
 _PATHS = ("data", "model_data", "pickled_model", "saved_model_dir", "model_path", "model_binary")
 
 
 def problems(meta: dict[str, Any], *, python: bool = False) -> Iterator[str]:
-    """What the file would make MLflow import or open, and must not. A Python model (`python`) may import its code."""
+    """What the file would make MLflow import or open, but must not. A Python model (`python`) may import its code."""
     flavors = meta.get("flavors")
     for name, flavor in (flavors if isinstance(flavors, dict) else {}).items():
         if isinstance(flavor, dict):
@@ -50,4 +50,4 @@ def _paths(name: str, flavor: dict[str, Any]) -> Iterator[str]:
         try:
             check_path(value if isinstance(value, str) else "")
         except Irregular:
-            yield f"its flavor {name} has `{key}: {str(value)[:60]!r}`, which is no path in the model"
+            yield f"its flavor {name} has `{key}: {str(value)[:60]!r}`, which is not a path in the model"

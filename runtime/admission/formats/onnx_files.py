@@ -1,4 +1,4 @@
-"""ONNX files: operators by allow-list, and weights that must not be outside the model."""
+"""ONNX files: operators by allow-list, and weights that must lie inside the model."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -8,7 +8,7 @@ from typing import Any
 from shiplift.runtime.admission import allowed
 
 _STANDARD, _LEARNING = {"", "ai.onnx"}, "ai.onnx.ml"
-_NEVER = {"ImageDecoder"}  # decodes with whatever library the server was built with
+_NEVER = {"ImageDecoder"}  # its decoder depends on how the server was built
 _MAX_DEPTH = 32
 
 

@@ -1,7 +1,7 @@
 """What a pickle would import and call, found by walking its opcodes without executing them.
 
-The walk is at least as lenient as Python's unpickler: where that would stop, this may go on, never the reverse. So any
-bytes can be walked, whatever a file is called, and what the walk does not see can't run.
+The walk is at least as lenient as Python's unpickler: it may go on where the unpickler would stop, but never the
+reverse. So it can walk any bytes, whatever the file is called, and anything that it does not see can't run.
 """
 
 import pickletools
@@ -14,7 +14,7 @@ from shiplift.runtime.admission.allowed import Name
 
 MAX_OPERATIONS = 50_000_000
 _CODES = {ord(code.code): code for code in pickletools.opcodes}
-_MAX_TEXT = 1000  # longer texts are no names
+_MAX_TEXT = 1000  # longer texts can't be names
 _FETCH_BYTES = 1 << 20
 
 
@@ -36,7 +36,7 @@ class Global:
 
 @dataclass(frozen=True)
 class PickleCall:
-    """A call that the unpickler would make; an argument that is unknown is None."""
+    """A call that the unpickler would make. An unknown argument is None."""
 
     function: Any
     arguments: tuple[Any, ...] | None
@@ -70,19 +70,20 @@ _UNKNOWN, _MADE, _MARK = _Unknown(), _Made(), object()
 
 
 class _End(Exception):
-    """The unpickler would stop here."""
+    """Raised where the unpickler would stop."""
 
 
 def walk(file: BinaryIO, *, persistent: bool = False) -> Walk:
     """Walks the pickle that begins at the file's position, to its STOP or to where the unpickler would fail.
 
-    `persistent`: its reader resolves persistent ids, as torch does for tensors; Python's own fails at one.
+    `persistent`: the file's reader resolves persistent ids, as torch does for tensors; Python's own reader fails at
+    one.
     """
     return _Machine(file, persistent=persistent).run()
 
 
 def importable(name: Global) -> bool:
-    """Whether the top-level package is installed here; text that only looks like a pickle names none."""
+    """Whether the top-level package is installed here. Text that only resembles a pickle names none."""
     top = name.module.partition(".")[0]
     try:
         return top in ("__builtin__", "copy_reg", "__main__") or find_spec(top) is not None
@@ -139,16 +140,16 @@ class _Machine:
         return self._bytes(int.from_bytes(self._bytes(width), "little"))
 
     def _line(self) -> bytes:
-        """The next line, of which only the beginning is kept if it is long."""
+        """The next line; of a long one, only the beginning is kept."""
         line = kept = self.file.readline(_FETCH_BYTES)
         if not line:
             raise _End
         while line and not line.endswith(b"\n"):
             line = self.file.readline(_FETCH_BYTES)
-        return kept[:-1]  # whatever the last byte is: at the end of a file, Python's unpickler drops it too
+        return kept[:-1]  # Python's unpickler also drops the last byte, whatever it is, at the end of a file
 
     def _bytes(self, size: int) -> bytes:
-        """The next bytes; of long ones only the beginning is kept."""
+        """The next bytes; of many, only the beginning is kept."""
         kept = self.file.read(min(size, _FETCH_BYTES))
         left = size - len(kept)
         while left > 0:
@@ -188,8 +189,8 @@ class _Machine:
         reference = Global(module, name)
         if not module.replace(".", "").isidentifier():
             if self.result.headed:
-                self.result.problems.append(f"it names {str(reference)[:100]!r}, which is no name in Python")
-            raise _End  # nothing that is installed has such a name
+                self.result.problems.append(f"it names {str(reference)[:100]!r}, which is not a name in Python")
+            raise _End  # no installed module has such a name
         self.result.globals.append(reference)
         self.stack.append(reference)
 
@@ -210,7 +211,7 @@ class _Machine:
         if pickletools.markobject in before:
             self.pop_mark()
             before = before[: before.index(pickletools.markobject)]
-        kept = [self.pop() for _ in before][::-1]  # APPEND, SETITEM and their like leave the container
+        kept = [self.pop() for _ in before][::-1]  # APPEND, SETITEM and the like leave the container
         for position, _ in enumerate(operation.stack_after):
             self.stack.append(kept[position] if position < len(kept) and _leaves(operation.name) else _UNKNOWN)
 
@@ -244,7 +245,7 @@ def _stack_global(machine: _Machine, _: bytes) -> None:
 
 
 def _inst(machine: _Machine, argument: bytes) -> None:
-    _global(machine, argument)  # Python's own unpickler imports before it looks for the arguments
+    _global(machine, argument)  # Python's unpickler also imports before it looks for the arguments
     function = machine.pop()
     machine.call(function, tuple(machine.pop_mark()))
 

@@ -1,7 +1,7 @@
-"""Programs stored as JSON: torch.export's (pt2) and Keras models, whose loaders evaluate or import what they name.
+"""Programs stored as JSON: torch.export's (pt2) and Keras models. Their loaders evaluate or import what they name.
 
 torch evaluates a shape's `expr_str` and a program's `guards_code` as Python, and looks operators up by their dotted
-names; Keras imports the `module` of every layer.
+names. Keras imports the `module` of every layer.
 """
 
 import ast
@@ -136,17 +136,17 @@ _PAYLOADS = re.compile(r"(?P<folder>data/(weights|constants))/[^/]+_config\.json
 
 
 def raw_members(archive: zipfile.ZipFile, limit_bytes: int) -> frozenset[str]:
-    """The members of a pt2 file that torch reads as the numbers of a tensor and nothing else, whatever they look like.
+    """The members of a pt2 file that torch reads only as a tensor's numbers, whatever they resemble.
 
-    Random numbers begin like a script, a compressed file or a pickle now and then. The file says of each tensor whether
-    it is pickled; what is pickled for one of them is no raw member.
+    Random numbers occasionally begin like a script, a compressed file or a pickle. The file says for each tensor
+    whether it is pickled; a member that is pickled for one tensor is not raw.
     """
     raw: dict[str, bool] = {}
     for name in archive.namelist():
         if match := _PAYLOADS.search(name):
             try:
                 config = member(archive, name, limit_bytes)
-            except NotJson:  # told by `problems`
+            except NotJson:  # `problems` reports it
                 continue
             for entry in mappings(config):
                 path = f"{name[: match.start()]}{match['folder']}/{entry.get('path_name')}"

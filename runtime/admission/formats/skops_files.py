@@ -1,7 +1,7 @@
-"""skops files: the types they would build, and the classes that would build them, against the lists of frameworks.
+"""skops files: the types that they would build, and the classes that would build them, against the lists of frameworks.
 
-skops has its own list of trusted types, but asking it imports scikit-learn, and a file that its audit and its loader
-read differently has been a vulnerability before. So every node is judged here.
+skops has its own list of trusted types. But asking it imports scikit-learn, and there has been a vulnerability where
+its audit and its loader read a file differently. So every node is judged here.
 """
 
 import zipfile
@@ -53,9 +53,9 @@ def problems(archive: zipfile.ZipFile, limit_bytes: int) -> Iterator[str]:
 
 
 def type_problem(name: str) -> str:
-    """Why a type, as `module.Class`, may not be trusted; empty: it may."""
+    """Why a type, as `module.Class`, may not be trusted; empty if it may."""
     module, _, short = name.rpartition(".")
-    return "" if trusted(module, short) else f"{name} is not on the list of what may be loaded"
+    return "" if trusted(module, short) else f"{name} is not on the list of allowed names"
 
 
 def trusted(module: str, name: str) -> bool:
@@ -74,4 +74,4 @@ def _node(node: dict[str, Any]) -> Iterator[str]:
     if loader not in _LOADERS:
         yield f"its loader {loader} is not on the list"
     if not trusted(module, name):
-        yield f"it names {module}.{name}, which is not on the list of what may be loaded"
+        yield f"it names {module}.{name}, which is not on the list of allowed names"

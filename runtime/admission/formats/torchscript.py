@@ -8,7 +8,7 @@ from pathlib import Path
 from shiplift.runtime.admission import allowed
 
 MAX_CODE_BYTES = 16 << 20
-# What the serialized language has besides operators: types and conversions.
+# What the serialized language has in addition to operators: types and conversions.
 _BUILTINS = {
     "annotate",
     "unchecked_cast",
@@ -29,11 +29,11 @@ _BUILTINS = {
     "round",
     "complex",
 }
-_NEVER = {"save", "from_file", "load", "set_data", "_print"}  # as a method of a tensor too, whoever defines one
+_NEVER = {"save", "from_file", "load", "set_data", "_print"}  # as a tensor's method too, whatever defines it
 
 
 def file_problems(file: Path) -> Iterator[str]:
-    """The same for a file; one that is no archive is a problem too."""
+    """The same for a file. A file that is no archive is a problem too."""
     try:
         with zipfile.ZipFile(file) as archive:
             yield from problems(archive)
@@ -62,7 +62,7 @@ def problems(archive: zipfile.ZipFile) -> Iterator[str]:
 
 
 def _uses(tree: ast.AST, defined: set[str]) -> Iterator[str]:
-    """What is used and is not allowed."""
+    """Everything that the program uses and that is not allowed."""
     local = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -82,7 +82,7 @@ def _callable(function: ast.AST, defined: set[str], local: set[str]) -> bool:
     if not isinstance(function, ast.Attribute):
         return False
     if _dotted(function).split(".")[0] in ("torch", "ops", "__torch__"):
-        return True  # judged as a name
+        return True  # it is judged as a name
     return function.attr not in _NEVER and (function.attr in defined or function.attr in allowed.operators("aten"))
 
 
@@ -103,7 +103,7 @@ def _dotted(node: ast.AST) -> str:
 
 
 def _allowed(name: str) -> bool:
-    """Whether a dotted name is a listed operator, or none at all. A bare namespace could be renamed."""
+    """Whether a dotted name is a listed operator, or not an operator at all. A bare namespace could be renamed."""
     head, _, rest = name.partition(".")
     if head == "torch":
         return rest in allowed.operators("aten")

@@ -1,4 +1,4 @@
-"""What a spec, a target and this machine allow for models that generate text."""
+"""Whether a spec, a target and this machine allow models that generate text."""
 
 from importlib.util import find_spec
 
@@ -11,10 +11,10 @@ _EXTRA = "Install the `generation` extra: pip install 'shiplift[generation]'."
 
 
 def check_generation(spec: ReleaseSpec) -> None:
-    """Whether a spec lets a model that generates text be released, before time is spent on it.
+    """Checks, before time is spent on it, that a spec lets a model that generates text be released.
 
     Raises:
-        SpecInvalid: the spec asks for something that such a model has not.
+        SpecInvalid: the spec asks for something that such a model lacks.
         MissingTool: OpenVINO GenAI is not installed here.
     """
     serving = spec.serving
@@ -36,7 +36,7 @@ def check_generation(spec: ReleaseSpec) -> None:
 
 
 def check_target(target: Target) -> None:
-    """Whether a target serves models that generate text.
+    """Checks that a target serves models that generate text.
 
     Raises:
         SpecInvalid: it does not.

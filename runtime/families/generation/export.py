@@ -1,7 +1,7 @@
 """The export of models that generate text, for OpenVINO GenAI, and the proof that both generate the same tokens.
 
-As for other models, one sandbox converts and another compares. What is compared are the tokens that come next if the
-most likely one is always taken: of random draws, no two engines make the same.
+As for other models, one sandbox converts and another one compares. The comparison is over the next tokens if the most
+likely one is always taken, because no two engines draw the same random tokens.
 """
 
 import hashlib
@@ -74,6 +74,6 @@ def export_generation(work: Exporting[DeclaredGeneration]) -> ExportedGeneration
 
 
 def _notes(context: int, chat_problem: str) -> tuple[str, ...]:
-    """What a reader of the report should know of a model that takes so many tokens."""
+    """What a reader of the report should know about a model with this context, in tokens."""
     notes = (f"The model takes {context} tokens, prompt and answer together.",)
-    return (*notes, f"It takes prompts alone, no conversations: {chat_problem}.") if chat_problem else notes
+    return (*notes, f"It takes prompts only, no conversations: {chat_problem}.") if chat_problem else notes

@@ -36,11 +36,11 @@ class GenerationFamily:
         return inspected.task == GENERATION
 
     def check(self, _site: Site, spec: ReleaseSpec, _inspected: Inspected) -> None:
-        """Whether nothing asks for a graph, and the libraries are here."""
+        """Checks that the spec asks for no graph, and that the libraries are installed."""
         check_generation(spec)
 
     def check_target(self, target: Target) -> None:
-        """x86 CPUs with OpenVINO, and GPUs whose engine generates text."""
+        """Allows x86 CPUs with OpenVINO, and GPUs whose engine generates text."""
         check_target(target)
 
     def contract(self, inspected: Inspected) -> DeclaredGeneration:
@@ -53,7 +53,7 @@ class GenerationFamily:
         return export_generation(work)
 
     def candidates(self, work: Quantizing[ExportedGeneration]) -> Candidates:
-        """Its only candidate: its tokens were compared at export, and have no other score.
+        """Its only candidate. Its tokens were compared at export, and there is no other score.
 
         OpenVINO runs what was exported, in fp32; another engine reads the model's own weights.
         """
@@ -69,11 +69,11 @@ class GenerationFamily:
         return Candidates(target=target.name, metric=None, candidates=(candidate,), notes=notes)
 
     def packages(self, work: Packaging[ExportedGeneration]) -> Packages:
-        """One, with the engine and the weights."""
+        """One package, with the engine and the weights."""
         return judged_packages(work, GenerationMaker(work))
 
     def requests(self, package: GenerationPackage, golden: Arrays, load: Load) -> Requests:
-        """The example's prompts, with answers of as many tokens as the spec says and the context has room for."""
+        """The example's prompts; each asks for the spec's number of tokens, or as many as the context has room for."""
         samples = prompts(inputs_in(golden, package.signature), load, golden.get(ROOM))
         return Requests(samples=samples, note=shortened(golden, load))
 

@@ -18,17 +18,17 @@ class GenerationMaker(RecordedMaker[ExportedGeneration]):
     """Makes packages that stream texts."""
 
     def padding_problem(self, candidate: Candidate) -> str:  # noqa: ARG002 - the same for each engine
-        """Such a model needs no buckets."""
-        return "a model that generates text takes prompts of any length together already"
+        """Says that such a model needs no buckets."""
+        return "a model that generates text already batches prompts of any length"
 
     def requests(self, answered: Answered) -> tuple[Arrays, Arrays]:
-        """The prompts, and with the golden ones the room that the context has after each."""
+        """The prompts; the golden ones come with the room that the context has after each."""
         inputs, golden = super().requests(answered)
         room = batch_of({ROOM: self.arrays[ROOM]}, SAMPLES) if ROOM in self.arrays else {}
         return inputs, golden | room
 
     def write(self, draft: Draft) -> None:
-        """The engine, with OpenVINO's model or the weights as they were logged."""
+        """Writes the engine, with OpenVINO's model or with the weights as they were logged."""
         work, writes = self.work, self.work.target.writes
         logged = work.store.fetch(work.version.files, draft.folder / "logged") if writes else None
         write_package(
@@ -42,5 +42,5 @@ class GenerationMaker(RecordedMaker[ExportedGeneration]):
         )
 
     def record(self, draft: Draft, common: dict[str, Any]) -> GenerationPackage:  # noqa: ARG002 - the same for each draft
-        """The record: it has nothing of its own."""
+        """The record, which has no fields of its own."""
         return GenerationPackage(**common)

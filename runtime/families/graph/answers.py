@@ -1,6 +1,6 @@
-"""What the engines answer to golden requests, and whether they may pad them: found out in a sandbox.
+"""The engines' answers to golden requests, and whether they may pad them: both are determined in a sandbox.
 
-A model may answer never, so only something that can be killed asks it.
+A model may never answer, so only a process that can be killed asks it.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ _Asked = tuple[Artifact, Engine, Precision]
 
 
 class GraphAnswers(Maker[E]):
-    """Makes packages of graphs, whose golden answers are those of the engine that will run them."""
+    """Makes packages of graphs. Their golden answers come from the engine that will run them."""
 
     @property
     def front(self) -> Front | None:
-        """What is around the graph, if anything."""
+        """What surrounds the graph, if anything does."""
         return None
 
     @property
@@ -38,12 +38,12 @@ class GraphAnswers(Maker[E]):
         return self.work.target.engine == "pytorch"
 
     def check_model(self, model: Path) -> None:
-        """A TensorRT plan is for one GPU and one version."""
+        """Checks that a TensorRT plan is for the target's GPU and version."""
         if stamp := tensorrt_plans.read_stamp(model):
             tensorrt_plans.require_match(stamp, self.work.target)
 
     def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: SandboxLimits) -> list[Answered]:
-        """Each candidate's answers: equal files on equal engines are asked once."""
+        """Each candidate's answers. Equal files on equal engines are asked only once."""
         asked = [self._asked(candidate) for candidate in candidates]
         index = {key: number for number, key in enumerate(dict.fromkeys((m.sha256, *engine) for m, *engine in asked))}
         numbers = [index[model.sha256, *engine] for model, *engine in asked]
@@ -79,7 +79,7 @@ class GraphAnswers(Maker[E]):
         return {"front": str(self.work.store.fetch(front.files, to)), "tensors": self.work.serving.tensors}
 
     def _asked(self, candidate: Candidate) -> _Asked:
-        """The model whose answers are the expected ones: fp32's, if nothing here runs the candidate on a CPU."""
+        """The model that gives the expected answers: fp32's, if no engine here runs the candidate on a CPU."""
         if candidate.engine == "openvino":
             return self.model_of(candidate), "openvino", candidate.precision
         if candidate.precision in _GPU_ONLY or self.native:
@@ -87,7 +87,7 @@ class GraphAnswers(Maker[E]):
         return self.model_of(candidate), "onnxruntime", "fp32"
 
     def _lengths(self, candidates: Sequence[Candidate], numbers: Sequence[int]) -> dict[str, Any] | None:
-        """What the sandbox is to prove about padding, for the models of these numbers; None: nothing."""
+        """What the sandbox must prove about padding, for the models with these numbers; None if nothing."""
         lengths = self.work.serving.lengths
         if lengths is None:
             return None
@@ -104,5 +104,5 @@ class GraphAnswers(Maker[E]):
 
 
 def _proven(proof: dict[str, Any] | None) -> Padding | None:
-    """What the sandbox proved of a model; None: it was not asked to."""
+    """What the sandbox proved about a model; None if it was not asked to."""
     return Padding.model_validate(proof) if proof else None

@@ -1,7 +1,7 @@
 """The candidates of a graph: every precision that the target allows, built and judged in a sandbox.
 
-Nothing here opens a model or data: the sandbox does, since the model may loop for ever. Graphs behind a front are built
-the same way, and scored on texts or images through it.
+This module opens neither models nor data: the sandbox does, since a model may loop for ever. Graphs behind a front are
+built the same way, and scored on texts or images through the front.
 """
 
 from collections.abc import Iterator
@@ -31,13 +31,13 @@ GraphWork = Quantizing[ExportedGraph] | Quantizing[ExportedText] | Quantizing[Ex
 
 
 def build_candidates(work: GraphWork, front: Front | None = None) -> Candidates:
-    """Builds, scores and times each precision of the target; through the `front` that is around the graph, if any.
+    """Builds, scores and times each precision of the target, through the graph's `front` if it has one.
 
     Raises:
         DataInvalid: the logged data do not match the model.
         ExportFailed: fp32 does not load, or needs a newer ONNX Runtime than the target has.
-        SandboxLimit: it takes more memory or time than the spec allows.
-        Temporary: this machine is not the target: the target vanished, or a pod was put on the wrong node.
+        SandboxLimit: building takes more memory or time than the spec allows.
+        Temporary: this machine is not the target: the target vanished, or a pod runs on the wrong node.
         MissingTool: the target is a GPU, and this environment can't run models on GPUs.
     """
     site, target, here = work.site, work.target, machine.this_machine()
@@ -64,9 +64,10 @@ def build_candidates(work: GraphWork, front: Front | None = None) -> Candidates:
 
 @contextmanager
 def _learning(work: GraphWork, place: Workplace) -> Iterator[None]:
-    """Gives the sandbox what earlier releases learnt, and stores what this one adds, unless it fails.
+    """Gives the sandbox the findings of earlier releases, and stores what this one adds, unless it fails.
 
-    Where the author's own metric runs in it, its code could write anything: such a sandbox learns and teaches nothing.
+    If the author's own metric runs in the sandbox, its code could write anything: such a sandbox gets no findings and
+    adds none.
     """
     with ExitStack() as stack:
         if work.datasets.metric is None:

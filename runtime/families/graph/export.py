@@ -1,8 +1,8 @@
 """The export of models that become a graph: the logged model as ONNX, and the proof that both give the same answers.
 
-Loading and converting happen in one sandbox, the comparison in another: the first ran the model's code, so nobody opens
-what it wrote outside a sandbox, and it has no part in the proof. Texts and images have a front around their graph,
-which the first sandbox writes, too.
+One sandbox loads and converts, another one compares. The first ran the model's code, so its files are opened only
+inside a sandbox, and it has no part in the proof. For texts and images, the first sandbox also writes the front around
+their graph.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ GraphWork = Exporting[DeclaredGraph] | Exporting[DeclaredText] | Exporting[Decla
 
 @dataclass(frozen=True, kw_only=True)
 class _Converted:
-    """What the first sandbox says: `seen` is the signature that clients of a front see, `sets` the answered inputs."""
+    """The first sandbox's report: `seen` is the signature that clients of a front see, `sets` the answered inputs."""
 
     signature: Signature
     seen: Signature | None
@@ -43,11 +43,11 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
 
     Raises:
         ExportFailed: the model does not load, convert or run.
-        SandboxLimit: it needs more memory or time than the spec allows.
+        SandboxLimit: the model needs more memory or time than the spec allows.
         ArtifactCorrupt: the files differ from those admitted.
     """
     home, sandbox, torchscript = Path(work.site.home), work.site.sandbox, work.conversion.torchscript
-    # Both start now: the second's imports run while the first converts.
+    # Both start now, so that the second one's imports run while the first one converts.
     with (
         workplace(CONVERT, home, sandbox) as converting,
         workplace(VERIFY, home, sandbox) as verifying,
@@ -87,7 +87,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
 
 
 def _take(made: Path, to: Path, *, torchscript: bool, front: bool) -> None:
-    """Moves what the first sandbox made to a folder of the second one."""
+    """Moves the first sandbox's results to a folder of the second one."""
     require_regular(made, "model/model.onnx", "answers.npz")
     to.mkdir()
     fronts = ("text", "texts.npz") if front else ()
@@ -98,7 +98,7 @@ def _take(made: Path, to: Path, *, torchscript: bool, front: bool) -> None:
 def _with_front(
     work: GraphWork, seen: Signature, written: Path, common: dict[str, Any]
 ) -> ExportedText | ExportedImage:
-    """The export of a graph behind a front; which one it is, the front's own files say."""
+    """The export of a graph behind a front. The front's own files say which front it is."""
     images = takes_images(written / "text")
     reference = work.store.put_file(written / "texts.npz")
     front = Front(files=work.store.put_tree(written / "text"), signature=seen, reference=reference)
@@ -106,7 +106,7 @@ def _with_front(
 
 
 def _convert(place: Workplace, work: GraphWork) -> _Converted:
-    """Runs the model's code."""
+    """Converts in the sandbox, which runs the model's code."""
     contract, store = work.contract, work.store
     source = store.fetch(work.version.files, place.folder / "source")
     example = store.fetch(contract.example, place.folder / "example.npz")

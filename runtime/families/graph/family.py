@@ -42,18 +42,18 @@ class GraphFamily:
         return inspected.flavor == "onnx" or inspected.flavor in FALL_BACK
 
     def check(self, site: Site, spec: ReleaseSpec, inspected: Inspected) -> None:
-        """What falls back to its own code must be possible as a Python model, too."""
+        """Checks the spec. A model that may fall back to its own code must also be possible as a Python model."""
         if spec.export.fallback == "python" and inspected.flavor in FALL_BACK:
             check_python(site, spec)
         for target in spec_checks.targets_of(spec):
             self.check_target(target)
 
     def check_target(self, target: Target) -> None:
-        """Every target, but for those whose engine generates text."""
+        """Allows every target, except those whose engine generates text."""
         spec_checks.require_tensor_engine(target)
 
     def contract(self, inspected: Inspected) -> DeclaredGraph:
-        """The signature and the example; requirements, if it may fall back."""
+        """The signature and the example, and requirements if the model may fall back to its own code."""
         return DeclaredGraph(
             signature=inspected.signature,
             example=inspected.example,
@@ -63,12 +63,12 @@ class GraphFamily:
         )
 
     def export(self, work: Exporting[DeclaredGraph]) -> Exported:
-        """The graph; with `fallback: python` the model itself if there is none."""
+        """The graph; with `fallback: python` the model itself, if it has no graph."""
         try:
             return export_graph(work)
         except ExportFailed as error:
             falls_back = work.conversion.fallback == "python" and work.version.flavor in FALL_BACK
-            if not falls_back or work.conversion.preprocess:  # its own code takes pixels
+            if not falls_back or work.conversion.preprocess:  # the model's own code takes pixels, not files
                 raise
             return _fallen_back(work, why=error.what.rstrip("."))
 
@@ -77,7 +77,7 @@ class GraphFamily:
         return build_candidates(work)
 
     def packages(self, work: Packaging[ExportedGraph]) -> Packages:
-        """Each with its graph."""
+        """One package per candidate, each with its graph."""
         return judged_packages(work, GraphMaker(work))
 
     def requests(self, package: GraphPackage, golden: Arrays, load: Load) -> Requests:
@@ -97,5 +97,5 @@ def _fallen_back(work: Exporting[DeclaredGraph], *, why: str) -> ExportedPython:
     try:
         exported = export_python(work)
     except ExportFailed as error:
-        raise ExportFailed(f"{why}; nor can its own code serve it: {error.what}", do=error.do) from error
+        raise ExportFailed(f"{why}; its own code can't serve it either: {error.what}", do=error.do) from error
     return exported.model_copy(update={"notes": (_FELL_BACK.format(why=why), *exported.notes)})

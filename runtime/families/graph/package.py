@@ -1,4 +1,4 @@
-"""The package of a graph: the candidate's model, or the original as TorchScript where PyTorch serves it."""
+"""The package of a graph: the candidate's model, or the original as TorchScript if PyTorch serves it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,14 +18,14 @@ from shiplift.runtime.serving.triton.repository import write_package
 
 
 class GraphMaker(GraphAnswers[ExportedGraph]):
-    """Makes packages that clients send tensors to."""
+    """Makes packages to which clients send tensors."""
 
     def visible(self) -> tuple[Signature, Mapping[str, TensorSpec]]:
         """The graph's signature, without the states of a model with sequences."""
         return hide_states(self.work.exported.signature, self.work.serving.sequence_batching)
 
     def servable(self, kept: Sequence[Candidate]) -> list[Candidate]:
-        """All, but for models with states, which OpenVINO's backend does not serve."""
+        """All candidates; for models with states, all but OpenVINO's, whose backend does not serve them."""
         offered = super().servable(kept)
         if not self.work.serving.sequence_batching:
             return offered
@@ -38,13 +38,13 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
         return stateless
 
     def padding_problem(self, candidate: Candidate) -> str:
-        """As of others, and a sequence's requests are not padded."""
+        """The general reasons, and that the requests of a sequence are not padded."""
         if self.work.serving.sequence_batching:
             return "the requests of a sequence are not padded"
         return super().padding_problem(candidate)
 
     def model_of(self, candidate: Candidate) -> Artifact:
-        """The candidate's ONNX or plan; TorchScript where PyTorch serves."""
+        """The candidate's ONNX file or plan; TorchScript if PyTorch serves."""
         if not self.native:
             return super().model_of(candidate)
         if self.work.exported.torchscript is None:
@@ -55,7 +55,7 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
         return self.work.exported.torchscript
 
     def as_served(self, signature: Signature, inputs: Arrays, golden: Arrays) -> tuple[Signature, Arrays, Arrays]:
-        """The same; PyTorch's backend knows tensors by their position."""
+        """The same arrays, renamed for PyTorch's backend, which knows tensors by position."""
         if not self.native:
             return signature, inputs, golden
         renamed, names = positional(signature)
@@ -66,7 +66,7 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
         )
 
     def write(self, draft: Draft) -> None:
-        """The model and its configuration."""
+        """Writes the model and its configuration."""
         write_package(
             draft.tree,
             draft.described,
@@ -77,5 +77,5 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
         )
 
     def record(self, draft: Draft, common: dict[str, Any]) -> GraphPackage:
-        """The record, which says whether requests belong to sequences."""
+        """The record. It says whether requests belong to sequences."""
         return GraphPackage(**common, sequences=bool(draft.described.states))

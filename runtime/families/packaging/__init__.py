@@ -1,1 +1,1 @@
-"""What the families share when they package a model: the judge, golden answers, and the making of a package."""
+"""What families share when they package a model: the judge, the golden answers, and the steps to make a package."""

@@ -1,4 +1,4 @@
-"""A package in the making: what all packages say of themselves, in their configuration and in their record."""
+"""A package in the making: what all packages say about themselves, in their configuration and their record."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Answered:
 class Draft:
     """A package in the making: `folder` is scratch space, `tree` becomes the package, `model` is the candidate's.
 
-    `described` is what its configuration says. `inputs` are the example's, `golden` the golden requests.
+    `described` goes into its configuration. `inputs` are the example's, `golden` the golden requests.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ def described(
     states: Mapping[str, TensorSpec],
     padding: Padding | None,
 ) -> ModelDescription:
-    """What a candidate's configuration says."""
+    """What goes into a candidate's configuration."""
     target = work.target
     first = buckets.declared(work.serving.lengths) if padding and padding.buckets else ()
     return ModelDescription(
@@ -70,7 +70,7 @@ def described(
 
 
 def common_fields(work: Packaging[Any], draft: Draft) -> dict[str, Any]:
-    """The fields of every package's record, but for its files."""
+    """The fields that every package's record has, except for its files."""
     candidate, candidates = draft.candidate, work.candidates
     return {
         "target": work.target.name,

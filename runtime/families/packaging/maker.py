@@ -35,23 +35,23 @@ class Maker(ABC, Generic[E]):
     """Makes the packages of one exported model for one target."""
 
     work: Packaging[E]
-    takes_text: ClassVar[bool] = False  # a tokenizer knows what its requests are padded with
-    tuned_as: ClassVar[Engine] = "onnxruntime"  # the engine whose first configuration tuning starts from
+    takes_text: ClassVar[bool] = False  # if so, its tokenizer says how requests are padded
+    tuned_as: ClassVar[Engine] = "onnxruntime"  # tuning starts from this engine's first configuration
 
     # --- what each kind does ---
 
     @property
     def reference(self) -> Artifact:
-        """The requests and the original's answers."""
+        """The requests, with the original's answers."""
         return self.work.exported.reference
 
     @property
     def environment(self) -> PythonEnvironment | None:
-        """What the model's own code runs in, if that serves it."""
+        """The environment of the model's own code, if that code serves it."""
         return None
 
     def visible(self) -> tuple[Signature, Mapping[str, TensorSpec]]:
-        """The signature that clients see, and the states that they don't."""
+        """The signature that clients see, and the states that they don't see."""
         return self.work.exported.signature, {}
 
     def servable(self, kept: Sequence[Candidate]) -> list[Candidate]:
@@ -77,10 +77,10 @@ class Maker(ABC, Generic[E]):
         return candidate.model
 
     def check_model(self, model: Path) -> None:
-        """Whether the files can be served on the target.
+        """Checks that the files can be served on the target.
 
         Raises:
-            QuantizeFailed: they were built for another one.
+            QuantizeFailed: they were built for another target.
         """
 
     def requests(self, answered: Answered) -> tuple[Arrays, Arrays]:
@@ -98,12 +98,12 @@ class Maker(ABC, Generic[E]):
 
     @abstractmethod
     def record(self, draft: Draft, common: dict[str, Any]) -> Package:
-        """The package with the fields that all have in `common`."""
+        """The package, from the fields that all packages have in `common`."""
 
-    # --- the same for all ---
+    # --- the same for all kinds ---
 
     def check_lengths(self) -> None:
-        """Whether the spec's lengths are the model's.
+        """Checks that the spec's lengths are the model's.
 
         Raises:
             SpecInvalid: they are not.
@@ -112,13 +112,13 @@ class Maker(ABC, Generic[E]):
             buckets.check_pad(lengths, self.work.exported.signature, text=self.takes_text)
 
     def refusal(self, candidate: Candidate) -> Padding | None:
-        """Why a candidate can't pad requests, whatever a proof would say; None: it may, or nothing asks for it."""
+        """Why a candidate can't pad requests, whatever a proof would say; None if it can or need not."""
         lengths = self.work.serving.lengths
         problem = self.padding_problem(candidate) if lengths else ""
         return Padding(pad=lengths.pad, refused=problem) if lengths and problem else None
 
     def padding_problem(self, candidate: Candidate) -> str:
-        """Why a candidate can't be served with the spec's buckets of lengths; empty if it may."""
+        """Why a candidate can't be served with the spec's buckets of lengths; empty if it can."""
         lengths, signature = self.work.serving.lengths, self.work.exported.signature
         if lengths is None:
             return ""
@@ -126,7 +126,7 @@ class Maker(ABC, Generic[E]):
 
     @cached_property
     def arrays(self) -> Arrays:
-        """The reference, read once."""
+        """The reference's arrays, read once."""
         return load_npz(self.work.store.read(self.reference))
 
     @cached_property

@@ -1,7 +1,7 @@
-"""A package for each candidate that can pass, whatever the kind of model.
+"""A package for each candidate that can pass, for every kind of model.
 
-The quality gates are judged here too, against the limit and the champion's score: a precision that can't pass is not
-packaged, and a model of which none can ends its release before it is measured.
+The quality gates are applied here too, against the limit and the champion's score: a precision that can't pass is not
+packaged, and if none can pass, the release ends before the load test.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ ANSWER = Entry("shiplift.runtime.model.golden:answer_golden", EVALUATE)
 
 
 def judged_packages(work: Packaging[Any], maker: Maker[Any]) -> Packages:
-    """One package per kept candidate that can pass, in their order, with the configuration that tuning starts from.
+    """One package per kept candidate that can pass, in order, with the configuration that tuning starts from.
 
     Raises:
         StorageFull: no space is left.
@@ -65,9 +65,9 @@ def _judge(work: Packaging[Any]) -> Judge:
 
 
 def _incumbent(work: Packaging[Any], to: Path) -> Incumbent | None:
-    """The champion's package, fetched into a folder, if earlier versions are to be served beside the new one.
+    """Fetches the champion's package into a folder, if earlier versions are to be served beside the new one.
 
-    It is the version's own if that is the champion: then the same are served again.
+    If the version is the champion itself, the package is its own, and the same earlier versions are served again.
     """
     before = work.champion.own or work.champion.package
     if before is None or not work.serving.keeps_versions:
@@ -76,7 +76,7 @@ def _incumbent(work: Packaging[Any], to: Path) -> Incumbent | None:
 
 
 def _refusals(packages: Sequence[Package]) -> Iterator[str]:
-    """Why packages are served without what the spec asks for; engines often share a reason."""
+    """Why packages lack what the spec asks for; engines often share a reason."""
     refused: dict[tuple[str, str], list[str]] = {}
     for built in packages:
         if built.padding and built.padding.refused and not built.padding.buckets:

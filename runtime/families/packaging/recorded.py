@@ -1,4 +1,4 @@
-"""Golden answers that the export recorded, for models that no engine of ours computes in the sandbox."""
+"""Golden answers recorded by the export, for models that none of our engines can run in the sandbox."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ class RecordedMaker(Maker[E]):
     """Makes packages whose golden answers are the original's own."""
 
     def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: SandboxLimits) -> list[Answered]:  # noqa: ARG002
-        """The recorded answers, for each candidate."""
+        """The recorded answers, the same for each candidate."""
         outputs = {spec.name: self.arrays[f"output/{spec.name}"] for spec in self.work.exported.signature.outputs}
         recorded = batch_of(outputs, SAMPLES)
         return [Answered(outputs=recorded, padding=self.refusal(candidate)) for candidate in candidates]

@@ -20,22 +20,22 @@ from shiplift.runtime.spec.target import Target
 
 
 class PipelineFamily:
-    """Pipelines of models, as `shiplift pipeline register` logs them. Nothing of them is converted."""
+    """Pipelines of models, as `shiplift pipeline register` logs them. They are not converted."""
 
     kind = "pipeline"
     takes_images = False
 
     def recognises(self, inspected: Inspected) -> bool:
-        """Whether it was logged as one."""
+        """Whether it was logged as a pipeline."""
         return bool(inspected.flavor == PIPELINE)
 
     def check(self, site: Site, spec: ReleaseSpec, inspected: Inspected) -> None:
-        """Whether the site lets its Python files run, and nothing asks for what only a model has."""
+        """Checks that the site lets its Python files run, and that the spec asks for nothing that only models have."""
         if inspected.code and "sandbox" not in site.policy.python:
             raise PolicyRefused(
                 f"the pipeline runs its author's code ({', '.join(inspected.code)}), and `policy.python` does not "
                 "allow `sandbox`",
-                do="Do without Python steps, or ask whoever runs this site to change its policy.",
+                do="Do without Python steps, or ask the owner of this site to change its policy.",
             )
         asked = spec_checks.of_graphs(spec) | {
             "serving.lengths": spec.serving.lengths,
@@ -52,14 +52,14 @@ class PipelineFamily:
             spec_checks.require_tensor_engine(target)
 
     def check_target(self, _target: Target) -> None:
-        """Its members' target, which is checked when they are put together."""
+        """Allows any: the members' target is checked when they are put together."""
 
     def contract(self, inspected: Inspected) -> DeclaredPipeline:
         """The requests."""
         return DeclaredPipeline(signature=inspected.signature, example=inspected.example, notes=inspected.notes)
 
     def export(self, work: Exporting[DeclaredPipeline]) -> Exported:
-        """What was logged, with its requests: there is nothing to convert, and so no parity to prove."""
+        """The logged files with their requests. Nothing is converted, so there is no parity to prove."""
         spec_checks.require_no_pixels(work.conversion)
         example = load_npz(work.store.read(work.contract.example))
         reference = dump_npz({f"input/{name}": array for name, array in example.items()})
@@ -72,21 +72,21 @@ class PipelineFamily:
         )
 
     def candidates(self, work: Quantizing[ExportedPipeline]) -> Candidates:
-        """Its only candidate, scored once its members are put together: their precisions are as promoted."""
+        """Its only candidate. It is scored once its members are put together, in the precisions as promoted."""
         model = work.exported.model
         candidate = Candidate(precision="fp32", method="as its members were promoted", model=model)
         return Candidates(target=work.target.name, metric=None, candidates=(candidate,))
 
     def packages(self, work: Packaging[ExportedPipeline]) -> Packages:
-        """The bundle of its members, unless its score does not let it pass."""
+        """The bundle of its members, unless its score keeps it from passing."""
         return package_pipeline(work)
 
     def requests(self, package: PipelinePackage, golden: Arrays, _load: Load) -> Requests:
-        """The example's requests as they are: what a pipeline does depends on what it is asked."""
+        """The example's own requests, unchanged: a pipeline's work depends on its inputs."""
         return Requests(samples=whole(split(inputs_in(golden, package.signature))))
 
     def export_summary(self, _exported: ExportedPipeline) -> str:
-        """That it is no model."""
+        """Says that it is not a single model."""
         return (
             "It is a pipeline of models: nothing was converted, and its members are as they were promoted. The stage "
             "package says which they are."

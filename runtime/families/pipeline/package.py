@@ -13,11 +13,11 @@ from shiplift.runtime.serving.bundles.scoring import Scoring
 
 
 def package_pipeline(work: Packaging[ExportedPipeline]) -> Packages:
-    """The bundle, unless its score does not let it pass.
+    """The bundle, unless its score keeps it from passing.
 
     Raises:
         SpecInvalid: the members do not fit the pipeline, or can't be members.
-        ServerFailed: the bundle can't be loaded, or does not answer.
+        ServerFailed: Triton can't load the bundle, or the bundle does not answer.
     """
     site = work.site
     limits = limits_of(work.quantization, "scoring the pipeline", site.policy)

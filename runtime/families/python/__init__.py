@@ -1,1 +1,1 @@
-"""Python models: the code of their author, in an environment of its own."""
+"""Python models: their author's code, in an environment of its own."""

@@ -1,6 +1,6 @@
-"""What a Python model's recorded answers say: its outputs, whether they can be trusted, and whether it takes batches.
+"""Judges a Python model's recorded answers: their types, whether they are reproducible, and whether it takes batches.
 
-It runs in another sandbox than the model, whose code could have written anything into its answers.
+This runs in another sandbox than the model, whose code could have written anything into its answers.
 """
 
 from pathlib import Path
@@ -15,11 +15,11 @@ from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 REFERENCE = "reference.npz"
 SINGLE_NOTE = "The model gets one sample at a time: its answers to a batch differ from those to each of its samples."
-_TOLERANCE = 1e-4  # of the largest value: a sample's answer must not depend on its neighbours
+_TOLERANCE = 1e-4  # relative to the largest value: a sample's answer must not depend on its neighbours
 
 
 def compare(*, answers: str, sets: list[str], inputs: list[dict[str, Any]], out: str) -> dict[str, Any]:
-    """Compares the answers of two processes, and those to a batch with those to its samples.
+    """Compares the answers of two processes, and the answers to a batch with those to its samples.
 
     Returns the signature, the cases and notes, and writes `out/reference.npz`: requests as `input/NAME` and their
     answers as `output/NAME`. A sandbox entry.
@@ -42,7 +42,7 @@ def compare(*, answers: str, sets: list[str], inputs: list[dict[str, Any]], out:
         inputs=tuple(spec.model_copy(update={"shape": (size, *spec.shape[1:])}) for spec in asked),
         outputs=tuple(_spec(name, [example[name], rows[name]], size) for name in example),
     )
-    cases = [_case("example, asked of two processes", example, again)]
+    cases = [_case("example, in two processes", example, again)]
     if batched and together is not None:
         cases.append(_case("samples alone and in a batch", rows, together))
     return {
@@ -81,7 +81,7 @@ def _case(name: str, left: Arrays, right: Arrays) -> ParityCase:
         batch=len(next(iter(left.values()))),
         max_abs=max(absolute for absolute, _ in found.values()),
         max_rel=max(relative for _, relative in found.values()),
-        problem="; ".join(f"{key!r} is not the same twice, or NaN" for key in bad),
+        problem="; ".join(f"{key!r} differs between two runs, or is NaN" for key in bad),
     )
 
 

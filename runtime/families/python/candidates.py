@@ -21,8 +21,8 @@ def score_python(work: Quantizing[ExportedPython]) -> Candidates:
 
     Raises:
         DataInvalid: the logged data do not match the model.
-        ExportFailed: it does not answer.
-        SandboxLimit: it takes more memory or time than the spec allows.
+        ExportFailed: the model does not answer.
+        SandboxLimit: scoring takes more memory or time than the spec allows.
     """
     site, store, exported = work.site, work.store, work.exported
     limits = limits_of(work.quantization, "scoring the Python model", site.policy)

@@ -1,4 +1,4 @@
-"""What a site, a spec and a target allow for Python models."""
+"""Whether a site, a spec and a target allow Python models."""
 
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
 from shiplift.runtime.families import spec_checks
@@ -8,7 +8,7 @@ from shiplift.runtime.spec.target import Target
 
 
 def check_python(site: Site, spec: ReleaseSpec) -> None:
-    """Whether a site and a spec let a Python model be released, before time is spent on it.
+    """Checks, before time is spent on it, that a site and a spec let a Python model be released.
 
     Raises:
         NotAdmitted: the site has no index to get packages from.
@@ -17,7 +17,7 @@ def check_python(site: Site, spec: ReleaseSpec) -> None:
     if site.place.layers and not site.policy.package_index:
         raise NotAdmitted(
             "a Python model's packages come from the index that `policy.package_index` names, and it names none",
-            do="Ask whoever runs this site to set it; or log the model as pt2, skops or ONNX.",
+            do="Ask the owner of this site to set it; or log the model as pt2, skops or ONNX.",
         )
     spec_checks.refuse(spec_checks.of_graphs(spec), "a Python model has no graph")
     for target in spec_checks.targets_of(spec):
@@ -25,7 +25,7 @@ def check_python(site: Site, spec: ReleaseSpec) -> None:
 
 
 def check_target(target: Target) -> None:
-    """Whether a target serves Python models.
+    """Checks that a target serves Python models.
 
     Raises:
         SpecInvalid: it does not.

@@ -1,7 +1,7 @@
-"""The export of Python models, which records what they answer.
+"""The export of Python models, which records their answers.
 
 There is no graph to convert to. The logged model itself is served, in an environment of its own, so its answers to the
-example are the reference that production has to meet.
+example are the reference for production.
 """
 
 from pathlib import Path
@@ -24,19 +24,19 @@ COMPARE = Entry("shiplift.runtime.families.python.answers:compare", EVALUATE)
 
 
 def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) -> ExportedPython:
-    """Makes the model's environment, and records its answers. A graph that does not convert is exported so, too.
+    """Makes the model's environment, and records its answers. A graph that does not convert is exported this way, too.
 
     Raises:
-        NotAdmitted, PolicyRefused: its requirements can't be installed, or may not.
-        ExportFailed: it does not load or answer.
-        SandboxLimit: it needs more memory or time than the spec allows.
+        NotAdmitted, PolicyRefused: its requirements can't be installed, or are not allowed.
+        ExportFailed: the model does not load or answer.
+        SandboxLimit: the model needs more memory or time than the spec allows.
         StorageFull: there is no space for its environment.
         Temporary: the package index can't be reached.
     """
     site, contract, store, home = work.site, work.contract, work.store, Path(work.site.home)
     environment = resolve(site, contract.requirements)
     root = ensure(site, environment)
-    layer = packed(site, environment, store)  # before the model's code has run beside it
+    layer = packed(site, environment, store)  # before the model's code runs beside it
     limits = work.limits("asking the Python model")
     inputs = [spec.model_dump(mode="json") for spec in contract.signature.inputs]
     with (

@@ -34,18 +34,18 @@ class PythonFamily:
         return bool(inspected.flavor == PYTHON)
 
     def check(self, site: Site, spec: ReleaseSpec, _inspected: Inspected) -> None:
-        """Whether there is an index of packages, and nothing asks for a graph."""
+        """Checks that there is a package index, and that the spec asks for no graph."""
         check_python(site, spec)
         for target in spec_checks.targets_of(spec):
             self.check_target(target)
 
     def check_target(self, target: Target) -> None:
-        """CPUs, with no engine named."""
+        """Allows CPUs, if no engine is named."""
         spec_checks.require_tensor_engine(target)
         check_target(target)
 
     def contract(self, inspected: Inspected) -> DeclaredPython:
-        """The signature, the example, and what its environment needs."""
+        """The signature, the example, and the requirements of its environment."""
         return DeclaredPython(
             signature=inspected.signature,
             example=inspected.example,
@@ -55,7 +55,7 @@ class PythonFamily:
         )
 
     def export(self, work: Exporting[DeclaredPython]) -> Exported:
-        """Its environment, and its answers."""
+        """The environment, and the model's answers."""
         spec_checks.require_no_pixels(work.conversion)
         return export_python(work)
 
@@ -64,7 +64,7 @@ class PythonFamily:
         return score_python(work)
 
     def packages(self, work: Packaging[ExportedPython]) -> Packages:
-        """One, with its code."""
+        """One package, with the model's code."""
         return judged_packages(work, PythonMaker(work))
 
     def requests(self, package: PythonPackage, golden: Arrays, load: Load) -> Requests:
@@ -72,7 +72,7 @@ class PythonFamily:
         return Requests(samples=synthetic(inputs_in(golden, package.signature), package.signature, load))
 
     def export_summary(self, exported: ExportedPython) -> str:
-        """How it was asked, and in which environment."""
+        """How it was run, and in which environment."""
         environment = exported.python.environment
         more = f", in an environment of {len(environment.wheels)} packages ({environment.digest})"
         return converted(exported, more, verb="Answered")

@@ -1,4 +1,4 @@
-"""The package of a Python model: what was logged, and the process that runs it."""
+"""The package of a Python model: the logged files, and the process that runs them."""
 
 from typing import Any
 
@@ -19,11 +19,11 @@ class PythonMaker(RecordedMaker[ExportedPython]):
 
     @property
     def environment(self) -> PythonEnvironment:
-        """The model's own."""
+        """The model's own environment."""
         return self.work.exported.python.environment
 
     def write(self, draft: Draft) -> None:
-        """The logged model, and its environment as a file where that has to travel."""
+        """Writes the logged model, and its environment as a file if that has to travel."""
         python = self.work.exported.python
         write_package(
             draft.tree,

@@ -1,1 +1,1 @@
-"""Text generation inside Triton's Python backend: the model, what is around it, and one engine of several."""
+"""Text generation inside Triton's Python backend: the model, the code around it, and one of several engines."""

@@ -1,7 +1,7 @@
-"""Conversations as the prompt that continues them: a model's chat template, rendered as `transformers` does.
+"""Turns conversations into prompts with a model's chat template, rendered as `transformers` does.
 
-A template is a program of the model's author. Jinja's sandbox keeps it from Python, but not from loops without end nor
-from all memory, so in production it is rendered in a process that can be ended (`python/worker.py`).
+A template is a program by the model's author. Jinja's sandbox keeps it away from Python, but does not stop endless
+loops or limit its memory. So in production it is rendered in a process that can be killed (`python/worker.py`).
 
 Process: one of its own beside Triton, as `python_host/served.py`; Shiplift's sandbox.
 Python: the server's
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 CHAT = "chat.json"
-CONVERSATION, PROMPT = "conversation", "prompt"  # what the process is sent, and what it answers
+CONVERSATION, PROMPT = "conversation", "prompt"  # what the process gets, and what it answers
 
 
 def load(settings: Mapping[str, Any]) -> "Renderer":
-    """What answers in the hosted process; `settings["model"]` is the folder with `chat.json` and the libraries."""
+    """Makes what answers in the hosted process; the folder `settings["model"]` has `chat.json` and the libraries."""
     sys.path.insert(0, settings["model"])
     return Renderer(Path(settings["model"]) / CHAT)
 
@@ -33,13 +33,13 @@ class Renderer:
         self._template, self._tokens = _compiled(chat["template"]), chat["tokens"]
 
     def answer(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The prompt of one conversation, which comes as JSON; both are arrays of one text."""
-        import numpy as np  # noqa: PLC0415 - the environment's
+        """The prompt of one conversation, which comes as JSON. Both are arrays of one text."""
+        import numpy as np  # noqa: PLC0415 - from the environment
 
         return {PROMPT: np.array([self.prompt(json.loads(inputs[CONVERSATION][0]))], object)}
 
     def prompt(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt that the model continues as the assistant. Special tokens are part of it.
+        """The prompt that the model continues as the assistant. It includes special tokens.
 
         Raises:
             jinja2.TemplateError: the template fails, or refuses the conversation.
@@ -52,13 +52,13 @@ class Renderer:
 
 
 def _compiled(source: str) -> Any:
-    """A template in the environment that `transformers` gives it (`utils.chat_template_utils`)."""
-    from jinja2 import TemplateError, nodes  # noqa: PLC0415 - in a package it is beside this file's folder
+    """Compiles a template in the environment that `transformers` gives it (`utils.chat_template_utils`)."""
+    from jinja2 import TemplateError, nodes  # noqa: PLC0415 - in a package, it lies beside this file's folder
     from jinja2.ext import Extension, loopcontrols  # noqa: PLC0415
     from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
 
     class Generation(Extension):
-        """`{% generation %}` marks what the assistant wrote, for training: here its body is all that counts."""
+        """`{% generation %}` marks the assistant's words for training. Here, only its body counts."""
 
         tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
 

@@ -1,7 +1,7 @@
-"""Requests in and pieces of text out, around a model that continues tokens: limits, tokenization, stop texts.
+"""Turns requests into tokens and tokens into pieces of text: limits, tokenization, stop texts.
 
-The same code checks a model and serves it. Tokenizers run in their Rust library from `tokenizer.json`, never through
-Python classes of an author.
+The same code checks a model and serves it. Tokenizers run in their Rust library from `tokenizer.json`, never through an
+author's Python classes.
 
 Process: Triton's Python backend, as `front.py`; Shiplift's sandbox, where a model is checked.
 Python: the server's
@@ -23,21 +23,21 @@ MAX_PROMPT_BYTES = 1 << 20
 MAX_STOPS, MAX_STOP_CHARACTERS = 4, 200
 MAX_MESSAGES = 1024
 MAX_TEMPERATURE = 10.0
-_BYTE = re.compile("<0x[0-9A-F]{2}>")  # a token that is a byte, in vocabularies that fall back to them
-_HALF = "\ufffd"  # what bytes that are no character are shown as
-_HELD = 64  # tokens that wait for the rest of a character
+_BYTE = re.compile("<0x[0-9A-F]{2}>")  # a token that is a byte, in vocabularies with byte fallback
+_HALF = "\ufffd"  # replaces bytes that are not a character
+_HELD = 64  # at most this many tokens wait for the rest of a character
 
 
 class BadRequest(ValueError):
-    """A request that the model can't take; `str()` is for the client that sent it."""
+    """A request that the model can't take. `str()` is for the client that sent it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
     """What to generate: at most `max_tokens` after the tokens of the prompt, up to one of the texts in `stop`.
 
-    A `temperature` of 0 takes the most likely token each time; else tokens are drawn, with a generator that starts
-    from `seed`, from the most likely ones that have `top_p` of the probability together.
+    A `temperature` of 0 takes the most likely token each time. Otherwise tokens are drawn from the most likely ones
+    that together have `top_p` of the probability, with a generator that starts from `seed`.
     """
 
     ids: tuple[int, ...]
@@ -49,15 +49,15 @@ class Ask:
 
 
 class GenerationFront:
-    """What is around a model that generates.
+    """The code around a model that generates.
 
-    `generation.json` has: `context`, how many tokens prompt and answer may have together; `stop_ids`, the tokens that
-    end an answer; `top_k` (0: all) and `repetition_penalty`, as the author set them; and the `temperature` and `top_p`
-    of a request that has none.
+    `generation.json` has `context`, the most tokens of prompt and answer together; `stop_ids`, the tokens that end an
+    answer; `top_k` (0: all) and `repetition_penalty`, as the author set them; and the default `temperature` and `top_p`
+    of a request.
     """
 
     def __init__(self, folder: Path, *, max_prompt_tokens: int, max_tokens: int) -> None:
-        """`max_prompt_tokens` and `max_tokens` of an answer are what the site serves, within the model's context."""
+        """`max_prompt_tokens` and `max_tokens` (of an answer) are the site's limits, within the model's context."""
         self.settings: dict[str, Any] = json.loads((folder / SETTINGS).read_text())
         self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         self.tokenizer.no_padding()
@@ -66,12 +66,12 @@ class GenerationFront:
         self.max_tokens = min(max_tokens, self.settings["context"] - 1)
 
     def read(self, fields: Mapping[str, Any]) -> Ask:
-        """The request in `fields`: `prompt`, and what it has of `max_tokens`, `temperature`, `top_p`, `seed`, `stop`.
+        """Reads a request from `fields`: `prompt`, and optionally `max_tokens`, `temperature`, `top_p`, `seed`, `stop`.
 
-        A prompt that is `rendered` from a conversation has its special tokens already.
+        A prompt that is `rendered` from a conversation already has its special tokens.
 
         Raises:
-            BadRequest: a field is not what it should be, or more than the limits allow.
+            BadRequest: a field is malformed, or exceeds a limit.
         """
         ids = tuple(self._tokens(_text(fields["prompt"], "the prompt"), special=not fields.get("rendered")))
         ask = Ask(
@@ -95,7 +95,7 @@ class GenerationFront:
         return ids
 
     def _most(self, wanted: Any, prompt_tokens: int) -> int:
-        """How many tokens may be generated: what fits, unless the request says how many it wants."""
+        """How many tokens may be generated: the number that the request asks for, or else as many as fit."""
         context: int = self.settings["context"]
         room: int = min(self.max_tokens, context - prompt_tokens)
         if wanted is None:
@@ -117,11 +117,11 @@ class GenerationFront:
 
 
 class Pieces:
-    """An answer's text as its tokens come: what is certain is given out, and the first stop text ends it.
+    """An answer's text as its tokens arrive: text that is certain is given out, and the first stop text ends it.
 
-    All pieces together are the text of all tokens, up to the stop text. What may be the beginning of a stop text, or
-    half of a character, is kept back until the next token; bytes are until one comes that is none, since a run of them
-    is decoded as a whole. (The `DecodeStream` of tokenizers 0.23 raises there: "Invalid prefix encountered".)
+    All pieces together are the text of all tokens, up to the stop text. A possible beginning of a stop text, or half a
+    character, is kept back until the next token. Byte tokens are kept back until another token comes, since a run of
+    bytes is decoded as a whole. (The `DecodeStream` of tokenizers 0.23 raises there: "Invalid prefix encountered".)
     """
 
     def __init__(self, front: GenerationFront, stop: Sequence[str]) -> None:
@@ -135,7 +135,7 @@ class Pieces:
         self.stopped = False
 
     def add(self, ids: Sequence[int]) -> str:
-        """The text that is certain after these tokens; none after a stop text."""
+        """The text that is certain after these tokens; empty after a stop text."""
         for token in ids:
             self._ids.append(token)
             if token not in self._front.settings["stop_ids"]:
@@ -144,7 +144,7 @@ class Pieces:
         return self._next(final=False)
 
     def _decoded(self) -> str:
-        """The text of the tokens since the last one that was certain, if it is: the tokens before say how it begins."""
+        """The text of the tokens since the last certain one, if it is certain. Earlier tokens say how it begins."""
         held = len(self._shown) - self._read
         if _BYTE.fullmatch(self._front.tokenizer.id_to_token(self._shown[-1]) or ""):
             return ""
@@ -158,7 +158,7 @@ class Pieces:
         return whole[len(before) :]
 
     def close(self) -> str:
-        """The rest of the text: nothing comes after it."""
+        """The rest of the text, when no more tokens will come."""
         whole = self._front.text_of(self._ids)
         if not self.stopped and whole.startswith(self._text):
             self._text = whole
@@ -169,7 +169,7 @@ class Pieces:
             return ""
         found = [at for stop in self._stop if (at := self._text.find(stop, self._given)) >= 0]
         certain = len(self._text) - (0 if final else self._kept())
-        if found and min(found) <= certain:  # else another stop text may have begun before this one
+        if found and min(found) <= certain:  # otherwise another stop text may have begun before this one
             self.stopped = True
             return self._give(min(found))
         return self._give(certain)
@@ -186,10 +186,10 @@ class Pieces:
 
 
 def conversation(body: Any) -> list[dict[str, str]]:
-    """The messages in a JSON text, each with its `role`, its `content`, and perhaps a `name`.
+    """The messages in a JSON text, each with its `role`, its `content`, and optionally a `name`.
 
     Raises:
-        BadRequest: they are not such messages, or too many.
+        BadRequest: the text has no such messages, or too many.
     """
     text = _text(body, "the conversation")
     try:

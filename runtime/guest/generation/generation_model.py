@@ -1,15 +1,16 @@
-"""Generates text inside Triton's Python backend, in pieces: all requests share one engine, such as OpenVINO GenAI.
+"""Generates text inside Triton's Python backend, in pieces. All requests share one engine, such as OpenVINO GenAI.
 
-Triton hands over a request and gets it back at once; a thread continues all of them together, a token each per step. A
-request that the model can't take, that takes too long, or that its client gave up, ends alone. Conversations are
-rendered by a process of their own (`python_host`, with `chat.py`): a chat template is a program of the model's author.
+Triton hands over a request and gets it back at once; one thread continues all requests together, one token each per
+step. A request ends alone if the model can't take it, if it takes too long, or if its client gives up. A separate
+process renders conversations (`python_host`, with `chat.py`), because a chat template is a program by the model's
+author.
 
 Process: Triton's Python backend, as `model.py` beside `front.py`, `engine.py` and `python_host`.
 Python: the server's
 Packages: numpy
 """
 
-from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
+from __future__ import annotations  # so that annotations are not evaluated: Triton's module lacks names of its types
 
 import contextlib
 import json
@@ -32,29 +33,29 @@ from engine import Generator, New
 from front import Ask, BadRequest, GenerationFront, Pieces, conversation
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-_LOOK_S = 0.1  # how often a client is asked whether it still listens
-_STOPPED = "shiplift_stopped_executions_total"  # as the other backends count them
+_LOOK_S = 0.1  # how often to check whether a client still listens
+_STOPPED = "shiplift_stopped_executions_total"  # the same name as in the other backends
 _OPTIONS = ("max_tokens", "temperature", "top_p", "seed", "chat")
-_CHAT_S, _CHAT_MB = 2.0, 256  # of the process that renders conversations
+_CHAT_S, _CHAT_MB = 2.0, 256  # limits of the process that renders conversations
 _FAILED = "the server could not generate"
-_MOST = 512  # requests under way or waiting: Triton's own queue is empty, since it gets every request back at once
+_MOST = 512  # requests in progress or waiting: Triton's own queue stays empty, since it gets every request back at once
 
 
 @dataclass
 class Answer:
-    """A request under way: where its pieces go, and what is known of it."""
+    """A request in progress: where its pieces go, and its state."""
 
     sender: pb_utils.ResponseSender
     ask: Ask
     pieces: Pieces
     deadline: float
-    prompt_tokens: int  # 0 once a piece has counted them
+    prompt_tokens: int  # 0 once a piece has reported them
     looked_at: float = 0.0
-    tokens: int = 0  # those that no piece has counted yet
+    tokens: int = 0  # those that no piece has reported yet
 
 
 class TritonPythonModel:
-    """The one instance, and the thread that continues all its requests."""
+    """The only instance, and the thread that continues all its requests."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         config = json.loads(args["model_config"])
@@ -83,7 +84,7 @@ class TritonPythonModel:
         for request in requests:
             sender = request.get_response_sender()
             if self.incoming.qsize() + len(self.running) >= _MOST:
-                _fail(sender, f"the server has {_MOST} requests under way or waiting, its limit: try again later")
+                _fail(sender, f"the server has {_MOST} requests in progress or waiting, its limit: try again later")
                 continue
             try:
                 ask = self.front.read(self._rendered(_fields(request)))
@@ -101,7 +102,7 @@ class TritonPythonModel:
             self.chats.close()
 
     def _rendered(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields of a request, with a prompt instead of a conversation."""
+        """The fields of a request, with the conversation replaced by a prompt."""
         if not fields.pop("chat", False):
             return fields
         if not self.chats:
@@ -125,7 +126,7 @@ class TritonPythonModel:
                 self._look()
                 if self.generator.busy:
                     self._step()
-            except Exception as error:  # no error of one request, known or not, may end the thread of all
+            except Exception as error:  # no error of one request may end the thread of all
                 self._start_again(error)
         self._fail_all("the model is being unloaded")
 
@@ -135,7 +136,7 @@ class TritonPythonModel:
         try:
             self.generator = self._generator()
         except Exception:
-            os._exit(1)  # Triton sees that, and starts this process again
+            os._exit(1)  # Triton notices, and restarts this process
 
     def _fail_all(self, why: str) -> None:
         for answer in self.running.values():
@@ -143,7 +144,7 @@ class TritonPythonModel:
         self.running = {}
 
     def _take(self) -> None:
-        """New requests; if there is nothing else to do, waits for one."""
+        """Takes new requests; waits for one if there is nothing else to do."""
         with contextlib.suppress(queue.Empty):
             while not self.closing:
                 answer = self.incoming.get(block=not (self.running or self.generator.busy))
@@ -153,7 +154,7 @@ class TritonPythonModel:
     def _start(self, answer: Answer) -> None:
         try:
             self.running[self.generator.add(answer.ask)] = answer
-        except Exception as error:  # of this request alone: the thread goes on for the others
+        except Exception as error:  # it ends only this request; the thread goes on for the others
             _fail(answer.sender, f"{_FAILED}: {str(error)[:200]}")
 
     def _step(self) -> None:
@@ -180,7 +181,7 @@ class TritonPythonModel:
             self.running.pop(number, None)
 
     def _look(self) -> None:
-        """Ends what took too long, and what nobody waits for any more."""
+        """Ends the requests that took too long or whose client has gone."""
         now = time.monotonic()
         for number, answer in list(self.running.items()):
             if now > answer.deadline:
@@ -207,7 +208,7 @@ class TritonPythonModel:
                 self.metric[1].increment(1)
 
     def _metric(self, model: str) -> tuple[pb_utils.MetricFamily, pb_utils.Metric] | None:
-        """The metric and its family, which has to live as long; None if the server was started without metrics."""
+        """The metric and its family, which must live as long; None if the server was started without metrics."""
         with contextlib.suppress(pb_utils.TritonModelException):
             family = pb_utils.MetricFamily(
                 name=_STOPPED, description="Executions stopped at their time limit", kind=pb_utils.MetricFamily.COUNTER
@@ -217,11 +218,11 @@ class TritonPythonModel:
 
 
 class Unrendered(Exception):
-    """A conversation has no prompt, and its client is not to blame."""
+    """A conversation could not be rendered, and its client is not to blame."""
 
 
 class Chats:
-    """The process that renders conversations; where it had to be ended, another one starts."""
+    """The process that renders conversations. If it had to be killed, another one starts."""
 
     def __init__(self, folder: Path) -> None:
         from python_host.host import Host  # noqa: PLC0415 - only models with a chat template have it
@@ -245,8 +246,8 @@ class Chats:
         """The prompt of a conversation.
 
         Raises:
-            BadRequest: it is none, or the template refuses it.
-            Unrendered: the process can't say.
+            BadRequest: it is not a conversation, or the template refuses it.
+            Unrendered: the process failed.
         """
         from python_host.host import Failed, Raised  # noqa: PLC0415 - as above
 
@@ -265,14 +266,14 @@ class Chats:
 
 
 def _fields(request: pb_utils.InferenceRequest) -> dict[str, Any]:
-    """What a request has, as plain values."""
+    """A request's inputs as plain values."""
     arrays = {tensor.name(): tensor.as_numpy().reshape(-1) for tensor in request.inputs()}
     fields = {name: arrays[name][0].item() for name in _OPTIONS if name in arrays}
     return {**fields, "prompt": arrays["prompt"][0], "stop": list(arrays.get("stop", ()))}
 
 
 def _send(answer: Answer, text: str, ended: str) -> None:
-    """Sends a piece, which counts what no piece before it has."""
+    """Sends a piece, and counts the tokens that no piece before it has."""
     tensors = [
         pb_utils.Tensor("text", np.array([[text.encode()]], dtype=object)),
         pb_utils.Tensor("finish_reason", np.array([[ended.encode()]], dtype=object)),

@@ -1,7 +1,7 @@
 """Continues the tokens of many requests at once, in one pipeline of OpenVINO GenAI (continuous batching).
 
 The same code checks a model and serves it. A request joins the batch at the next step and leaves it when it ends,
-whatever the others do.
+independently of the others.
 
 Process: Triton's Python backend, as `engine.py`; Shiplift's sandbox, where a model is checked.
 Python: the server's
@@ -19,12 +19,12 @@ import openvino
 import openvino_genai
 
 _BLOCK = 32  # tokens per block of the cache on a CPU
-_STEP_TOKENS = 512  # of prompts that are read per step, so that a long one does not hold up the others' next tokens
+_STEP_TOKENS = 512  # of prompts read per step, so that a long prompt does not delay the others' next tokens
 
 
 @dataclass(kw_only=True)
 class _Run:
-    """A request under way: GenAI's handle, how many tokens it may still get, and its last one."""
+    """A request in progress: GenAI's handle, how many more tokens it may get, and its last one."""
 
     handle: Any
     left: int
@@ -33,7 +33,7 @@ class _Run:
 
 @dataclass(kw_only=True)
 class New:
-    """What a step added to a request: tokens, and why it ended (`stop`, `length`) or `failed`, if it did."""
+    """What a step added to a request: tokens, and the reason if it ended (`stop`, `length`) or `failed`."""
 
     ids: list[int] = field(default_factory=list)
     ended: str = ""
@@ -41,14 +41,14 @@ class New:
 
 
 class Generator:
-    """The model in a folder, and the requests under way; for one thread."""
+    """The model in a folder, and the requests in progress. Not thread-safe."""
 
     def __init__(
         self, folder: Path, settings: Mapping[str, Any], *, sequences: int, tokens: int, options: Mapping[str, str]
     ) -> None:
-        """`settings` are those of `generation.json`. The cache has room for `sequences` of as many `tokens` each.
+        """`settings` are those of `generation.json`. The cache has room for `sequences` with as many `tokens` each.
 
-        Of `options`, `intra_op_threads` is how many threads compute, and `precision_hint` what in.
+        Of `options`, `intra_op_threads` is how many threads compute, and `precision_hint` their precision.
         """
         precision = options.get("precision_hint", "f32")
         scheduler = openvino_genai.SchedulerConfig()
@@ -73,7 +73,7 @@ class Generator:
     def add(self, ask: Any) -> int:
         """Takes a request (`front.Ask`), and returns its number."""
         settings, config = self._settings, openvino_genai.GenerationConfig()
-        stop_ids = settings["stop_ids"] or [settings["vocabulary"]]  # a token that there is not: nothing ends it
+        stop_ids = settings["stop_ids"] or [settings["vocabulary"]]  # a token that does not exist: none ends it
         config.max_new_tokens = ask.max_tokens
         config.repetition_penalty = settings["repetition_penalty"]
         config.set_eos_token_id(stop_ids[0])
@@ -89,11 +89,11 @@ class Generator:
 
     @property
     def busy(self) -> bool:
-        """Whether a step has something to do."""
+        """Whether any request is in progress."""
         return bool(self._pipeline.has_non_finished_requests())
 
     def step(self) -> dict[int, New]:
-        """One step of all requests; what is new, by the request's number."""
+        """One step of all requests. Returns the news, by the request's number."""
         self._pipeline.step()
         news = {number: self._read(run) for number, run in self._runs.items()}
         for number, new in news.items():
@@ -102,7 +102,7 @@ class Generator:
         return {number: new for number, new in news.items() if new.ids or new.ended or new.failed}
 
     def drop(self, number: int) -> None:
-        """Gives up a request; the next step frees what it used."""
+        """Cancels a request; the next step frees its resources."""
         run = self._runs.pop(number, None)
         if run is not None:
             run.handle.cancel()

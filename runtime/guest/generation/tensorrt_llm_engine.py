@@ -1,7 +1,7 @@
-"""Continues the tokens of many requests at once with TensorRT-LLM, in NVIDIA's Triton image that has it.
+"""Continues the tokens of many requests at once with TensorRT-LLM, in the NVIDIA Triton image that contains it.
 
 TensorRT-LLM reads the model's own weights (its PyTorch backend), so that no engine has to be built for the GPU first.
-It batches by itself, and answers each request in a stream of its own; a thread for each follows it.
+It does its own batching, and answers each request in a separate stream, which a thread follows.
 
 Process: Triton's Python backend, as `engine.py` in the place of OpenVINO's.
 Python: that of NVIDIA's image
@@ -22,7 +22,7 @@ _WAIT_S = 0.05
 
 @dataclass(kw_only=True)
 class New:
-    """What a step added to a request: tokens, and why it ended (`stop`, `length`) or `failed`, if it did."""
+    """What a step added to a request: tokens, and the reason if it ended (`stop`, `length`) or `failed`."""
 
     ids: list[int] = field(default_factory=list)
     ended: str = ""
@@ -30,14 +30,14 @@ class New:
 
 
 class Generator:
-    """The model in a folder, and the requests under way; for one thread."""
+    """The model in a folder, and the requests in progress. Not thread-safe."""
 
     def __init__(
         self, folder: Path, settings: Mapping[str, Any], *, sequences: int, tokens: int, options: Mapping[str, str]
     ) -> None:
-        """`settings` are those of `generation.json`. At most `sequences` of as many `tokens` are continued at once.
+        """`settings` are those of `generation.json`. At most `sequences`, of `tokens` each, are continued at once.
 
-        Of `options`, `dtype` is what the model computes in, and `gpus` on how many it is spread.
+        Of `options`, `dtype` is the data type of the computation, and `gpus` the number of GPUs that share the model.
         """
         self._settings = settings
         self._streams: dict[int, Any] = {}
@@ -56,7 +56,7 @@ class Generator:
     def add(self, ask: Any) -> int:
         """Takes a request (`front.Ask`), and returns its number."""
         settings = self._settings
-        stop_ids = settings["stop_ids"] or [-1]  # nothing ends it
+        stop_ids = settings["stop_ids"] or [-1]  # so that no token ends the answer
         sampling = SamplingParams(
             max_tokens=ask.max_tokens,
             temperature=ask.temperature or None,
@@ -77,11 +77,11 @@ class Generator:
 
     @property
     def busy(self) -> bool:
-        """Whether a step has something to do."""
+        """Whether any request is in progress."""
         return bool(self._streams)
 
     def step(self) -> dict[int, New]:
-        """What has come since the last step, by the request's number; waits a moment if nothing has."""
+        """The news since the last step, by the request's number; waits a moment if there is none."""
         news: dict[int, New] = {}
         wait = True
         while True:
@@ -98,7 +98,7 @@ class Generator:
                     del self._streams[number]
 
     def drop(self, number: int) -> None:
-        """Gives up a request; TensorRT-LLM frees what it used."""
+        """Cancels a request; TensorRT-LLM frees its resources."""
         stream = self._streams.pop(number, None)
         if stream is not None:
             stream.abort()
@@ -115,7 +115,7 @@ class Generator:
                 if ended:
                     return
             self._news.put((number, New(failed="TensorRT-LLM ended it")))
-        except Exception as error:  # of this request alone
+        except Exception as error:  # it ends only this request
             self._news.put((number, New(failed=str(error)[:200])))
 
     def _with_stop(self, ids: list[int], answer: Any) -> list[int]:

@@ -1,7 +1,7 @@
-"""Continues the tokens of many requests at once with vLLM, in NVIDIA's Triton image that has it.
+"""Continues the tokens of many requests at once with vLLM, in the NVIDIA Triton image that contains it.
 
-vLLM gets tokens and gives tokens: texts are the front's, as with every engine. It runs in this process, so that a step
-is a step of the model.
+vLLM gets tokens and gives tokens: as with every engine, the front handles texts. It runs in this process, so that a
+step is a step of the model.
 
 Process: Triton's Python backend, as `engine.py` in the place of OpenVINO's.
 Python: that of NVIDIA's image
@@ -25,7 +25,7 @@ _ENDS = ("stop", "length")
 
 @dataclass(kw_only=True)
 class New:
-    """What a step added to a request: tokens, and why it ended (`stop`, `length`) or `failed`, if it did."""
+    """What a step added to a request: tokens, and the reason if it ended (`stop`, `length`) or `failed`."""
 
     ids: list[int] = field(default_factory=list)
     ended: str = ""
@@ -33,14 +33,14 @@ class New:
 
 
 class Generator:
-    """The model in a folder, and the requests under way; for one thread."""
+    """The model in a folder, and the requests in progress. Not thread-safe."""
 
     def __init__(
         self, folder: Path, settings: Mapping[str, Any], *, sequences: int, tokens: int, options: Mapping[str, str]
     ) -> None:
-        """`settings` are those of `generation.json`. At most `sequences` of as many `tokens` are continued at once.
+        """`settings` are those of `generation.json`. At most `sequences`, of `tokens` each, are continued at once.
 
-        Of `options`, `dtype` is what the model computes in, and `gpus` on how many it is spread.
+        Of `options`, `dtype` is the data type of the computation, and `gpus` the number of GPUs that share the model.
         """
         self._settings = settings
         self._next = 0
@@ -78,11 +78,11 @@ class Generator:
 
     @property
     def busy(self) -> bool:
-        """Whether a step has something to do."""
+        """Whether any request is in progress."""
         return bool(self._engine.has_unfinished_requests())
 
     def step(self) -> dict[int, New]:
-        """One step of all requests; what is new, by the request's number."""
+        """One step of all requests. Returns the news, by the request's number."""
         news = {}
         for output in self._engine.step():
             answer = output.outputs[0]
@@ -93,5 +93,5 @@ class Generator:
         return {number: new for number, new in news.items() if new.ids or new.ended or new.failed}
 
     def drop(self, number: int) -> None:
-        """Gives up a request; the next step frees what it used."""
+        """Cancels a request; the next step frees its resources."""
         self._engine.abort_request([str(number)])

@@ -1,1 +1,1 @@
-"""What runs ONNX graphs inside Triton's Python backend, where the backends in C can't."""
+"""Code that runs ONNX graphs inside Triton's Python backend, where the backends in C can't."""

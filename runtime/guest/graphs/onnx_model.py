@@ -1,14 +1,14 @@
 """Runs an ONNX model inside Triton's Python backend: one process per instance, one ONNX Runtime session per process.
 
-It serves what the C backend does not support: text tensors, and states (`sequence_model`). Inputs are views of Triton's
-shared memory and are not copied for a single request; a batch costs one concatenation per input.
+It serves models that the C backend does not support: text tensors, and states (`sequence_model`). Inputs are views of
+Triton's shared memory and are not copied for a single request; a batch costs one concatenation per input.
 
 Process: Triton's Python backend, as `model.py`.
 Python: the server's
 Packages: numpy, onnxruntime
 """
 
-from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
+from __future__ import annotations  # so that annotations are not evaluated: Triton's module lacks names of its types
 
 import contextlib
 import gc
@@ -37,14 +37,14 @@ _GRAPH = {
 
 
 class Stopped(Exception):
-    """An execution took longer than it may."""
+    """An execution took longer than its limit."""
 
 
 class Limit:
-    """Ends executions that take longer than they may, so that the instance is free again.
+    """Ends executions that exceed their time limit, so that the instance is free again.
 
-    ONNX Runtime stops between two nodes, inside loops too. If it has not stopped after a grace period, this process
-    ends, and a metric tells the watchdog to load the model again. The metrics are those of the C backend.
+    ONNX Runtime stops between two nodes, also inside loops. If it has not stopped after a grace period, this process
+    ends, and a metric makes the watchdog load the model again. The metrics are those of the C backend.
     """
 
     LOOK_S, GRACE_S = 0.1, 2
@@ -61,10 +61,10 @@ class Limit:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def run(self, session: Any, outputs: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
-        """The outputs of a session, of ONNX Runtime or alike.
+        """The outputs of a session (ONNX Runtime's, or one with the same methods).
 
         Raises:
-            Stopped: they took too long.
+            Stopped: the execution took too long.
         """
         with self.watched() as options:
             try:
@@ -77,7 +77,7 @@ class Limit:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[Any]:
-        """Work under the limit: what does not stop when the options say so ends this process."""
+        """A context for work under the limit. If work does not stop when the options say so, this process ends."""
         options = ort.RunOptions()
         self._current = options, time.monotonic() + self._limit_s
         try:
@@ -99,13 +99,13 @@ class Limit:
                 os._exit(1)
 
     def _metric(self, name: str, description: str, kind: str) -> tuple[pb_utils.MetricFamily, pb_utils.Metric] | None:
-        """The metric and its family, which has to live as long; None if the server was started without metrics."""
+        """The metric and its family, which must live as long; None if the server was started without metrics."""
         families = pb_utils.MetricFamily
         try:
             family = families(name=name, description=description, kind=getattr(families, kind))
             metric = family.Metric(labels={"model": self._model})
             if kind == "GAUGE":
-                metric.set(0)  # it outlives a process: what the last one said is past
+                metric.set(0)  # the metric outlives a process, so clear the last one's value
         except pb_utils.TritonModelException:
             return None
         return family, metric
@@ -119,12 +119,12 @@ class Limit:
 
 
 class TritonPythonModel:
-    """An instance: a session, and the limit of what it runs."""
+    """An instance: a session, and the time limit of its executions."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         config = json.loads(args["model_config"])
         values = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
-        if "numa_node" in values:  # first, so that memory is allocated there
+        if "numa_node" in values:  # first, so that memory is allocated on that node
             with open(f"/sys/devices/system/node/node{values['numa_node']}/cpulist") as cores:
                 os.sched_setaffinity(0, _cores(cores.read().strip()))
         if "cpu_cores" in values:
@@ -138,20 +138,20 @@ class TritonPythonModel:
         self.outputs: list[str] = [node.name for node in outputs]
         self.text = {node.name for node in outputs if node.type == "tensor(string)"}
         self.flat = {node.name for node in outputs if len(node.shape) == 1}
-        # The only input, if it needs no conversion: then reading a request takes one expression.
+        # The only input, if it needs no conversion: reading a request is then one expression.
         self.only = self.inputs[0][0] if len(inputs) == 1 and self.inputs[0][1] != 1 and not self.inputs[0][2] else None
         self.plain = not self.text and not self.flat
-        # Everything alive now stays alive, so the collector need not scan it in the middle of a request.
+        # Everything alive now stays alive, so the garbage collector need not scan it in the middle of a request.
         gc.collect()
         gc.freeze()
 
     def load(self, file: str, values: Mapping[str, str]) -> Any:
-        """A session of the model file, with what the configuration's parameters say."""
+        """A session of the model file, configured by the configuration's parameters."""
         options = ort.SessionOptions()
         options.intra_op_num_threads = int(values.get("intra_op_threads", "1"))
         options.inter_op_num_threads = 1
         options.graph_optimization_level = _GRAPH[values.get("graph_optimization", "all")]
-        # Idle instances must not spin on cores that the others need.
+        # Idle instances must not spin on cores that others need.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         return ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 

@@ -1,6 +1,6 @@
 """Runs a stateful ONNX model inside Triton's Python backend: `onnx_model` plus the states of each sequence.
 
-Triton's sequence batcher sends all requests of a sequence to one instance, in order and never two in one batch, so the
+Triton's sequence batcher sends all requests of a sequence to one instance, in order and never two in one batch. So the
 instance can hold the states without a lock.
 
 Process: Triton's Python backend, as `model.py` beside `onnx_model.py`.
@@ -8,7 +8,7 @@ Python: the server's
 Packages: numpy, onnxruntime
 """
 
-from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
+from __future__ import annotations  # so that annotations are not evaluated: Triton's module lacks names of its types
 
 import json
 from collections import OrderedDict
@@ -70,7 +70,7 @@ class TritonPythonModel(OnnxModel):
         return [self._answer(request, part) for request, part in zip(requests, parts)]
 
     def _before(self, request: pb_utils.InferenceRequest, size: int) -> list[Array]:
-        """The states that a request starts from: zeros if it is the first of its sequence."""
+        """The states from which a request starts: zeros for the first request of a sequence."""
         if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
             return [np.repeat(zeros, size, axis=0) for _, _, zeros in self.states]
         return self.states_of[request.correlation_id()]

@@ -5,7 +5,7 @@ Python: the server's
 Packages: numpy, PIL
 """
 
-from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
+from __future__ import annotations  # so that annotations are not evaluated: Triton's module lacks names of its types
 
 import json
 import os
@@ -19,7 +19,7 @@ from front import Refused, decoded, normalized
 
 
 class TritonPythonModel:
-    """An instance, which decodes a file at a time."""
+    """An instance, which decodes one file at a time."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         self.settings = json.loads(json.loads(args["model_config"])["parameters"]["image"]["string_value"])

@@ -1,7 +1,7 @@
 """How tensors travel between a pipeline and the processes that run its author's Python.
 
-A message is a JSON header with its length before it, then the bytes of the tensors. A small one travels through Triton
-and a pipe. A large one lies in a file in shared memory, and only its path travels.
+A message is a JSON header, preceded by its length, and then the bytes of the tensors. A small message travels through
+Triton and a pipe. A large one is written to a file in shared memory, and only its path travels.
 
 Process: Triton's Python backend, as `pipeline_messages.py`; the worker's own process.
 Python: the server's
@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 Arrays = dict[str, Any]
 Buffer = bytes | bytearray | memoryview
 
-INLINE_BYTES = 64 << 10  # larger messages lie in shared memory
+INLINE_BYTES = 64 << 10  # larger messages go through shared memory
 MOST_BYTES = 1 << 30  # of one message
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- the server's own
-_ALIGNED = 64  # where tensors start, as vector instructions like it
+_ALIGNED = 64  # tensors start at multiples of this, for vector instructions
 _LENGTH = struct.Struct("<I")
-PREFIX_BYTES = _LENGTH.size  # before a message in a pipe
+PREFIX_BYTES = _LENGTH.size  # precedes a message in a pipe
 _KINDS: dict[str, type[Any]] = {
     "BOOL": np.bool_,
     "UINT8": np.uint8,
@@ -48,14 +48,14 @@ class Broken(Exception):
 
 
 def datatype(array: NDArray[Any]) -> str | None:
-    """The Triton datatype of an array; None if there is none."""
+    """The Triton datatype of an array, or None."""
     if array.dtype.kind in "OSU":
         return "BYTES"
     return next((name for name, kind in _KINDS.items() if array.dtype == kind), None)
 
 
 def packed(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> list[Buffer]:
-    """A message as buffers that follow each other: `header`, and the arrays by name."""
+    """A message as consecutive buffers: `header`, and the arrays by name."""
     bodies = [_packed(array) for array in arrays.values()]
     tensors: list[dict[str, Any]] = []
     at = 0
@@ -78,10 +78,10 @@ def size(buffers: Sequence[Buffer]) -> int:
 
 
 def unpacked(message: Any) -> tuple[dict[str, Any], Arrays]:
-    """The header and the arrays by name of a message, in anything that has bytes; arrays of numbers are views of it.
+    """The header of a message and its arrays by name. `message` has bytes; arrays of numbers are views of it.
 
     Raises:
-        Broken: it makes no sense.
+        Broken: the message makes no sense.
     """
     view = memoryview(message).cast("B")
     try:
@@ -95,19 +95,19 @@ def unpacked(message: Any) -> tuple[dict[str, Any], Arrays]:
             arrays[tensor["name"]] = _unpacked(tensor["datatype"], view[at : at + count]).reshape(tensor["shape"])
     except Broken:
         raise
-    except Exception as error:  # whoever sends it is not believed
+    except Exception as error:  # the sender may be hostile
         raise Broken(f"{type(error).__name__}: {error}") from error
     return header, arrays
 
 
 def write_shared(path: str, buffers: Sequence[Buffer]) -> int:
-    """Writes a message into a file in shared memory, which may be there already; returns its size.
+    """Writes a message into a file in shared memory, which may exist already; returns its size.
 
-    A file is used again and again: memory that is new to a process costs more than what is copied into it.
+    A file is used repeatedly: the first use of a memory page costs a process more than copying into it.
 
     Raises:
-        OSError: there is no room.
-        Broken: it is too large.
+        OSError: shared memory has no room.
+        Broken: the message is too large.
     """
     total = size(buffers)
     if total > MOST_BYTES:
@@ -115,7 +115,7 @@ def write_shared(path: str, buffers: Sequence[Buffer]) -> int:
     file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         if os.fstat(file).st_size < total:
-            os.posix_fallocate(file, 0, total)  # without room, writing to the pages would end the process
+            os.posix_fallocate(file, 0, total)  # reserves the pages: without room, writing would kill the process
         for buffer in buffers:
             view = memoryview(buffer)
             while view:
@@ -126,11 +126,11 @@ def write_shared(path: str, buffers: Sequence[Buffer]) -> int:
 
 
 def read_shared(path: str, total: int) -> NDArray[np.uint8]:
-    """The message of so many bytes in a file, copied: whoever writes to it next can't change it.
+    """The message of `total` bytes in a file, as a copy, so that the next writer can't change it.
 
     Raises:
-        Broken: the file is shorter.
-        OSError: there is none.
+        Broken: the file is too short.
+        OSError: there is no such file.
     """
     message = np.empty(total, np.uint8)
     view, at = message.data, 0
@@ -150,7 +150,7 @@ def remove(path: str) -> None:
 
 
 def send(stream: IO[bytes], buffers: Sequence[Buffer]) -> None:
-    """Writes a message into a pipe, with its length before it."""
+    """Writes a message into a pipe, preceded by its length."""
     stream.write(_LENGTH.pack(size(buffers)))
     for buffer in buffers:
         stream.write(buffer)
@@ -161,7 +161,7 @@ def length(prefix: Buffer) -> int:
     """The length of the message that follows the prefix.
 
     Raises:
-        Broken: it is too large for a pipe.
+        Broken: the message is too large for a pipe.
     """
     count: int = _LENGTH.unpack(prefix)[0]
     if count > 4 * INLINE_BYTES:

@@ -1,15 +1,15 @@
 """Runs a pipeline of models inside Triton's Python backend (BLS), as `pipeline.json` beside it says.
 
-Steps start as soon as their tensors are there. Members are called from threads, and answer from wherever they run; so
-do the workers that run the author's Python (`pipeline_pool.py`). Every wait has a deadline: a member that does not
-answer in time is left alone, until the limit of its own execution ends it, and a worker is killed.
+Steps start as soon as their tensors exist. Threads call the members, which answer from wherever they run, and the
+workers that run the author's Python (`pipeline_pool.py`). Every wait has a deadline: a member that does not answer in
+time is abandoned until the limit of its own execution ends it, and a worker is killed.
 
 Process: Triton's Python backend, as `model.py` beside `pipeline_messages.py`.
 Python: the server's
 Packages: numpy
 """
 
-from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
+from __future__ import annotations  # so that annotations are not evaluated: Triton's module lacks names of its types
 
 import contextlib
 import functools
@@ -32,20 +32,20 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 Arrays = dict[str, Any]
-Step = dict[str, Any]  # of `pipeline.json`
+Step = dict[str, Any]  # as in `pipeline.json`
 Call = Future[Arrays]
 
-THREADS = 32  # calls of members at once
-KEPT_BYTES = 16 << 20  # a larger file in shared memory is not kept for the next call
+THREADS = 32  # concurrent calls of members
+KEPT_BYTES = 16 << 20  # larger files in shared memory are not kept for the next call
 BUNDLE = "bundle"
 
 
 class Failed(Exception):
-    """A step failed, or a request can't be answered: what the client is told."""
+    """A step failed, or a request can't be answered. The text is for the client."""
 
 
 class TritonPythonModel:
-    """An instance, which answers a request at a time."""
+    """An instance, which answers one request at a time."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         folder = os.path.join(args["model_repository"], args["model_version"])
@@ -83,7 +83,7 @@ class TritonPythonModel:
         }
 
     def _promised(self, name: str, kind: Mapping[str, Any], values: Arrays) -> NDArray[Any]:
-        """An output of the shape that clients were promised."""
+        """An output, checked against the shape that clients were promised."""
         array: NDArray[Any] = values[name]
         if not fits(array.shape, kind["shape"]):
             raise Failed(f"the output {name} has the shape {list(array.shape)}, which is not {kind['shape']}")
@@ -103,13 +103,13 @@ class TritonPythonModel:
 
 
 def takes(step: Step) -> set[str]:
-    """The tensors that must be there before a step can start."""
+    """The tensors that must exist before a step can start."""
     looked_at = {step["when"]["tensor"]} if step["when"] else set()
     return {*step["inputs"].values(), *step["otherwise"].values(), *looked_at}
 
 
 def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether an array has the shape that is wanted: of -1, any size will do."""
+    """Whether an array has the wanted shape; -1 stands for any size."""
     return len(shape) == len(wanted) and all(want in (-1, size) for size, want in zip(shape, wanted))
 
 
@@ -118,17 +118,17 @@ class Run:
 
     def __init__(self, model: TritonPythonModel, values: Arrays, steps: Sequence[Step]) -> None:
         self.model, self.values, self.pending = model, values, list(steps)
-        # By name: the step, its calls in the order of the rows, and when it must have ended.
+        # By name: the step, its calls in the order of the rows, and the time by which it must have ended.
         self.under_way: dict[str, tuple[Step, list[Call], float]] = {}
-        self.left: dict[str, int] = {}  # how many calls of each have not ended
-        self.told: queue.SimpleQueue[tuple[str, Call]] = queue.SimpleQueue()  # steps of which a call has ended
+        self.left: dict[str, int] = {}  # how many calls of each step are unfinished
+        self.told: queue.SimpleQueue[tuple[str, Call]] = queue.SimpleQueue()  # steps with a call that has ended
         self.deadline: float = time.monotonic() + model.plan["timeout_s"]
 
     def finish(self) -> None:
         """Runs every step.
 
         Raises:
-            Failed: one failed, and its `on_error` does not say what to do instead; or time is up.
+            Failed: a step failed and its `on_error` has no substitute; or time is up.
         """
         try:
             while self._start() or self.under_way:
@@ -138,7 +138,7 @@ class Run:
                 abandon(calls)
 
     def _start(self) -> bool:
-        """Starts what can start; steps that don't run may let others start. Returns whether any is left."""
+        """Starts every step that can start; steps that don't run may let others start. Returns whether any is left."""
         while ready := [step for step in self.pending if takes(step) <= self.values.keys()]:
             for step in ready:
                 self.pending.remove(step)
@@ -164,7 +164,7 @@ class Run:
             call.add_done_callback(functools.partial(self._note, name))
 
     def _end(self, step: Step) -> float:
-        """When a step that begins now must have ended. Its worker ends Python, whose time begins when one is free."""
+        """When a step that begins now must have ended. The time of a Python step begins when a worker is free."""
         limit_s = math.inf if "python" in step else step["timeout_s"] or math.inf
         return min(self.deadline, time.monotonic() + limit_s)
 
@@ -178,7 +178,7 @@ class Run:
         return [self.model.threads.submit(ask, step, rows) for rows in parts(step, inputs)]
 
     def _wait(self) -> None:
-        """Waits until a call has ended, or a step must have."""
+        """Waits until a call has ended, or a step is due."""
         ends = min((end for _, _, end in self.under_way.values()), default=self.deadline)
         try:
             name, call = self.told.get(timeout=max(0, ends - time.monotonic()))
@@ -222,13 +222,13 @@ class Run:
             self.values |= constants(step, self.values)
 
     def _without(self, step: Step) -> None:
-        """The tensors of a step that does not run: those that stand in for them, or no rows."""
+        """The tensors of a step that does not run: their substitutes, or no rows."""
         stand_ins = {tensor: self.values[other] for tensor, other in step["otherwise"].items()}
         self.values |= no_rows(step) | stand_ins
 
 
 def abandon(calls: Sequence[Call]) -> None:
-    """Lets the calls that have not begun never begin; the others end by themselves, at their limits."""
+    """Cancels the calls that have not begun; the others end by themselves, at their limits."""
     for call in calls:
         call.cancel()
 
@@ -248,7 +248,7 @@ def parts(step: Step, inputs: Arrays) -> list[Arrays]:
         raise Failed(f"{', '.join(counts)} has {rows} rows, the limit is {loop['max']} (`for_each.max`)")
     for key, array in inputs.items():
         if key not in iterated and len(array) != 1:
-            raise Failed(f"{step['inputs'][key]} has {len(array)} rows, and is no part of the loop: it needs one")
+            raise Failed(f"{step['inputs'][key]} has {len(array)} rows, and is not part of the loop: it needs one")
     if not rows:
         return []
     if not loop:
@@ -275,7 +275,7 @@ def ask(step: Step, inputs: Arrays) -> Arrays:
 
 
 def executed(model: str, version: int, tensors: Arrays, outputs: Sequence[str]) -> pb_utils.InferenceResponse:
-    """The response of another model of this server."""
+    """The response of another model on this server."""
     response = pb_utils.InferenceRequest(
         model_name=model,
         model_version=version,
@@ -288,7 +288,7 @@ def executed(model: str, version: int, tensors: Arrays, outputs: Sequence[str]) 
 
 
 def joined(step: Step, answers: Sequence[Arrays]) -> Arrays:
-    """The tensors of a step from the answers to its calls, one after another."""
+    """The tensors of a step, joined from the answers to its calls."""
     if "python" in step:
         return returned(step, answers[0])
     if len(answers) == 1:
@@ -300,7 +300,7 @@ def joined(step: Step, answers: Sequence[Arrays]) -> Arrays:
 
 
 def returned(step: Step, answer: Arrays) -> Arrays:
-    """What a Python function returned, if that is what the pipeline says."""
+    """What a Python function returned, checked against the pipeline's types."""
     if answer.keys() != step["types"].keys():
         raise Failed(f"it returned {sorted(answer)}, the pipeline says {sorted(step['types'])}")
     for tensor, kind in step["types"].items():
@@ -313,7 +313,7 @@ def returned(step: Step, answer: Arrays) -> Arrays:
     return answer
 
 
-# --- conditions and stand-ins ------------------------------------------------------------------------------
+# --- conditions and substitutes ----------------------------------------------------------------------------
 
 
 def holds(when: Mapping[str, Any], array: NDArray[Any]) -> bool:
@@ -326,7 +326,7 @@ def holds(when: Mapping[str, Any], array: NDArray[Any]) -> bool:
 
 
 def no_rows(step: Step) -> Arrays:
-    """What a step gives that does not run: no rows of each tensor."""
+    """The outputs of a step that does not run: no rows of each tensor."""
     return {
         tensor: np.zeros([0, *(max(size, 0) for size in kind["shape"][1:])], dtype=numpy_type(kind["datatype"]))
         for tensor, kind in step["types"].items()
@@ -348,7 +348,7 @@ def constants(step: Step, values: Arrays) -> Arrays:
 
 
 def numpy_type(datatype: str) -> type[Any]:
-    """The type of an array's items."""
+    """The NumPy type of an array's items."""
     return object if datatype == "BYTES" else pb_utils.triton_string_to_numpy(f"TYPE_{datatype}")
 
 
@@ -356,14 +356,14 @@ def numpy_type(datatype: str) -> type[Any]:
 
 
 class Slots:
-    """Files in shared memory for large tensors: each call has a slot to itself, two files that are used again."""
+    """Files in shared memory for large tensors. Each call has its own slot: two files, which are used again."""
 
     def __init__(self) -> None:
         self._free: queue.LifoQueue[str] = queue.LifoQueue()
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[tuple[str, str]]:
-        """Two files for one call: for what it is sent, and for what it answers."""
+        """Two files for one call: one for its inputs, one for its answer."""
         try:
             slot = self._free.get_nowait()
         except queue.Empty:
@@ -378,7 +378,7 @@ class Slots:
             self._free.put(slot)
 
     def remove(self) -> None:
-        """Removes the files of all slots that are free."""
+        """Removes the files of all free slots."""
         with contextlib.suppress(queue.Empty):
             while True:
                 slot = self._free.get_nowait()
@@ -387,7 +387,7 @@ class Slots:
 
 
 def run_python(step: Step, inputs: Arrays, deadline: float, slots: Slots) -> Arrays:
-    """What a Python function returns, by tensor. Large tensors go to its worker, and come back, in shared memory."""
+    """What a Python function returns, by tensor. Large tensors travel to its worker and back in shared memory."""
     with slots.taken() as (shared, answer):
         header = {"function": f"{step['python']}:{step['function']}", "answer": answer}
         try:
@@ -405,7 +405,7 @@ def run_python(step: Step, inputs: Arrays, deadline: float, slots: Slots) -> Arr
 
 
 def most(count: Any) -> int:
-    """The bytes of an answer, as its worker says."""
+    """The size of an answer in bytes, as its worker reports it: checked first, because it decides what is allocated."""
     if not isinstance(count, int) or not 0 <= count <= messages.MOST_BYTES:
         raise messages.Broken(f"a message of {count} bytes, the limit is {messages.MOST_BYTES}")
     return count

@@ -1,14 +1,14 @@
-"""Runs the Python steps of a pipeline, apart from the pipeline: each instance of this model has one worker process.
+"""Runs the Python steps of a pipeline separately from it: each instance of this model has one worker process.
 
-Triton hands the calls of all the pipeline's instances to whichever worker is free, and counts how long they wait and
-take. A worker is killed when a call has not ended in time, and replaced; the call fails, no other one does.
+Triton hands the calls of all the pipeline's instances to any free worker, and counts how long they wait and take. If a
+call does not end in time, its worker is killed and replaced; only that call fails.
 
 Process: Triton's Python backend, as `model.py` beside `pipeline_messages.py` and `pipeline_worker.py`.
 Python: the server's
 Packages: numpy
 """
 
-from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
+from __future__ import annotations  # so that annotations are not evaluated: Triton's module lacks names of its types
 
 import json
 import os
@@ -28,11 +28,11 @@ import pipeline_messages as messages
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-START_S = 60  # for the author's modules to be imported
+START_S = 60  # to import the author's modules
 
 
 class Failed(Exception):
-    """A call has no answer: what the client is told."""
+    """A call has no answer. The text is for the client."""
 
 
 class TritonPythonModel:
@@ -65,17 +65,17 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor("answer", np.frombuffer(answer, np.uint8))])
 
     def _answer(self, call: NDArray[Any], limit_s: float, deadline: float) -> bytearray:
-        """The answer to a call. Its time begins now, but whoever waits for it does so until the deadline at most."""
+        """The answer to a call. Its time begins now, but its caller waits until the deadline at most."""
         now = time.monotonic()
         if now >= deadline:
-            raise Failed("nobody waits for it any more")
+            raise Failed("its caller no longer waits for it")
         self.worker.wait_until_ready(deadline - now)
         end = min(deadline, time.monotonic() + limit_s)
         return self.worker.call(call.data, end, f"it has not ended after {limit_s:g} s, its limit")
 
 
 class Worker:
-    """The process that runs the author's functions, one at a time; it is started again after it was killed."""
+    """The process that runs the author's functions, one at a time. It is restarted after it was killed."""
 
     _ready: bool
 
@@ -89,7 +89,7 @@ class Worker:
         """Waits until the author's modules are imported.
 
         Raises:
-            Failed: they are not within this time, or can't be.
+            Failed: they are not imported in time, or can't be imported.
         """
         if self._ready:
             return
@@ -100,10 +100,10 @@ class Worker:
         self._ready = True
 
     def call(self, message: memoryview, end: float, late: str) -> bytearray:
-        """The answer to a message; at `end` the process is killed, and `late` says so.
+        """The answer to a message. At `end` the process is killed, and the error says `late`.
 
         Raises:
-            Failed: there is none.
+            Failed: there is no answer.
         """
         try:
             messages.send(self._to, [message])
@@ -112,7 +112,7 @@ class Worker:
         return self._received(end, late)
 
     def stop(self) -> None:
-        """Kills the process, whatever it does."""
+        """Kills the process, whatever it is doing."""
         self._process.kill()
         self._process.wait()
 
@@ -138,7 +138,7 @@ class Worker:
         return self._exactly(count, end, late)
 
     def _exactly(self, count: int, end: float, late: str) -> bytearray:
-        """So many bytes from the process."""
+        """Reads `count` bytes from the process."""
         received, pipe = bytearray(), self._back.fileno()
         poll = select.poll()
         poll.register(pipe, select.POLLIN)

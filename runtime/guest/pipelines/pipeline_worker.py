@@ -1,7 +1,7 @@
-"""Runs the Python functions of a pipeline's author: a process of its own, which can be killed when one does not end.
+"""Runs the Python functions of a pipeline's author, in a process of its own, which can be killed if one does not end.
 
 `pipeline_pool.py` starts it with the folder of the author's files, the MiB that it may allocate, and the files and
-functions to load as JSON. They talk over its standard input and output.
+functions to load as JSON. The two talk over this process's standard input and output.
 
 Process: one of its own below Triton, as `pipeline_worker.py` beside `pipeline_messages.py`.
 Python: the server's
@@ -30,10 +30,10 @@ def receive(stream: IO[bytes]) -> bytes | None:
 
 
 def _load(folder: str, path: str, name: str) -> Callable[..., Any]:
-    """An author's function. Each file is a module of its own, which may import those beside it."""
+    """An author's function. Each file is a module of its own, which may import the files beside it."""
     spec = importlib.util.spec_from_file_location(f"step_{len(sys.modules)}", os.path.join(folder, path))
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no module of Python")
+        raise ImportError(f"{path} is not a Python module")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     function: Callable[..., Any] | None = getattr(module, name, None)
@@ -43,19 +43,19 @@ def _load(folder: str, path: str, name: str) -> Callable[..., Any]:
 
 
 def _called(function: Callable[..., Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """What a function returns, as arrays by name that can be sent."""
+    """Calls a function; returns its arrays by name, in a form that can be sent."""
     answer = function(**arrays)
     if not isinstance(answer, dict):
         raise TypeError(f"it returned {type(answer).__name__}, not a dict of arrays by tensor")
     given = {str(name): np.asarray(value) for name, value in answer.items()}
     for name, array in given.items():
         if messages.datatype(array) is None:
-            raise TypeError(f"{name!r} is an array of {array.dtype}, which is no type of a tensor")
+            raise TypeError(f"{name!r} is an array of {array.dtype}, which is not a tensor's type")
     return given
 
 
 def _answer(functions: Mapping[str, Callable[..., Any]], message: bytes) -> list[messages.Buffer]:
-    """The answer to a call, as buffers; a large one lies in the file that the call names."""
+    """The answer to a call, as buffers. A large answer is written to the file that the call names."""
     header, arrays = messages.unpacked(bytearray(message))
     if "shared" in header:
         header, arrays = messages.unpacked(messages.read_shared(header["shared"], header["bytes"]))
@@ -70,7 +70,7 @@ def _error(error: BaseException) -> list[messages.Buffer]:
 
 
 def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: what does not end must not outlive its model
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: an endless function must not outlive its model
 
 
 def main(folder: str, memory_mb: int, wanted: Sequence[tuple[str, str]]) -> None:
@@ -78,7 +78,7 @@ def main(folder: str, memory_mb: int, wanted: Sequence[tuple[str, str]]) -> None
     _die_with_parent()
     resource.setrlimit(resource.RLIMIT_DATA, (memory_mb << 20, memory_mb << 20))
     calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what an author prints goes to the server's log
+    os.dup2(2, 1)  # the author's prints go to the server's log
     sys.path.insert(0, folder)
     try:
         functions = {f"{path}:{name}": _load(folder, path, name) for path, name in wanted}

@@ -1,11 +1,11 @@
-"""Passes on what an ensemble's steps gave, and says which bundle answers: an ensemble has no constants.
+"""Passes on the results of an ensemble's steps, and adds the digest of the bundle: an ensemble has no constants.
 
 Process: Triton's Python backend, as `model.py`.
 Python: the server's
 Packages: numpy
 """
 
-from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
+from __future__ import annotations  # so that annotations are not evaluated: Triton's module lacks names of its types
 
 import json
 import os

@@ -1,1 +1,1 @@
-"""What runs beside a server in its pod, in any image: only Python's standard library is sure to be there."""
+"""Code that runs beside a server in its pod, in any image. It can count only on Python's standard library."""

@@ -2,10 +2,10 @@
 
     python3 guard.py --model /models/digits -- tritonserver --load-model=digits ...
 
-Only here is it certain which GPU the pod got and which TensorRT the image contains. The init container copies this file
-into the server's container. After the check, this process becomes the server (execve(2)). The APIs that load models and
-share memory are closed with a key that nobody keeps; in the pod of a bench it is SHIPLIFT_REPOSITORY_KEY, which only
-the search knows.
+Only in the pod is it certain which GPU it got and which TensorRT the image contains. The init container copies this
+file into the server's container. After the check, this process becomes the server (execve(2)). The APIs that load
+models and share memory are closed with a key that is thrown away; in the pod of a bench the key is
+SHIPLIFT_REPOSITORY_KEY, which only the search knows.
 
 Process: the server's container, as `guard.py`, until it becomes the server.
 Python: the image's
@@ -65,7 +65,7 @@ def compute_capability() -> str:
 def tensorrt_version(folders: Iterable[str]) -> str:
     """The version of the TensorRT library in the first folder that has one, such as `10.9.0`; empty if none has.
 
-    The file is usually named after its version; otherwise the library is loaded and asked.
+    The file name usually has the version; otherwise the library is loaded and asked.
     """
     for folder in folders:
         for file in sorted(Path(folder).glob("libnvinfer.so.*")) if folder else ():
@@ -83,7 +83,7 @@ def _reported_version(library: Path) -> str:
 
 
 def version_text(number: int) -> str:
-    """TensorRT's version as text: 100900 is 10.9.0, and before 10, when minor versions had one digit, 8601 is 8.6.1."""
+    """TensorRT's version as text: 100900 is 10.9.0. Before 10, minor versions had one digit: 8601 is 8.6.1."""
     unit = 10000 if number >= 100000 else 1000
     return f"{number // unit}.{number % unit // 100}.{number % 100}"
 
@@ -121,7 +121,7 @@ def _check(model: Path) -> None:
 
 
 def restrictions(key: str) -> list[str]:
-    """Triton's options that close APIs to callers without this key; an empty key closes them to everybody."""
+    """Triton's options that close APIs to callers without this key; an empty key closes them to all callers."""
     restricted = f"{_RESTRICTED_APIS}:shiplift={key or secrets.token_hex(16)}"
     return [f"--http-restricted-api={restricted}", f"--grpc-restricted-protocol={restricted}"]
 

@@ -1,11 +1,11 @@
-"""Whether a Triton still gets on with its requests, which its own health endpoints don't say.
+"""Checks whether a Triton server makes progress with its requests, which its own health endpoints don't show.
 
     python3 heartbeat.py ADDRESS:PORT [--patience SECONDS]
 
-A server whose instances are all busy for ever stays live and ready. This reads its metrics: a model is stuck if one of
-its executions did not stop at its time limit (the bundled server's backends count those), or if requests wait and none
-was answered for `patience` seconds. On a machine the watchdog asks this module. In a pod it is a process next to the
-server, and the kubelet's liveness probe asks it over HTTP.
+A server whose instances are all busy for ever stays live and ready. So this module reads its metrics: a model is stuck
+if one of its executions did not stop at its time limit (the bundled server's backends count those), or if requests wait
+and none was answered for `patience` seconds. On a machine, the watchdog asks this module. In a pod it is a process next
+to the server, and the kubelet's liveness probe asks it over HTTP.
 
 Process: one of its own in the server's container, as `heartbeat.py`; Shiplift's watchdog.
 Python: the image's
@@ -26,10 +26,10 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-MARGIN_S = 15.0  # what a request may take beyond the model's time limit before the model counts as stuck
+MARGIN_S = 15.0  # a request may exceed the model's time limit by this much before the model counts as stuck
 PATIENCE_S = 30 + MARGIN_S
 HTTP, METRICS = 8000, 8002  # a pod's ports
-_SILENCE_S = 15.0  # a server that is alive but answers nothing for so long is stuck
+_SILENCE_S = 15.0  # a server that is alive but silent for this long is stuck
 _LOOK_S, _ANSWER_S = 2.0, 5.0
 _MOST_BYTES = 16 << 20
 _LINE = re.compile(r"^(\w+)\{([^}]*)\} ([0-9.e+-]+)$", re.MULTILINE)
@@ -48,7 +48,7 @@ _fetch = build_opener(ProxyHandler({})).open
 class Counters:
     """A model's requests: those that wait, those that ended, and its executions that were stopped or did not stop.
 
-    `versions` has the same of each version: one may be stuck while others answer.
+    `versions` has the same for each version: one may be stuck while others answer.
     """
 
     waiting: float = 0
@@ -71,18 +71,18 @@ def counters(metrics: str) -> dict[str, Counters]:
 
 
 class Heartbeat:
-    """Compares a server's counters over time. Times are in seconds, of any clock that never goes back."""
+    """Compares a server's counters over time. Times are in seconds, from any clock that never goes back."""
 
     def __init__(
         self, patience_s: float = PATIENCE_S, patience_of: Callable[[str], float | None] | None = None
     ) -> None:
-        """`patience_of` may know another patience for a model."""
+        """`patience_of` may give a model a different patience."""
         self._patience_s, self._patience_of = patience_s, patience_of or (lambda _model: None)
-        # By model and version: requests that had ended, and since when.
+        # By model and version: the requests that had ended, and since when.
         self._progress: dict[str, dict[str, tuple[float, float]]] = {}
 
     def stuck(self, models: dict[str, Counters], now: float) -> dict[str, str]:
-        """Why each model that does not get on is stuck."""
+        """Why each model that makes no progress is stuck."""
         before = self._progress
         self._progress = {model: _progress(before.get(model, {}), count, now) for model, count in models.items()}
         return {model: why for model, count in models.items() if (why := self._why(model, count, now))}
@@ -97,7 +97,7 @@ class Heartbeat:
 
 
 def _progress(before: dict[str, tuple[float, float]], count: Counters, now: float) -> dict[str, tuple[float, float]]:
-    """What is known of a model's versions by now: one that has requests and ended none keeps its time."""
+    """The progress of a model's versions: one that has requests and ended none keeps its time."""
     progress = {}
     for version, part in (count.versions or {"": count}).items():
         ended, since = before.get(version, (part.ended, now))
@@ -106,7 +106,7 @@ def _progress(before: dict[str, tuple[float, float]], count: Counters, now: floa
 
 
 class Probe:
-    """Looks at one server again and again; `problem` is empty while it gets on."""
+    """Checks one server repeatedly; `problem` is empty while it makes progress."""
 
     def __init__(self, heartbeat: Heartbeat, host: str = "127.0.0.1") -> None:
         self._heartbeat, self._host = heartbeat, host
@@ -126,7 +126,7 @@ class Probe:
 
 
 def answer(url: str) -> str | None:
-    """The text at a URL of this machine; None if it doesn't answer in time, or not with success."""
+    """The text at a URL of this machine; None if there is no successful answer in time."""
     with contextlib.suppress(OSError, URLError, ValueError), _fetch(url, timeout=_ANSWER_S) as response:
         return str(response.read(_MOST_BYTES).decode(errors="replace"))
     return None
@@ -145,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Logs nothing: the log is the server's."""
+        """Logs nothing: the log belongs to the server."""
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ def memory_mb(root: int, *, without: int) -> float:
 
 
 def hardware() -> list[object]:
-    """What measurements here are valid for: the CPU's features, its cores, and the GPU, if any."""
+    """The hardware for which measurements here are valid: the CPU's features, its cores, and the GPU, if any."""
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", (_PROC / "cpuinfo").read_text(), re.MULTILINE)
     return [sorted(match.group(1).split()) if match else [], os.cpu_count(), _gpu()]
 
@@ -70,7 +70,7 @@ def _gpu() -> str:
 
 
 class Meter(HTTPServer):
-    """Reports what the process `root` and its descendants use."""
+    """Reports the resources that the process `root` and its descendants use."""
 
     timeout = 1.0
 
@@ -100,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Logs nothing: the log is the server's."""
+        """Logs nothing: the log belongs to the server."""
 
 
 def main() -> None:

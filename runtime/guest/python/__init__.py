@@ -1,1 +1,1 @@
-"""Python models: what hosts them in Triton, and the process in which the author's code runs."""
+"""Python models: the code that hosts them in Triton, and the process in which the author's code runs."""

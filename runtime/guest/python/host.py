@@ -1,4 +1,4 @@
-"""Asks a Python model, which runs in a process of its own that may raise, sleep, die, or say anything.
+"""Asks a Python model, which runs in a process of its own that may raise, sleep, die, or answer anything.
 
 The same code asks it in the sandbox, when its answers are recorded, and in Triton.
 
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .wire import Arrays, BadMessage, Reader, pack  # noqa: TID251 - the same in Shiplift and in a package
+from .wire import Arrays, BadMessage, Reader, pack  # noqa: TID251 - the same import in Shiplift and in a package
 
 START_S = 180.0
 _LOOK_S = 0.1
@@ -26,31 +26,31 @@ _MIB = 1 << 20
 
 
 class Failed(Exception):
-    """The model did not answer; `str()` is for the client that asked."""
+    """The model did not answer. `str()` is for the client that asked."""
 
 
 class Raised(Failed):
-    """Its code raised an exception, and can be asked again."""
+    """The model's code raised an exception. It can be asked again."""
 
 
 class Died(Failed):
-    """Its process ended, or had to be ended, for another reason than the time it took."""
+    """The model's process ended, or had to be killed, but not because of its time limit."""
 
 
 class TookTooLong(Failed):
-    """It took longer than it may, so its process was ended."""
+    """The model exceeded its time limit, so its process was killed."""
 
 
 class Starting(Failed):
-    """Its process was ended before, and the next one has not loaded the model yet."""
+    """The model's process was killed earlier, and the next one has not loaded the model yet."""
 
 
 class Host:
-    """A Python model's process, started again whenever it had to be ended.
+    """A Python model's process, restarted whenever it had to be killed.
 
-    `settings` are those of `worker.py`, which runs in the interpreter of the model's `environment`; if that brings its
-    own, it brings the libraries for it, too. `memory_mb` is what the process may use, and `threads` is how many its
-    libraries compute with.
+    `settings` are those of `worker.py`, which runs in the interpreter of the model's `environment`. If that brings its
+    own interpreter, it also brings the interpreter's libraries. `memory_mb` is what the process may use, and `threads`
+    is how many threads its libraries compute with.
     """
 
     def __init__(self, code: Path, environment: Path, settings: dict[str, Any], *, threads: int = 1) -> None:
@@ -78,8 +78,8 @@ class Host:
         """Starts the process, if there is none, and waits until the model is loaded.
 
         Raises:
-            Starting: it is not loaded within `limit_s`, and goes on.
-            Failed: it does not load, or not within `START_S`.
+            Starting: the model is not loaded within `limit_s`; loading goes on.
+            Failed: the model does not load, or not within `START_S`.
         """
         if self._process is None:
             self._launch()
@@ -91,9 +91,9 @@ class Host:
         """The answers to a batch, by name.
 
         Raises:
-            Raised: the model's code raised; the next request is answered by the same process.
-            TookTooLong, Died: its process is gone, and another one starts already.
-            Starting: that one is not ready yet.
+            Raised: the model's code raised; the same process answers the next request.
+            TookTooLong, Died: its process is gone, and another one is starting.
+            Starting: that process is not ready yet.
         """
         self.start(limit_s)
         return self._exchange(pack(inputs), Reader(), limit_s, "the request")
@@ -121,12 +121,12 @@ class Host:
                 os.set_blocking(pipe.fileno(), False)
 
     def _exchange(self, request: bytes, reader: Reader, limit_s: float, task: str) -> Arrays:
-        """Sends a request and returns the answer; whatever else happens ends the process."""
+        """Sends a request and returns the answer. Anything else that happens kills the process."""
         try:
             fields, arrays = self._talk(request, reader, limit_s, task)
         except BadMessage as error:
             self._again()
-            raise Died(f"the model's process was ended: what it answered is no message: {error}") from error
+            raise Died(f"the model's process was killed: its answer is not a message: {error}") from error
         except Failed as error:
             if isinstance(error, TookTooLong) and not self._ready and self._may_still_start():
                 raise Starting("the model's process is starting again: send the request later") from error
@@ -140,7 +140,7 @@ class Host:
         return time.monotonic() < self._launched_at + START_S
 
     def _again(self) -> None:
-        """Ends the process and starts another one, whose imports run before anybody asks it."""
+        """Kills the process and starts another one, whose imports run before the next request."""
         loaded = self._ready
         self.close()
         if loaded:
@@ -167,7 +167,7 @@ class Host:
     def _pipes(self) -> tuple[int, int]:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
-            raise Died("the model's process is not there")
+            raise Died("the model's process has not been started")
         return process.stdin.fileno(), process.stdout.fileno()
 
     def _ending(self) -> str:
@@ -188,7 +188,7 @@ def _written(to: int, data: memoryview) -> int:
         return os.write(to, data[:_CHUNK])
     except BlockingIOError:
         return 0
-    except BrokenPipeError:  # it ended: reading says how
+    except BrokenPipeError:  # the process ended; reading tells how
         return len(data)
 
 
@@ -201,7 +201,7 @@ def split(arrays: Arrays, sizes: Sequence[int]) -> list[Arrays]:
     """The answers to the requests of a batch.
 
     Raises:
-        Raised: an answer has not one row per sample.
+        Raised: an answer does not have one row per sample.
     """
     total = sum(sizes)
     for name, array in arrays.items():

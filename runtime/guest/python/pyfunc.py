@@ -1,4 +1,4 @@
-"""What answers for a Python model in its process: `mlflow.pyfunc`.
+"""Loads a Python model in its process, and answers for it: `mlflow.pyfunc`.
 
 Process: the model's own process, as `python_host/served.py`.
 Python: the model's
@@ -14,13 +14,13 @@ def load(settings: dict[str, Any]) -> "Model":
 
 
 class Model:
-    """The loaded model: `mlflow.pyfunc` itself, so that its answers are those by definition.
+    """The loaded model. It is `mlflow.pyfunc` itself, whose answers are right by definition.
 
-    Of the settings, `model` is MLflow's folder, and `outputs` are the signature's names.
+    Of the settings, `model` is MLflow's folder, and `outputs` are the names in the signature.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        import mlflow.pyfunc  # noqa: PLC0415 - in the model's environment
+        import mlflow.pyfunc  # noqa: PLC0415 - installed in the model's environment
 
         self._model = mlflow.pyfunc.load_model(settings["model"])
         self._outputs: list[str] = settings["outputs"]
@@ -29,7 +29,7 @@ class Model:
         self._named = schema.has_input_names()
 
     def answer(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """What `predict` answers, as arrays by name, each with one row per sample."""
+        """The answers of `predict`, as arrays by name, each with one row per sample."""
         named = self._by_name(self._model.predict(self._asked(inputs)))
         return {name: _plain(name, value) for name, value in named.items()}
 
@@ -56,7 +56,7 @@ class Model:
 
 def _plain(name: str, value: Any) -> Any:
     """An array of numbers, or of texts."""
-    import numpy as np  # noqa: PLC0415 - the environment's
+    import numpy as np  # noqa: PLC0415 - from the environment
 
     array = np.asarray(value)
     if array.dtype.kind == "O":

@@ -1,14 +1,14 @@
 """Runs a Python model inside Triton's Python backend: each instance hosts a process that runs the model's code.
 
-That process has the model's own environment and a confinement of its own (`python_host/worker.py`), so it can do
-nothing to this one, nor to other models. A request that it does not answer fails alone.
+That process has the model's own environment and its own confinement (`python_host/worker.py`), so it can harm neither
+this process nor other models. A request that it does not answer fails alone.
 
 Process: Triton's Python backend, as `model.py` beside `python_host`.
 Python: the server's
 Packages: numpy
 """
 
-from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
+from __future__ import annotations  # so that annotations are not evaluated: Triton's module lacks names of its types
 
 import contextlib
 import json
@@ -33,7 +33,7 @@ Arrays = dict[str, Any]
 class TritonPythonModel:
     """An instance, and the process that it hosts."""
 
-    _STOPPED = "shiplift_stopped_executions_total"  # as the other backends count them
+    _STOPPED = "shiplift_stopped_executions_total"  # the same name as in the other backends
 
     def initialize(self, args: Mapping[str, str]) -> None:
         config = json.loads(args["model_config"])
@@ -66,7 +66,7 @@ class TritonPythonModel:
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
         batches = [self._read(request) for request in requests]
         if len(requests) > 1 and _fit(batches):
-            with contextlib.suppress(Raised, Died):  # one of them is to blame: each is asked alone
+            with contextlib.suppress(Raised, Died):  # one request is to blame, so each is asked alone
                 return self._together(batches)
         return [self._alone(batch) for batch in batches]
 
@@ -109,7 +109,7 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(tensors)
 
     def _metric(self, model: str) -> tuple[pb_utils.MetricFamily, pb_utils.Metric] | None:
-        """The metric and its family, which has to live as long; None if the server was started without metrics."""
+        """The metric and its family, which must live as long; None if the server was started without metrics."""
         with contextlib.suppress(pb_utils.TritonModelException):
             family = pb_utils.MetricFamily(
                 name=self._STOPPED,
@@ -139,7 +139,7 @@ def _carried(name: str, kind: str, array: Array) -> Array:
 
 
 def _fit(batches: Sequence[Arrays]) -> bool:
-    """Whether the requests can be joined: all have the same sizes beyond the batch."""
+    """Whether the requests can be joined: all have the same sizes, except for the batch."""
     return all(len({batch[name].shape[1:] for batch in batches}) == 1 for name in batches[0])
 
 

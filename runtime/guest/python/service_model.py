@@ -1,8 +1,8 @@
 """A Triton Python model as `mlflow.pyfunc` loads it: the author's `service.py` runs in a process of its own.
 
 `shiplift push` registers a service with this file as its model. `triton_python_backend_utils` exists only inside
-Triton; here is what a model by itself needs of it. What it can't have (calls of other models, decoupled answers)
-raises.
+Triton; this file has the parts of it that a model needs by itself. Parts that it can't provide (calls of other models,
+decoupled answers) raise.
 
 Process: the model's own process, as `service_model.py` in the folder that MLflow logs.
 Python: the model's
@@ -133,7 +133,7 @@ def _entry(config: str | Mapping[str, Any], kind: str, name: str) -> dict[str, A
 
 
 def _utils() -> types.ModuleType:
-    """`triton_python_backend_utils`, as far as it makes sense here."""
+    """The parts of `triton_python_backend_utils` that make sense here."""
     module = types.ModuleType("triton_python_backend_utils")
     for each in (TritonError, TritonModelException, Tensor, InferenceRequest, InferenceResponse, Logger):
         setattr(module, each.__name__, each)
@@ -149,15 +149,15 @@ def _utils() -> types.ModuleType:
 
 
 class Service(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # mlflow has no types here
-    """The author's model as one of MLflow's."""
+    """Wraps the author's model as one of MLflow's."""
 
     def load_context(self, context: Any) -> None:
         self.config = json.loads(_CONFIG.read_text())
         sys.modules["triton_python_backend_utils"] = _utils()
-        sys.path.insert(0, str(_HERE))  # for modules beside it
+        sys.path.insert(0, str(_HERE))  # for the modules beside it
         spec = importlib.util.spec_from_file_location("service", _SERVICE)
         if spec is None or spec.loader is None:
-            raise ImportError("service.py is no module of Python")
+            raise ImportError("service.py is not a Python module")
         module = importlib.util.module_from_spec(spec)
         sys.modules["service"] = module
         spec.loader.exec_module(module)
@@ -175,7 +175,7 @@ class Service(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # mlflow has no 
                     "model_instance_kind": "CPU",
                     "model_instance_device_id": "0",
                     "model_repository": str(_HERE.parent),
-                    "model_version": _HERE.name,  # joined, they are this folder
+                    "model_version": _HERE.name,  # joined, the two are this folder
                 }
             )
 
@@ -195,7 +195,7 @@ class Service(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # mlflow has no 
 
 
 def _taken(entry: Mapping[str, Any], array: Any) -> NDArray[Any]:
-    """An input as Triton hands it over: texts are bytes."""
+    """An input in the form that Triton hands over: texts are bytes."""
     if entry["data_type"] != "TYPE_STRING":
         return np.asarray(array, _TYPES[entry["data_type"]])
     array = np.asarray(array, object)

@@ -1,7 +1,7 @@
-"""How a Python model's process and its host exchange arrays, each with a NumPy of its own.
+"""How a Python model's process and its host exchange arrays, although each has its own NumPy.
 
 A message is the size of its header (8 bytes, little-endian), the header as JSON, and the raw bytes of its arrays. The
-host believes nothing that it is told.
+host trusts nothing that it receives.
 
 Process: the model's own process, as `python_host/wire.py`; where its host runs.
 Python: the model's
@@ -24,7 +24,7 @@ Arrays = dict[str, Any]
 
 
 class BadMessage(ValueError):
-    """What came is no message, or too large."""
+    """The bytes are not a message, or the message is too large."""
 
 
 def pack(arrays: Mapping[str, Any] | None = None, **fields: Any) -> bytes:
@@ -41,7 +41,7 @@ def pack(arrays: Mapping[str, Any] | None = None, **fields: Any) -> bytes:
 
 
 class Reader:
-    """Takes the bytes of one message as they come."""
+    """Takes the bytes of one message as they arrive."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -50,14 +50,14 @@ class Reader:
 
     @property
     def missing(self) -> int:
-        """How many bytes are known to be missing; 0: the message is whole."""
+        """How many bytes are known to be missing; 0 if the message is complete."""
         return max(0, self._needed - len(self._buffer))
 
     def take(self, data: bytes) -> None:
-        """Takes the next bytes, of which there are no more than `missing`.
+        """Takes the next bytes, at most `missing` of them.
 
         Raises:
-            BadMessage: they are no message.
+            BadMessage: they are not a message.
         """
         self._buffer += data
         if self.missing or self._header is not None:
@@ -75,7 +75,7 @@ class Reader:
         """The fields, and the arrays by name.
 
         Raises:
-            BadMessage: an array is not what the header says.
+            BadMessage: an array differs from the header.
         """
         if self._header is None or self.missing:
             raise BadMessage("it is not whole")

@@ -1,11 +1,12 @@
-"""The process in which a model's own code runs: confines itself, loads what answers, and answers its host.
+"""The process in which a model's own code runs: it confines itself, loads the model, and answers its host.
 
     ENVIRONMENT/bin/python -I -B python_host/worker.py SETTINGS-JSON
 
-The confinement is Shiplift's, which `guard` brings along: the one part of Shiplift that guest code imports. What
-answers is `served.py` beside it: its `load(settings)` gives an object with `answer(arrays) -> arrays`. The settings are
-`model` (its folder), `read` (what the process may read), `memory_mb`, `allow_without` (mechanisms whose absence the
-site accepts), and what `served.py` needs besides. What it prints goes to standard error; the host has the pipes.
+The confinement is Shiplift's, which is copied as `guard`: the only part of Shiplift that guest code imports.
+`served.py` beside this file answers: its `load(settings)` returns an object with `answer(arrays) -> arrays`. The
+settings are `model` (its folder), `read` (what the process may read), `memory_mb`, `allow_without` (mechanisms whose
+absence the site accepts), and whatever `served.py` needs. Prints go to standard error, because the host uses the other
+pipes.
 
 Process: the model's own process, as `python_host/worker.py` beside `wire.py`.
 Python: the model's
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 _HERE = Path(sys.argv[0]).parent
-_HEADROOM_MB, _ADDRESSES_MB = 1024, 8192  # of libraries: private pages, and addresses that are only reserved
+_HEADROOM_MB, _ADDRESSES_MB = 1024, 8192  # for libraries: private pages, and addresses that are reserved but unused
 _NOT_CONFINED = 50
 
 
@@ -32,7 +33,7 @@ def main(settings: dict[str, Any]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     _confine(settings)
     sys.path.insert(0, str(_HERE))
-    wire = import_module("wire")  # it needs NumPy, which comes from the model's environment
+    wire = import_module("wire")  # imported late: it needs NumPy, which comes from the model's environment
     served = import_module("served")
     sys.path.remove(str(_HERE))
     model = None
@@ -46,7 +47,7 @@ def main(settings: dict[str, Any]) -> None:
                 if not _read(reader, requests):
                     return
                 message = wire.pack(model.answer(reader.message()[1]))
-        except Exception as error:  # whatever the model raises
+        except Exception as error:  # the model may raise anything
             message = wire.pack(error=f"{type(error).__name__}: {' '.join(str(error).split())[:1500]}")
         answers.write(message)
         answers.flush()
@@ -64,7 +65,7 @@ def _read(reader: Any, requests: Any) -> bool:
 
 
 def _confine(settings: dict[str, Any]) -> None:
-    """Gives up what the model needs not, for good; ends the process if the kernel refuses, unless that is accepted."""
+    """Gives up what the model does not need, for good; ends the process if the kernel refuses, unless accepted."""
     sys.path.insert(0, str(_HERE / "guard"))
     from shiplift.runtime.confinement import kernel, landlock, seccomp  # noqa: PLC0415 - only this process needs it
     from shiplift.runtime.confinement.policy import PYTHON_MODEL  # noqa: PLC0415

@@ -1,1 +1,1 @@
-"""Turns a logged model into ONNX. Runs only in the sandbox: loading a model may run its author's code."""
+"""Turns a logged model into ONNX. This runs only in the sandbox: loading a model may run its author's code."""

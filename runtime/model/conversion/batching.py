@@ -1,8 +1,8 @@
-"""Graphs with a fixed batch: answered in batches of that size, and made to take any batch where that changes nothing.
+"""Graphs with a fixed batch: run in batches of that size, and given a dynamic batch where that changes no answer.
 
-Authors export with the batch that their example had. Most such graphs only say so in the shapes of their inputs and in
-constants of Reshape nodes. Whether a rewritten graph is right is decided by its answers, here and again where no code
-of the model has run (`admission/verification.py`).
+Authors export with the batch that their example had. Most such graphs say so only in the shapes of their inputs and in
+constants of Reshape nodes. The answers decide whether a rewritten graph is right, here and again where none of the
+model's code has run (`admission/verification.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +19,13 @@ from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.conversion import graphs
 from shiplift.runtime.model.tensors import Arrays, concatenate
 
-DYNAMIC_NOTE = "The graph's fixed batch of {} was made dynamic: batches of 2 and 7 get the answers that it gives alone."
+DYNAMIC_NOTE = "The graph's fixed batch of {} was made dynamic: batches of 2 and 7 get the answers of single samples."
 SINGLE_NOTE = "Served one sample at a time: the graph has a fixed batch of 1 that can't be made dynamic."
-_TOLERANCE = 1e-4  # of the largest value: a sample's answer must not depend on its neighbours
+_TOLERANCE = 1e-4  # relative to the largest value: a sample's answer must not depend on its neighbours
 
 
 def answer_in_batches(answer: Callable[[Arrays], Arrays], inputs: Arrays, size: int) -> Arrays:
-    """The answers to all samples, asked `size` at a time; the last batch is filled up with its first sample."""
+    """The answers to all samples, `size` at a time; the last batch is filled up with its first sample."""
     count = len(next(iter(inputs.values())))
     pieces = []
     for start in range(0, count, size):
@@ -39,7 +39,7 @@ def save_with_any_batch(
 ) -> tuple[str, ...]:
     """Writes the model, with a dynamic batch if that gives the same `answers` to `feeds`; returns notes.
 
-    Both are by the set's name; answers are in the graph's order. A batch of 1 that can't be freed is kept.
+    Both are by the set's name; answers are in the graph's order. A batch of 1 that can't be made dynamic is kept.
 
     Raises:
         ExportFailed: a larger batch is fixed in the graph.
@@ -65,7 +65,7 @@ def save_with_any_batch(
 def _problem(
     model: onnx.ModelProto, path: Path, feeds: Mapping[str, Arrays], answers: Mapping[str, list[NDArray[Any]]]
 ) -> str:
-    """Why the model, written to `path`, does not give these answers; empty: it does."""
+    """Why the model, written to `path`, does not give these answers; empty if it does."""
     try:
         graphs.save(model, path)
         running = onnx_models.session(path, lean=True)
@@ -107,7 +107,7 @@ def free_batch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
 
 
 def _free_reshapes(graph: onnx.GraphProto, batch: int) -> None:
-    """Lets the Reshapes of what depends on an input keep any batch; those of weights stay."""
+    """Makes the Reshapes of tensors that depend on an input keep any batch. Reshapes of weights stay as they are."""
     values = {tensor.name: tensor for tensor in graph.initializer}
     values |= {node.output[0]: node.attribute[0].t for node in graph.node if _is_constant(node)}
     moving = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
@@ -120,7 +120,7 @@ def _free_reshapes(graph: onnx.GraphProto, batch: int) -> None:
 
 
 def _freed_shape(graph: onnx.GraphProto, shape: NDArray[Any], batch: int, name: str) -> str:
-    """The name of a shape whose first size is free: inferred, or copied from the input if another one is inferred."""
+    """The name of a shape whose first size is inferred, or copied from the input if another size is inferred."""
     if not shape.size or shape[0] != batch:
         return name
     freed = np.array([0 if -1 in shape else -1, *shape[1:]], np.int64)

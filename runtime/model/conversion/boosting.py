@@ -27,7 +27,7 @@ class Boosted(Original):
     It answers classes and their probabilities, or the value of a regression.
     """
 
-    unknown = math.nan  # the code of a category that was not seen in training
+    unknown = math.nan  # the code of a category that training never saw
 
     def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], *, tabular: bool) -> None:
         if not tabular and len(inputs) != 1:
@@ -43,7 +43,7 @@ class Boosted(Original):
 
     @abstractmethod
     def _load(self, folder: str) -> Any:
-        """The model, as MLflow loads it."""
+        """Loads the model as MLflow does."""
 
     @abstractmethod
     def _objective(self) -> str:
@@ -72,7 +72,7 @@ class Boosted(Original):
         return {"label": classes[probabilities.argmax(axis=1)], "probabilities": probabilities.astype(np.float32)}
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """Through the library's converter; features are computed with as FP32."""
+        """Converts through the library's converter, which computes with features as FP32."""
         from onnxmltools.convert.common.data_types import FloatTensorType  # noqa: PLC0415 - only for such models
 
         columns = self.columns
@@ -87,7 +87,7 @@ class Boosted(Original):
 class LightGbm(Boosted):
     """A LightGBM booster or estimator."""
 
-    unknown = -1.0  # it compares no category with a negative code, and none is equal to it
+    unknown = -1.0  # LightGBM never treats a negative code as equal to a category
 
     def _load(self, folder: str) -> Any:
         import mlflow.lightgbm  # noqa: PLC0415 - only for LightGBM models
@@ -98,7 +98,7 @@ class LightGbm(Boosted):
         return str(getattr(self.model, "params", {}).get("objective") or getattr(self.model, "objective_", ""))
 
     def _categories(self, specs: tuple[TensorSpec, ...]) -> Mapping[str, Sequence[Any]]:
-        """LightGBM keeps the categories of pandas' categorical columns in their order, without the columns' names."""
+        """LightGBM keeps the categories of pandas' categorical columns in order, but without the columns' names."""
         booster = getattr(self.model, "booster_", self.model)
         lists = booster.pandas_categorical or []
         infos = booster.dump_model(num_iteration=1)["feature_infos"]
@@ -131,7 +131,7 @@ class XGBoost(Boosted):
 
         model = mlflow.xgboost.load_model(folder)
         if not hasattr(model, "get_booster") and self._objective_of(model) == "multi:softmax":
-            model.set_param({"objective": "multi:softprob"})  # the same trees; softmax would return classes only
+            model.set_param({"objective": "multi:softprob"})  # the same trees; softmax would return only classes
         return model
 
     @property
@@ -146,7 +146,7 @@ class XGBoost(Boosted):
         return str(json.loads(booster.save_config())["learner"]["objective"]["name"])
 
     def _categories(self, specs: tuple[TensorSpec, ...]) -> Mapping[str, Sequence[Any]]:
-        """XGBoost keeps the categories by column since 3.1; before, it has codes only."""
+        """XGBoost keeps the categories by column since 3.1; earlier versions have only codes."""
         kept = dict(self.booster.get_categories(export_to_arrow=True).to_arrow())
         categories = {name: values.to_pylist() for name, values in kept.items() if values is not None}
         texts = [spec.name for spec in specs if spec.datatype == "BYTES" and spec.name not in categories]
@@ -167,14 +167,14 @@ class XGBoost(Boosted):
     def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
         import onnxmltools  # noqa: PLC0415
 
-        booster = self.booster  # its answers are in by now: onnxmltools wants features by number, and no indicators
+        booster = self.booster  # its answers are recorded already: onnxmltools needs features by number
         booster.feature_types = [kind if kind == "c" else "float" for kind in booster.feature_types or ()] or None
         booster.feature_names = None
         return onnxmltools.convert_xgboost(self.model, initial_types=types, target_opset=opset)
 
 
 class CatBoost(Boosted):
-    """A CatBoost model of numbers, which writes itself as ONNX."""
+    """A CatBoost model of numbers, which CatBoost itself writes as ONNX."""
 
     def _load(self, folder: str) -> Any:
         try:
@@ -193,7 +193,7 @@ class CatBoost(Boosted):
         return "binary" if classes == 2 else "multi" if classes else "regression"
 
     def _categories(self, specs: tuple[TensorSpec, ...]) -> Mapping[str, Sequence[Any]]:
-        """None: CatBoost computes with statistics of categories, which it can't write as ONNX."""
+        """Refuses categories: CatBoost computes statistics of them, which it can't write as ONNX."""
         names = [self.model.feature_names_[at] for at in self.model.get_cat_feature_indices()]
         names += [spec.name for spec in specs if spec.datatype == "BYTES" and spec.name not in names]
         if names:
@@ -208,7 +208,7 @@ class CatBoost(Boosted):
         return self.model.predict(features, prediction_type=kind)
 
     def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
-        """Its ONNX names its input `features`, and gives probabilities as a list of mappings, which no server has."""
+        """Renames the input `features`, and turns the list of mappings, which no server has, into probabilities."""
         with TemporaryDirectory() as folder:
             self.model.save_model(f"{folder}/catboost.onnx", format="onnx")
             model = onnx.load(f"{folder}/catboost.onnx")

@@ -1,7 +1,7 @@
-"""Named columns in front of a model that was trained on a data frame: one input each, with categories as at training.
+"""Named columns in front of a model that was trained on a data frame: one input each, with the training categories.
 
-A tree compares a category's code, which depends on the order of the categories in the training data. So the codes of
-the values are part of the graph, and clients send the values.
+A tree compares a category's code, which depends on the order of the categories in the training data. So the graph
+contains the codes of the values, and clients send the values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,8 @@ _TYPES = {datatype: number for number, datatype in onnx_models.DATATYPES.items()
 class Columns:
     """The columns of a data frame, in the order of the features.
 
-    `categories` are the values of each categorical column in the order of their codes, as at training. A value that is
-    none of them has the code `unknown`.
+    `categories` are the values of each categorical column in the order of their codes, as in training. Any other value
+    has the code `unknown`.
     """
 
     specs: tuple[TensorSpec, ...]
@@ -36,7 +36,7 @@ class Columns:
     unknown: float = -1.0
 
     def frame(self, inputs: Arrays) -> Any:
-        """The inputs, (samples, 1) each, as a data frame with categorical columns as at training."""
+        """The inputs, (samples, 1) each, as a data frame with the categorical columns of training."""
         import pandas as pd  # noqa: PLC0415 - only for such models
 
         columns: dict[str, Any] = {}
@@ -93,7 +93,7 @@ class Columns:
 
 
 def _keys(spec: TensorSpec, known: Sequence[Any]) -> tuple[list[onnx.NodeProto], str, dict[str, Any]]:
-    """How categories are compared: the nodes before that, the tensor to compare, and LabelEncoder's keys."""
+    """How to compare categories: the nodes before the comparison, its tensor, and LabelEncoder's keys."""
     if spec.datatype == "BYTES":
         return [], spec.name, {"keys_strings": [str(value) for value in known]}
     typed = f"{_part(spec)}/typed"
@@ -105,7 +105,7 @@ def _keys(spec: TensorSpec, known: Sequence[Any]) -> tuple[list[onnx.NodeProto],
 
 
 def _declare_operators(model: onnx.ModelProto) -> None:
-    """Declares versions that have this LabelEncoder and Cast; onnxmltools declares the oldest that a tree needs."""
+    """Declares opsets that have this LabelEncoder and Cast; onnxmltools declares the oldest that a tree needs."""
     versions = {entry.domain: entry.version for entry in model.opset_import}
     versions[_LEARNING] = max(versions.get(_LEARNING, 1), _ENCODER_VERSION)
     versions[""] = max(versions.get("", 1), _CAST_VERSION)
@@ -118,7 +118,7 @@ def _part(spec: TensorSpec) -> str:
 
 
 def _codes(known: Sequence[Any], values: NDArray[Any]) -> list[int]:
-    """Each value's position among the categories, -1 if it is none of them; text may stand for a number."""
+    """Each value's position among the categories, -1 for other values; text may stand for a number."""
     as_text = values.dtype.kind in "OSU"
     codes = {str(value) if as_text else value: code for code, value in enumerate(known)}
     return [codes.get(str(value) if as_text else value, -1) for value in values.tolist()]

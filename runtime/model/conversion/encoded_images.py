@@ -1,6 +1,6 @@
-"""A model of pixels that is served as one of JPEG and PNG files: `export.preprocess` says how these become its input.
+"""A model of pixels that is served with JPEG and PNG files: `export.preprocess` says how these become its input.
 
-The right answer to a file is the original model's answer to the pixels that Pillow makes of it.
+The right answer to a file is the original model's answer to the pixels that Pillow decodes from it.
 """
 
 import json
@@ -23,9 +23,9 @@ _TYPES = ("UINT8", "FP16", "FP32")
 
 
 class EncodedImages(Original):
-    """Another original, behind the decoding of images; `answer` is still on pixels."""
+    """Another original behind the decoding of images. `answer` still takes pixels."""
 
-    takes_text = True  # clients send what `write_text` says: here images
+    takes_text = True  # clients send the inputs that `write_text` declares: here images
 
     def __init__(
         self,
@@ -35,13 +35,13 @@ class EncodedImages(Original):
         max_megapixels: int,
         finished: Callable[[Original, Arrays], Arrays],
     ) -> None:
-        """`finished` gives an original's answers as they are exported, with what the spec appends to them."""
+        """`finished` turns an original's answers into the exported ones, with the spec's post-processing."""
         self.behind, self.finished = behind, finished
         self.notes, self.batch = behind.notes, behind.batch
         self.settings = _settings(pixels, inputs) | {"max_megapixels": max_megapixels}
 
     def tensors(self, requests: dict[str, Arrays]) -> dict[str, Arrays]:
-        """What the graph takes for these sets of requests, which are pixels."""
+        """The graph's inputs for these sets of requests, which already are pixels."""
         return self.behind.tensors(requests)
 
     def answer(self, inputs: Arrays) -> Arrays:
@@ -67,10 +67,10 @@ class EncodedImages(Original):
 
 
 def _settings(pixels: Pixels, inputs: tuple[TensorSpec, ...]) -> dict[str, Any]:
-    """What `pixel_front` decodes by: the spec's words, and the layout and datatype of the model's input.
+    """The settings of `pixel_front`: those of the spec, and the layout and datatype of the model's input.
 
     Raises:
-        ExportFailed: the model's input is no batch of images, or of others than the spec makes.
+        ExportFailed: the model's input is not a batch of images, or not of those that the spec makes.
     """
     if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].datatype not in _TYPES:
         listed = ", ".join(f"{spec.name} {spec.datatype}{list(spec.shape)}" for spec in inputs)
@@ -89,7 +89,7 @@ def _settings(pixels: Pixels, inputs: tuple[TensorSpec, ...]) -> dict[str, Any]:
         )
     if spec.datatype == "UINT8" and pixels.normalizes:
         raise ExportFailed(
-            f"the model's input {spec.name!r} is UINT8, and `export.preprocess` makes other numbers of pixels",
+            f"the model's input {spec.name!r} is UINT8, and `export.preprocess` changes the numbers of pixels",
             do="Leave out `scale`, `mean` and `std`.",
         )
     return pixels.model_dump(mode="json") | {

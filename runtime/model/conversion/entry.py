@@ -1,6 +1,6 @@
 """The sandboxed half of the export: loads the original, records its answers, writes it as ONNX with post-processing.
 
-It returns files and JSON only; the parent trusts none of it and compares the answers itself.
+It returns only files and JSON; the parent trusts none of it and compares the answers itself.
 """
 
 import logging
@@ -30,7 +30,7 @@ _TORCH = (
     "onnxscript",
     "onnxscript.function_libs.torch_lib.ops",
 )
-PRELOAD_FOR = {  # by flavor; without a word of it, an import costs more than it saves: torch's take 3 s of a core
+PRELOAD_FOR = {  # by flavor: importing all of them would cost more than it saves, since torch takes 3 s of CPU time
     "pytorch": _TORCH,
     "sklearn": ("mlflow.sklearn", "sklearn.base", "skl2onnx"),
     "lightgbm": ("mlflow.lightgbm", "lightgbm", "onnxmltools"),
@@ -54,8 +54,8 @@ def convert(
 ) -> dict[str, Any]:
     """Writes `out/model/model.onnx` and `out/answers.npz` (arrays named `SET/input/NAME` and `SET/output/NAME`).
 
-    Writes `out/torchscript/model.pt` too if the spec asks for it. For a model that takes text, `out/text` gets what
-    tokenizes it, and `out/texts.npz` texts with what `mlflow.pyfunc` answers to them.
+    Also writes `out/torchscript/model.pt` if the spec asks for it. For a model that takes text, `out/text` gets the
+    tokenizer's files, and `out/texts.npz` texts with the answers of `mlflow.pyfunc`.
 
     Raises:
         ExportFailed: the model does not load, does not convert, or has no dynamic batch.
@@ -104,7 +104,7 @@ def convert(
 
 
 def rehearse(flavor: str) -> None:
-    """Converts a small model of a flavor, if there is one: the next conversion takes a quarter of the time."""
+    """Converts a small model of a flavor, if there is one: the next conversion then takes a quarter of the time."""
     with TemporaryDirectory() as name:
         folder, example, out = Path(name) / "model", Path(name) / "example.npz", Path(name) / "out"
         signature = rehearsal.write_small(flavor, folder)
@@ -125,11 +125,11 @@ def rehearse(flavor: str) -> None:
 
 
 def _check_settings(conversion: Conversion) -> None:
-    """Whether nothing asks for other outputs than those that become the pipeline's answers."""
+    """Checks that the spec asks for no outputs other than those that become the pipeline's answers."""
     names = [name for name in ("outputs", "postprocess", "torchscript", "preprocess") if getattr(conversion, name)]
     if names:
         raise ExportFailed(
-            f"`export.{names[0]}` is set, but a model that takes text answers what its pipeline answers",
+            f"`export.{names[0]}` is set, but a model that takes text gives its pipeline's answers",
             do=f"Leave it out; or log the model itself as pt2 or ONNX to use `export.{names[0]}`.",
         )
 
@@ -176,7 +176,7 @@ def _pick(model: onnx.ModelProto, names: tuple[str, ...]) -> onnx.ModelProto:
 
 
 def _cleaned(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without paths of the author's machine."""
+    """The model without paths from the author's machine."""
     model.doc_string = ""
     for node in model.graph.node:
         node.doc_string = ""
@@ -195,7 +195,7 @@ def _named(asked: dict[str, Arrays], answers: dict[str, list[Any]], exported: Si
 
 
 def _aligned(answers: Arrays, exported: Signature) -> list[Any]:
-    """The original's outputs in the graph's order: matched by name, else by position."""
+    """The original's outputs in the graph's order: matched by name, otherwise by position."""
     if len(answers) != len(exported.outputs):
         raise ExportFailed(
             f"the model has {len(answers)} outputs ({', '.join(answers)}), its ONNX form {len(exported.outputs)}",

@@ -1,6 +1,6 @@
 """ONNX models whose weights are too large to hold twice, or for one protobuf (2 GiB).
 
-Only the graph is loaded; the weights are moved or copied as files next to where the model will be written.
+Only the graph is loaded. The weights are moved or copied as files next to the place where the model will be written.
 """
 
 import shutil
@@ -19,7 +19,7 @@ _AXES = "shiplift/samples_axis"
 def load(file: Path, to: Path, *, move: bool = False) -> onnx.ModelProto:
     """The model in a file with its weights or, if those exceed `INLINE_BYTES`, with references to them.
 
-    The referenced weights are copied (or moved) into the folder `to`, into which the model must then be written.
+    The referenced weights are copied (or moved) into the folder `to`, and the model must then be written there.
     """
     model = onnx.load(file, load_external_data=False)
     outside = [tensor for tensor in external_data_helper._get_all_tensors(model) if _location(tensor)]
@@ -38,7 +38,7 @@ def load(file: Path, to: Path, *, move: bool = False) -> onnx.ModelProto:
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:
-    """Writes a model; the weights it holds go into a separate file if they exceed `INLINE_BYTES`.
+    """Writes a model. Weights that exceed `INLINE_BYTES` go into a separate file.
 
     Raises:
         onnx.checker.ValidationError: the model is not valid.
@@ -49,9 +49,9 @@ def save(model: onnx.ModelProto, path: Path) -> None:
 
 
 def with_samples_axis(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
-    """The model with an axis of size 1 in front of each input and output that has one less than in `shapes`.
+    """The model with an axis of size 1 in front of each input and output that has one axis less than in `shapes`.
 
-    If there is any such tensor, all of them get their size there as the graph's.
+    If there is any such tensor, all sizes in the graph become those of `shapes`.
     """
     graph = model.graph
     values = [value for value in (*graph.input, *graph.output) if value.name in shapes]
@@ -76,7 +76,7 @@ def with_samples_axis(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ..
 def with_known_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with the sizes that its exporter knew, where a Reshape to a computed shape leaves one to be inferred.
 
-    OpenVINO knows less than the exporter wrote down, and takes a size that follows from others for one of any value.
+    OpenVINO knows less than the exporter wrote down: it takes a size that follows from others for a dynamic one.
     """
     graph = model.graph
     known = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in graph.value_info}
@@ -113,7 +113,7 @@ def _rank(value: onnx.ValueInfoProto) -> int | None:
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Renames tensors where nodes use them, in inner graphs too: ONNX lets no inner graph define a name again."""
+    """Renames tensors where nodes use them, also in inner graphs: in ONNX, an inner graph can't redefine a name."""
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]

@@ -1,8 +1,8 @@
 """Hugging Face models that take text: pipelines of one encoder pass, and sentence encoders.
 
-MLflow loads the model, so the answers are those of `mlflow.pyfunc`. What becomes ONNX is the module with what comes
-after it as far as that is tensors: softmax or sigmoid, the choice of a mask's tokens, pooling and normalisation. Labels
-and tokens are made by `text_front`. The architecture is code of `transformers`, since admission refused any other.
+MLflow loads the model, so the answers are those of `mlflow.pyfunc`. The ONNX graph has the module and the tensor
+operations that follow it: softmax or sigmoid, the choice of a mask's tokens, pooling and normalisation. `text_front`
+makes labels and tokens. The architecture is code of `transformers`, since admission refuses any other.
 """
 
 import json
@@ -27,11 +27,11 @@ from shiplift.runtime.model.text.tasks import PAIR, task_of, texts_of, truncatio
 from shiplift.runtime.records.model import Flavor
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
-_MAX_TEXTS = 16  # of an example: the pipeline answers each by itself
+_MAX_TEXTS = 16  # of an example: the pipeline answers them one by one
 
 
 class HuggingFace(Original):
-    """A text model as MLflow loads it; `answer` is the module's, on tokens."""
+    """A text model as MLflow loads it. `answer` is the module's, on tokens."""
 
     takes_text = True
 
@@ -52,13 +52,13 @@ class HuggingFace(Original):
 
     @cached_property
     def front(self) -> TextFront:
-        """The tokenizer and the settings, as they are written for serving."""
+        """The tokenizer and the settings, in the form written for serving."""
         with TemporaryDirectory() as folder:
             self.write_front(Path(folder))
             return TextFront(Path(folder))
 
     def write_text(self, example: Arrays, to: Path, exported: Signature) -> Signature:
-        """Writes the front, and texts with what `mlflow.pyfunc` answers to each."""
+        """Writes the front, and texts with the answers of `mlflow.pyfunc` to each."""
         (to / "text").mkdir(exist_ok=True)
         self.write_front(to / "text")
         first = self.front.samples(example)[:_MAX_TEXTS]
@@ -106,7 +106,7 @@ class HuggingFace(Original):
     # --- the graph ---
 
     def tensors(self, requests: dict[str, Arrays]) -> dict[str, Arrays]:
-        """The tokens of each set of texts; some texts are made longer, so that every batch has padding."""
+        """The tokens of each set of texts. Some texts are made longer, so that every batch has padding."""
         sets = {}
         for name, inputs in requests.items():
             samples = self.varied(self.front.samples(inputs))
@@ -114,7 +114,7 @@ class HuggingFace(Original):
         return sets
 
     def varied(self, samples: Sequence[Text]) -> list[Text]:
-        """The samples, every other one doubled; without a second mask token, of which there must be one."""
+        """The samples, with every other one doubled, but without a second mask token, of which there must be one."""
         mask = self.tokenizer.mask_token or ""
 
         def doubled(text: str) -> str:
@@ -125,7 +125,7 @@ class HuggingFace(Original):
         ]
 
     def _long(self, sample: Text) -> list[Text]:
-        """A sample that is longer than the model takes, if longer ones are cut."""
+        """A sample that is longer than the model's limit, if longer ones are cut."""
         times = self.front.settings["max_tokens"]
         return [_each(sample, lambda text: f"{text} " * times)] if self.front.settings["truncate"] else []
 
@@ -138,13 +138,13 @@ class HuggingFace(Original):
         return self.graph.answer(inputs)
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """Through torch's exporter, with dynamic batch and length."""
+        """Converts through torch's exporter, with dynamic batch and length."""
         return graphs.with_known_sizes(self.graph.to_onnx(batch_of(example, 2), opset, path))
 
     # --- what clients see ---
 
     def expected(self, samples: Sequence[Text]) -> Arrays:
-        """What `mlflow.pyfunc` answers to each sample by itself, under the names that clients see."""
+        """The answers of `mlflow.pyfunc` to each single sample, under the names that clients see."""
         return concatenate([self._expected(sample) for sample in samples])
 
     def _expected(self, sample: Text) -> Arrays:
@@ -167,7 +167,7 @@ class HuggingFace(Original):
 
 
 def _seen(name: str, array: NDArray[Any]) -> TensorSpec:
-    """An output as clients see it: of three sizes, the second is the number of tokens."""
+    """An output as clients see it: if it has three dimensions, the second is the number of tokens."""
     sizes = (-1, array.shape[2]) if array.ndim == 3 else array.shape[1:]
     return TensorSpec(name=name, datatype="BYTES" if array.dtype.kind == "O" else "FP32", shape=(-1, *sizes))
 
@@ -186,12 +186,12 @@ def _each(sample: Text, change: Callable[[str], str]) -> Text:
 
 
 def stay_offline() -> None:
-    """Keeps the libraries from asking the hub for anything; before they are imported."""
+    """Keeps the libraries from contacting the hub. Call it before they are imported."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 
 
 def loaded(folder: Path) -> Any:
-    """The model as MLflow loads it, without asking the hub for anything."""
+    """The model as MLflow loads it, without contacting the hub."""
     stay_offline()
     import mlflow.pyfunc  # noqa: PLC0415
 
@@ -199,7 +199,7 @@ def loaded(folder: Path) -> Any:
 
 
 def _check_prompts(model: Any) -> None:
-    """Prompts that are tokenized but not pooled would need a mask of their own."""
+    """Refuses prompts that are tokenized but not pooled: they would need a mask of their own."""
     for module in model if hasattr(model, "prompts") else ():
         if not getattr(module, "include_prompt", True):
             raise ExportFailed(

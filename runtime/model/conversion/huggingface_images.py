@@ -1,6 +1,6 @@
-"""Hugging Face models that take images: classifiers and detectors, behind what their processor does to an image.
+"""Hugging Face models that take images: classifiers and detectors, behind their image processor.
 
-MLflow loads the pipeline, so the answers are those of `mlflow.pyfunc`, which takes images as base64; or the pipeline's
+MLflow loads the pipeline, so the answers are those of `mlflow.pyfunc`, which takes images as base64, or the pipeline's
 own. The graph takes pixels and gives probabilities; `image_front` decodes, resizes, crops and normalises.
 """
 
@@ -27,10 +27,10 @@ from shiplift.runtime.model.text.images_made import made_images
 from shiplift.runtime.model.text.tasks import DETECTION
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
-_TOP = 5  # as many labels as a pipeline answers
-_MAX_IMAGES = 8  # of an example: the pipeline answers each by itself
-_THRESHOLD = 0.5  # of the scores that a pipeline answers
-# By the image processor: whether the best pairs of a box and a class are answered, and how many (0: one per query).
+_TOP = 5  # a pipeline answers this many labels
+_MAX_IMAGES = 8  # of an example: the pipeline answers them one by one
+_THRESHOLD = 0.5  # a pipeline answers only scores above this
+# By the image processor: whether it answers the best pairs of a box and a class, and how many (0: one per query).
 _DETECTORS = {
     "DetrImageProcessor": (False, 0),
     "YolosImageProcessor": (False, 0),
@@ -41,9 +41,9 @@ _DETECTORS = {
 
 
 class HuggingFaceImages(Original):
-    """A model of images as MLflow loads it; `answer` is the module's, on pixels."""
+    """A model of images as MLflow loads it. `answer` is the module's, on pixels."""
 
-    takes_text = True  # clients send what `write_text` says: here images
+    takes_text = True  # clients send the inputs that `write_text` declares: here images
 
     def __init__(self, folder: Path, task: str, inputs: tuple[TensorSpec, ...], max_megapixels: int) -> None:
         self.name = inputs[0].name
@@ -60,7 +60,7 @@ class HuggingFaceImages(Original):
 
     @cached_property
     def front(self) -> ImageFront:
-        """What is around the graph, as it is written for serving."""
+        """The code around the graph, in the form written for serving."""
         with TemporaryDirectory() as folder:
             self.write_front(Path(folder))
             return ImageFront(Path(folder))
@@ -92,13 +92,13 @@ class HuggingFaceImages(Original):
         return self.graph.answer(inputs)
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """Through torch's exporter, with a dynamic batch."""
+        """Converts through torch's exporter, with a dynamic batch."""
         return self.graph.to_onnx(batch_of(example, 2), opset, path)
 
     # --- what clients see ---
 
     def write_text(self, example: Arrays, to: Path, exported: Signature) -> Signature:
-        """Writes the front, and images with what the model as MLflow loads it answers to each."""
+        """Writes the front, and images with the answers of the model as MLflow loads it."""
         (to / "text").mkdir(exist_ok=True)
         self.write_front(to / "text")
         images = list(dict.fromkeys([*self.front.samples(example)[:_MAX_IMAGES], *made_images()]))
@@ -109,18 +109,18 @@ class HuggingFaceImages(Original):
         return Signature(inputs=specs, outputs=self.task.seen())
 
     def expected(self, images: Sequence[str]) -> Arrays:
-        """What the original answers to each image, under the names that clients see."""
+        """The original's answers to each image, under the names that clients see."""
         return concatenate([self.task.expected(image) for image in images])
 
 
 class _Task(Protocol):
-    """What differs between tasks: `outputs` of the graph, and whatever becomes of them."""
+    """What differs between tasks: the graph's `outputs`, and what becomes of them."""
 
     processor: Any
     outputs: tuple[str, ...]
 
     def settings(self) -> dict[str, Any]:
-        """What the front has to know of the task."""
+        """The settings of the task for the front."""
 
     def module(self) -> Any:
         """The module from pixels to the outputs."""
@@ -129,7 +129,7 @@ class _Task(Protocol):
         """The outputs that clients see."""
 
     def expected(self, image: str) -> Arrays:
-        """What the original answers to an image as base64."""
+        """The original's answers to an image as base64."""
 
 
 class _Classification:
@@ -165,7 +165,7 @@ class _Classification:
 
 
 class _Detection:
-    """The objects in an image, as the pipeline answers them: `mlflow.pyfunc` has no such models."""
+    """The objects in an image, as the pipeline answers them: `mlflow.pyfunc` does not support such models."""
 
     outputs: tuple[str, ...] = ("probabilities", "boxes")
 
@@ -178,7 +178,7 @@ class _Detection:
         kind = type(self.processor).__name__.removesuffix("Pil").removesuffix("Fast")
         if kind not in _DETECTORS or self.pipeline.tokenizer is not None:
             raise ExportFailed(
-                f"what {kind} makes of a detector's outputs is not served; known ones are {', '.join(_DETECTORS)}",
+                f"the image processor {kind} is not supported for detectors; known ones are {', '.join(_DETECTORS)}",
                 do="Export the model itself as pt2 or ONNX, and log that: clients then send pixels.",
             )
         self.ranked, self.most = _DETECTORS[kind]
@@ -207,7 +207,7 @@ def _labels(model: Any) -> list[str]:
 
 
 def _preprocessing(processor: Any) -> dict[str, Any]:
-    """What the processor does to an image, in the front's terms."""
+    """The processor's treatment of an image, in the front's terms."""
     return {
         "resize": _resize(processor) if processor.do_resize else None,
         "filter": int(2 if processor.resample is None else processor.resample),  # 2: bilinear
@@ -219,17 +219,17 @@ def _preprocessing(processor: Any) -> dict[str, Any]:
 
 
 def _check_processor(processor: Any) -> None:
-    """Whether the processor does what `image_front` does: no more than what most of them share."""
+    """Checks that the processor does what `image_front` does: only what most of them share."""
     from transformers.image_processing_backends import PilBackend, TorchvisionBackend  # noqa: PLC0415 - needs an extra
 
-    # Where torchvision is installed, MLflow loads processors on it; how far it is from Pillow is for parity to say.
+    # If torchvision is installed, MLflow loads processors on it. Parity shows how far it is from Pillow.
     shared = TorchvisionBackend if isinstance(processor, TorchvisionBackend) else PilBackend
     methods = ("preprocess", "_preprocess", "resize", "center_crop", "rescale", "normalize")
     own = [name for name in methods if getattr(type(processor), name, None) is not getattr(shared, name)]
     own += ["pad"] if getattr(processor, "do_pad", None) else []
     if own:
         raise ExportFailed(
-            f"the image processor {type(processor).__name__} has its own `{own[0]}`, which is not served",
+            f"the image processor {type(processor).__name__} has its own `{own[0]}`, which is not supported",
             do="Export the model itself as pt2 or ONNX, and log that: clients then send pixels.",
         )
 
@@ -244,7 +244,7 @@ def _resize(processor: Any) -> list[int] | int:
 def _pair(size: Any) -> list[int]:
     if not (size.get("height") and size.get("width")):
         raise ExportFailed(
-            f"the image processor resizes to {dict(size)}, which is not served",
+            f"the image processor resizes to {dict(size)}, which is not supported",
             do="Give it `size` with `height` and `width`, or with `shortest_edge`.",
         )
     return [int(size["height"]), int(size["width"])]

@@ -33,7 +33,7 @@ def load(
     tabular: bool,
     max_megapixels: int = 32,
 ) -> Original:
-    """Loads the model in an MLflow folder. Runs the author's code, so call it only in the sandbox.
+    """Loads the model in an MLflow folder. This runs the author's code, so call it only in the sandbox.
 
     Raises:
         ExportFailed: the model does not load.
@@ -81,8 +81,8 @@ def _huggingface(folder: Path, flavor: Any, inputs: tuple[TensorSpec, ...], max_
 def without_shims() -> Iterator[None]:
     """Hides scikit-learn's shims for other libraries' arrays.
 
-    skops lists what it trusts by walking through every package of scikit-learn. One of them imports torch, which is a
-    third of an export's CPU time, and skops leaves it out of the list.
+    skops lists what it trusts by walking through every package of scikit-learn. One of them imports torch, which takes
+    a third of an export's CPU time, and skops leaves it out of the list anyway.
     """
     hidden = [shim for library in _SHIMMED if (shim := f"{_SHIMS}.{library}") not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] # None: Python refuses to import it
@@ -113,7 +113,7 @@ class Sklearn(Original):
         return {"label" if self._classifies() else "variable": label}
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """Through `skl2onnx.to_onnx`; float inputs are served as FP32, scores that are no probabilities not at all."""
+        """Converts through `skl2onnx.to_onnx`. Float inputs become FP32; only probabilities are kept as scores."""
         types = [(spec.name, self._type(spec)) for spec in self.specs]
         try:
             graph = self._converted(types, min(opset, 21))
@@ -129,7 +129,7 @@ class Sklearn(Original):
             return convert()
         try:
             return convert(options={id(self.model): {"zipmap": False}})
-        except NameError:  # LinearSVC has no such option; any of its own keeps skl2onnx from adding it
+        except NameError:  # LinearSVC has no such option; giving it any keeps skl2onnx from adding one
             return convert(options={id(self.model): {"output_class_labels": False}})
 
     def _has_probabilities(self) -> bool:
@@ -154,7 +154,7 @@ class Sklearn(Original):
 
 
 def _first_output(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without its other outputs and what only they need."""
+    """The model without its other outputs and the nodes that only they need."""
     inputs = [value.name for value in model.graph.input]
     return onnx.utils.Extractor(model).extract_model(inputs, [model.graph.output[0].name])
 
@@ -185,13 +185,13 @@ class TensorFlow(Original):
         self.outputs = tuple(spec.name for spec in outputs)
 
     def answer(self, inputs: Arrays) -> Arrays:
-        """In inference mode; outputs are named after the signature if the counts agree."""
+        """Answers in inference mode. Outputs are named after the signature if the counts agree."""
         tensors = [self.tf.convert_to_tensor(inputs[spec.name]) for spec in self.specs]
         outputs = [np.asarray(output) for output in self._call(*tensors)]
         return dict(zip(self._names(len(outputs)), outputs, strict=True))
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """Through `tf2onnx.convert.from_function` (opset 18 at most)."""
+        """Converts through `tf2onnx.convert.from_function` (opset 18 at most)."""
         import tf2onnx  # noqa: PLC0415
 
         kinds = [
@@ -209,7 +209,7 @@ class TensorFlow(Original):
         return _renamed_outputs(converted, self._names(len(converted.graph.output)))
 
     def _call(self, *tensors: Any) -> list[Any]:
-        """The outputs as a flat list; passes inputs by name if the names are the model's, else by position."""
+        """The outputs as a flat list. Passes inputs by name if the names are the model's, otherwise by position."""
         signatures = getattr(self.model, "signatures", None)
         names = [spec.name for spec in self.specs]
         if signatures:
@@ -249,7 +249,7 @@ def _renamed_outputs(model: onnx.ModelProto, names: list[str]) -> onnx.ModelProt
 class Onnx(Original):
     """A model logged as ONNX: its own graph is the original.
 
-    Where the specs have one more axis than the graph, of samples, there is one sample at a time (`graph_contract`).
+    If the specs have one axis more than the graph, for samples, there is one sample at a time (`graph_contract`).
     """
 
     def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:
@@ -274,12 +274,12 @@ class Onnx(Original):
         return np.asarray(array[0]) if rank < array.ndim else array
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """The logged graph, with its external data, and an axis of samples on every tensor."""
+        """The logged graph, with its external data, and with an axis of samples on every tensor."""
         return graphs.with_samples_axis(graphs.load(self.file, path), self.shapes)
 
 
 def feeds(inputs: Arrays, specs: tuple[TensorSpec, ...]) -> Arrays:
-    """Arrays with the dtypes and names of an exported model's inputs, matched by name, else by order."""
+    """Arrays with the dtypes and names of an exported model's inputs, matched by name, otherwise by order."""
     pairs = (
         [(spec, inputs[spec.name]) for spec in specs]
         if all(spec.name in inputs for spec in specs)

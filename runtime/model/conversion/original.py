@@ -1,4 +1,4 @@
-"""What every format of logged models can do: answer requests, and become ONNX."""
+"""The interface of every format of logged models: they answer requests, and become ONNX."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -15,26 +15,26 @@ class Original(ABC):
     """A loaded model: it answers requests and converts itself to ONNX."""
 
     notes: tuple[str, ...] = ()
-    takes_text: bool = False  # clients send text, and get what `write_text` says
-    batch: int = -1  # the only batch size that it answers; -1: it answers any
+    takes_text: bool = False  # clients send text, and get the outputs that `write_text` declares
+    batch: int = -1  # the only batch size that it answers; -1 if it answers any
 
     @abstractmethod
     def answer(self, inputs: Arrays) -> Arrays:
         """The outputs by name, in the model's order."""
 
     def tensors(self, requests: dict[str, Arrays]) -> dict[str, Arrays]:
-        """What the graph takes for these sets of requests."""
+        """The graph's inputs for these sets of requests."""
         return requests
 
     @abstractmethod
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """The model as ONNX with a dynamic batch, to be written to the folder `path`, which gets large weights here."""
+        """The model as ONNX with a dynamic batch, to be written to the folder `path`. Puts large weights there."""
 
     def write_text(self, example: Arrays, to: Path, exported: Signature) -> Signature | None:
-        """For a model that takes text: writes what is around the graph, and returns the signature that clients see.
+        """For a model that takes text: writes the files around the graph, and returns the signature that clients see.
 
-        `to/text` gets what tokenizes, and `to/texts.npz` the example's texts with the original's answers. `exported` is
-        the graph's signature.
+        `to/text` gets the tokenizer's files, and `to/texts.npz` the example's texts with the original's answers.
+        `exported` is the graph's signature.
         """
         return None
 
@@ -44,7 +44,7 @@ class Original(ABC):
         """Writes the model as TorchScript with its post-processing, and checks its answers to these sets of inputs.
 
         Raises:
-            ExportFailed: it can't be written, or its answers differ.
+            ExportFailed: the model can't be written, or its answers differ.
         """
         raise ExportFailed("only PyTorch models have a TorchScript form", do="Leave out `export.torchscript`.")
 

@@ -1,7 +1,7 @@
-"""Small logged models, to convert before there is a real one: what a framework does on first use is done by then.
+"""Small logged models, converted before there is a real one, so that a framework's first-use work is already done.
 
-Importing it is half of that. torch also registers operators and makes tables of decompositions at its first export,
-and imports what it exports with only then.
+Importing is half of that work. torch also registers operators and makes tables of decompositions at its first export,
+and imports its exporter only then.
 """
 
 import functools
@@ -20,7 +20,7 @@ _FEATURES = 8
 
 
 def write_small(flavor: str, folder: Path) -> Signature | None:
-    """Writes a model of a flavor to the new folder; returns its signature, or None if there is none of that flavor.
+    """Writes a model of a flavor to the new folder; returns its signature, or None if the flavor has no small model.
 
     Its input is float32 (batch, 1, 8, 8) for torch, (batch, 8) for scikit-learn.
     """
@@ -44,10 +44,10 @@ def _torch(folder: Path) -> Signature:
 
 
 def _read_operators_once() -> None:
-    """Torch's exporter parses the sources of all operators that it can write, at every export: 40 % of a small one."""
+    """Makes torch parse its operators once. Its exporter parses their sources at every export: 40 % of a small one."""
     from torch.onnx._internal.exporter import _registration  # noqa: PLC0415 - only for torch models
 
-    with suppress(AttributeError):  # another release of torch: then it parses them
+    with suppress(AttributeError):  # another release of torch, which then parses them every time
         library = _registration.onnxscript_apis
         library.get_torchlib_ops = functools.cache(library.get_torchlib_ops)
 

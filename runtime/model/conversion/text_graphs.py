@@ -1,4 +1,4 @@
-"""The module that becomes a text model's ONNX graph: the logged one, and what follows it as far as that is tensors."""
+"""The module that becomes a text model's ONNX graph: the logged one, and the tensor operations that follow it."""
 
 import sys
 from typing import Any
@@ -18,7 +18,7 @@ _CANDIDATES = 5  # as many as a fill-mask pipeline returns
 
 
 def positions(model: Any) -> int:
-    """How many tokens have a position embedding; RoBERTa's first ones stand for padding."""
+    """How many tokens have a position embedding. RoBERTa reserves the first ones for padding."""
     import torch  # noqa: PLC0415
 
     sizes = [
@@ -80,12 +80,12 @@ def classifier(model: Any, name: str) -> Any:
 def detector(model: Any, name: str, *, several: bool) -> Any:
     """The module from a tensor that the model calls `name` to its boxes' classes and corners, in float32.
 
-    Those are `probabilities` (batch, boxes, classes), of `several` classes or of one and no object; and `boxes`
-    (batch, boxes, 4), left, top, right, bottom, relative to the image.
+    Its outputs are `probabilities` (batch, boxes, classes), of `several` classes or of one class and no object; and
+    `boxes` (batch, boxes, 4): left, top, right, bottom, relative to the image.
     """
     import torch  # noqa: PLC0415
 
-    # `len(tensor)` in RT-DETR and its kin would fix the batch in the graph: torch can only make a number of it.
+    # `len(tensor)` in RT-DETR and its relatives would fix the batch in the graph: torch can only make a number of it.
     vars(sys.modules[type(model).__module__])["len"] = _length
 
     class Graph(torch.nn.Module):  # type: ignore[misc] # torch has no types here
@@ -114,7 +114,7 @@ def _features(outputs: Any, _ids: Any, mask: Any) -> Any:
 
 
 def _probabilities(model: Any) -> Any:
-    """What a text-classification pipeline does to logits, from the model's configuration."""
+    """The operation of a text-classification pipeline on logits, according to the model's configuration."""
     config = getattr(model, "config", None)
     kind, count = getattr(config, "problem_type", None), getattr(config, "num_labels", 0)
 

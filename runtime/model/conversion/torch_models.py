@@ -17,7 +17,7 @@ from shiplift.runtime.model.tensors import Arrays, batch_of
 from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
-_SAMPLE = 2  # torch.export specializes on a batch of 0 or 1, so trace with 2
+_SAMPLE = 2  # torch.export specializes on a batch of 0 or 1, so this traces with 2
 
 
 def load(folder: Path, inputs: tuple[TensorSpec, ...], names: tuple[str, ...]) -> Original:
@@ -52,7 +52,7 @@ class TorchModule(Original):
         self.outputs = outputs
 
     def answer(self, inputs: Arrays) -> Arrays:
-        """Without gradients; outputs are named after the signature."""
+        """Answers without gradients. Outputs are named after the signature."""
         import torch  # noqa: PLC0415
 
         with torch.inference_mode():
@@ -80,7 +80,7 @@ class TorchModule(Original):
         return ["output"] if count == 1 else [f"output_{at}" for at in range(count)]
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """Through `torch.onnx.export(dynamo=True)`; every -1 in the signature is dynamic."""
+        """Converts through `torch.onnx.export(dynamo=True)`; every -1 in the signature is dynamic."""
         import torch  # noqa: PLC0415
 
         sample = self.arguments(batch_of(example, _SAMPLE))
@@ -119,7 +119,7 @@ class TorchModule(Original):
     def to_torchscript(
         self, sets: dict[str, Arrays], answers: dict[str, Arrays], file: Path, conversion: Conversion
     ) -> None:
-        """Saves a script as it is, and traces modules and programs, and whatever has post-processing around it.
+        """Saves a script as it is, and traces modules, programs, and anything with post-processing.
 
         A trace may be fixed to one batch size, so the written file must answer every set.
         """
@@ -165,13 +165,13 @@ class TorchProgram(TorchModule):
         return self._callable
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """Through `torch.onnx.export` of the program itself, without tracing again."""
+        """Converts the program itself through `torch.onnx.export`, without tracing it again."""
         size = _SAMPLE if self.batch == -1 else self.batch
         return self._export(self.module, self.arguments(batch_of(example, size)), path, opset)
 
 
 def _program_batch(program: Any) -> int:
-    """The batch size that a program was specialized to, as it is by an example of one sample; -1: it takes any."""
+    """The batch size that a program was specialized to, as by an example of one sample; -1 if it takes any."""
     names = set(program.graph_signature.user_inputs)
     shapes = [node.meta["val"].shape for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
     sizes = {shape[0] if shape and isinstance(shape[0], int) else -1 for shape in shapes}
@@ -184,7 +184,7 @@ class TorchScript(TorchModule):
     notes = ("TorchScript is exported by torch's older exporter; log the module as pt2 for the newer one.",)
 
     def arguments(self, inputs: Arrays) -> tuple[Any, ...]:
-        """Tensors in the order of the signature: a script module does not keep the names of `forward`'s parameters."""
+        """Tensors in the signature's order: a script module does not keep the parameter names of `forward`."""
         import torch  # noqa: PLC0415
 
         return tuple(torch.from_numpy(inputs[spec.name]) for spec in self.specs)

@@ -1,1 +1,1 @@
-"""Models that generate text: their export, and the code that generates wherever they run."""
+"""Models that generate text: their export, and the comparison of their answers."""

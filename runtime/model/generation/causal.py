@@ -1,8 +1,8 @@
 """A causal language model of `transformers` as an OpenVINO model that keeps its keys and values as a state.
 
-That is the form which OpenVINO GenAI takes, and turns into paged attention for continuous batching. Optimum's exporter
-writes the same, but needs a `transformers` older than ours, so the few passes are here. The model must attend through
-`scaled_dot_product_attention`; whether it became the same model is for the comparison of their tokens to say.
+OpenVINO GenAI takes this form, and turns it into paged attention for continuous batching. Optimum's exporter writes the
+same, but needs an older `transformers` than ours, so the few passes are here. The model must attend through
+`scaled_dot_product_attention`. A comparison of tokens shows later whether it became the same model.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion.original import failed
 
 MODEL = "openvino_model.xml"
-_BATCH, _PAST, _NEW = 2, 4, 3  # sizes while the model is traced: all different, and none of them 1
+_BATCH, _PAST, _NEW = 2, 4, 3  # sizes for tracing the model: all different, and none is 1
 
 
 def write(model: Any, to: Path) -> None:
@@ -39,7 +39,7 @@ def write(model: Any, to: Path) -> None:
         openvino.save_model(converted, str(to / MODEL), compress_to_fp16=False)
     except ExportFailed:
         raise
-    except Exception as error:  # whatever torch, transformers and OpenVINO raise
+    except Exception as error:  # torch, transformers and OpenVINO may raise anything
         raise failed("the model can't be converted to a stateful OpenVINO model", error) from error
 
 
@@ -91,7 +91,7 @@ def _flat(model: Any) -> Any:
 
 
 def _visible(input_ids: Any, attention_mask: Any) -> Any:
-    """Which tokens each new token sees: itself and those before it, unless they are masked."""
+    """Which tokens each new token sees: itself and those before it, unless masked."""
     import torch  # noqa: PLC0415
 
     new, total = input_ids.shape[1], attention_mask.shape[1]
@@ -153,7 +153,7 @@ def _keep_cache(converted: Any, layers: int) -> None:
 
 
 def _start_empty(converted: Any) -> None:
-    """Each state's first value: no tokens, for as many samples as the input has."""
+    """Sets each state's first value: no tokens, for as many samples as the input has."""
     from openvino import opset13 as ops  # noqa: PLC0415
 
     shape = ops.shape_of(converted.input("input_ids"), output_type="i64")

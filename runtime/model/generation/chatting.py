@@ -1,7 +1,8 @@
-"""Whether a chat template can be served: conversations must become the tokens that `transformers` makes of them.
+"""Whether a chat template can be served: it must give the same tokens for conversations as `transformers` does.
 
-The conversations are those that clients have: with and without instructions, one question or several, with lines, white
-space and special characters. Many templates refuse some (no system role, roles out of turn): then both must.
+The conversations are typical for clients: with and without instructions, one question or several, with lines, white
+space and special characters. Many templates refuse some (no system role, roles out of turn): then both must refuse
+them.
 """
 
 import json
@@ -42,7 +43,7 @@ class Chat:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Whether conversations can be served; if not, why; if so, the first that the model can take."""
+    """Whether conversations can be served: if not, the reason; if so, the first one that the model can take."""
 
     same: bool
     problem: str = ""
@@ -50,18 +51,18 @@ class Compared:
 
 
 def conversations() -> list[Messages]:
-    """What is compared."""
+    """The conversations that are compared."""
     return [[{"role": role, "content": text} for role, text in each] for each in _CONVERSATIONS]
 
 
 def write(tokenizer: Any, to: Path) -> list[dict[str, Any]]:
-    """Writes the chat template, if there is one; returns conversations with what `transformers` makes of them.
+    """Writes the chat template, if there is one; returns conversations with the results of `transformers`.
 
     Those are the `messages`, and the `ids` of their tokens, or none if the template refuses them.
     """
     try:
         template = tokenizer.get_chat_template()
-    except (AttributeError, ValueError):  # there is none, or several and none for chats
+    except (AttributeError, ValueError):  # there is no template, or there are several but none for chats
         return []
     tokens = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     to.write_text(json.dumps({"template": template, "tokens": tokens}))
@@ -77,7 +78,7 @@ def _ids(tokenizer: Any, messages: Messages) -> list[int] | None:
 
 
 def compared(path: Path, front: GenerationFront, chats: Sequence[Mapping[str, Any]]) -> Compared:
-    """Compares the template at `path` with what `transformers` made of conversations."""
+    """Compares the template at `path` with the results of `transformers` for conversations."""
     if not path.exists():
         return Compared(same=False, problem="it has no chat template")
     golden = None
@@ -90,7 +91,7 @@ def compared(path: Path, front: GenerationFront, chats: Sequence[Mapping[str, An
         ids = None if prompt is None else front.tokenizer.encode(prompt, add_special_tokens=False).ids
         if ids != chat["ids"]:
             told = f" ({why})" if why else ""
-            return Compared(same=False, problem=f"conversation {number} becomes other tokens than transformers'{told}")
+            return Compared(same=False, problem=f"conversation {number} gives other tokens than transformers{told}")
         if golden is None and prompt and _fits(front, prompt):
             golden = Chat(body=json.dumps(chat["messages"]), prompt=prompt)
     if golden is None:

@@ -1,7 +1,7 @@
-"""The sandboxed halves of a text generator's export: writing it for OpenVINO GenAI, and asking both what comes next.
+"""The sandboxed halves of a text generator's export: writing it for OpenVINO GenAI, and comparing the next tokens.
 
-The first loads the pipeline and records which tokens `transformers` generates. The second, in another sandbox, asks
-OpenVINO GenAI the same: one prompt at a time, and all of them at once, since production answers many together.
+The first half loads the pipeline and records which tokens `transformers` generates. The second, in another sandbox,
+asks OpenVINO GenAI the same: one prompt at a time, and all of them at once, since production answers many together.
 """
 
 import json
@@ -34,7 +34,7 @@ from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
 PRELOAD = ("torch", "transformers", "mlflow.transformers")
 COMPARED_TOKENS = 32  # of each answer
 GOLDEN_TOKENS = 8
-CLOSE_CALL = 1e-3  # between the original's two best scores: rounding may prefer either
+CLOSE_CALL = 1e-3  # between the original's two best scores: within this, rounding may prefer either
 _PROMPTS = 8
 _MOST_TOKENS = 131_072
 _ANSWERS = "answers.json"
@@ -43,7 +43,7 @@ _ANSWERS = "answers.json"
 def convert(*, folder: str, example: str, out: str) -> dict[str, Any]:
     """Writes `out/model` (OpenVINO's model, `tokenizer.json`, `generation.json`), `out/answers.json` and `chats.json`.
 
-    A model with a chat template has a `chat.json`, too; `chats.json` has the tokens of some conversations.
+    A model with a chat template also has a `chat.json`; `chats.json` has the tokens of some conversations.
     `answers.json` is what `transformers` generates after each prompt in the NPZ `example`, always taking the most
     likely token: `prompt`, `ids`, `tokens`, their `text`, and the `margins` by which each was the most likely.
 
@@ -60,7 +60,7 @@ def convert(*, folder: str, example: str, out: str) -> dict[str, Any]:
     _write_tokenizer(tokenizer, written / TOKENIZER)
     front = GenerationFront(written, max_prompt_tokens=_MOST_TOKENS, max_tokens=_MOST_TOKENS)
     texts = [str(text) for array in load_npz(Path(example)).values() for text in array.reshape(-1)]
-    progress("asking the original what comes next")
+    progress("generating with the original")
     answers = [_continued(model, tokenizer, front, prompt) for prompt in list(dict.fromkeys(texts))[:_PROMPTS]]
     (Path(out) / _ANSWERS).write_text(json.dumps(answers))
     chats = chatting.write(tokenizer, written / CHAT_FILE)
@@ -73,7 +73,7 @@ def convert(*, folder: str, example: str, out: str) -> dict[str, Any]:
 def verify(*, model: str, answers: str, chats: str, threads: int, out: str) -> dict[str, Any]:
     """Compares what OpenVINO GenAI generates with `answers`, and writes golden requests to `out/reference.npz`.
 
-    The prompts of conversations are compared with `chats`. Where they differ, `chat_problem` says so.
+    The prompts of conversations are compared with `chats`. If they differ, `chat_problem` says how.
 
     Raises:
         ExportFailed: GenAI does not load the model.
@@ -113,7 +113,7 @@ def _generator(folder: Path, front: GenerationFront, asks: Sequence[Ask], thread
 
 
 def _run(generator: Any, asks: Sequence[Ask]) -> list[tuple[list[int], str]]:
-    """The tokens of each answer, and why it ended; all are asked at the same time."""
+    """The tokens of each answer, and why it ended; all run at the same time."""
     numbers = [generator.add(ask) for ask in asks]
     answers: dict[int, tuple[list[int], str]] = {number: ([], "") for number in numbers}
     while generator.busy:
@@ -129,7 +129,7 @@ def _most(answer: dict[str, Any]) -> int:
 def _problem(
     front: GenerationFront, expected: Sequence[dict[str, Any]], answers: Sequence[tuple[list[int], str]]
 ) -> str:
-    """The first token that is another one than the original's, if the original was not undecided about it."""
+    """The first token that differs from the original's, unless the original was undecided about it."""
     for at, (wanted, (tokens, _)) in enumerate(zip(expected, answers, strict=True), 1):
         differ = next(
             (i for i, pair in enumerate(zip(wanted["tokens"], tokens, strict=False)) if len(set(pair)) > 1), None
@@ -154,7 +154,7 @@ def _text(front: GenerationFront, tokens: Sequence[int]) -> str:
 def _golden(
     generator: Any, front: GenerationFront, expected: Sequence[dict[str, Any]], chat: chatting.Chat | None
 ) -> Arrays:
-    """Short answers to the prompts, and to a conversation if there is one, as the engine that serves gives them."""
+    """Short answers to the prompts, and to a conversation if there is one, from the engine that serves."""
     prompts = [each["prompt"] for each in expected]
     most = min(GOLDEN_TOKENS, *map(_most, expected))
     fields = [{PROMPT: prompt} for prompt in prompts]
@@ -185,7 +185,7 @@ def _column(texts: Sequence[str]) -> Any:
 
 
 def _settings(model: Any, tokenizer: Any) -> dict[str, Any]:
-    """What `GenerationFront` and the engine need to know of a model."""
+    """The settings of a model for `GenerationFront` and the engine."""
     config, generation = model.config.get_text_config(decoder=True), model.generation_config
     limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "sliding_window")]
     stop = generation.eos_token_id
@@ -217,7 +217,7 @@ def _continued(model: Any, tokenizer: Any, front: GenerationFront, prompt: str) 
     try:
         ask = front.read({PROMPT: prompt, "temperature": 0})
     except BadRequest as error:
-        raise ExportFailed(f"the input example can't be asked: {error}", do="Log a shorter prompt.") from error
+        raise ExportFailed(f"the model can't take the input example: {error}", do="Log a shorter prompt.") from error
     ids = tokenizer(prompt, return_tensors="pt").input_ids
     if tuple(ids[0].tolist()) != ask.ids:
         raise ExportFailed(

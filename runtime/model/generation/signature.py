@@ -1,11 +1,11 @@
-"""What clients send to a model that generates text, and get from it."""
+"""What clients send to a model that generates text, and what they get."""
 
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 PROMPT, MAX_TOKENS, TEMPERATURE, CHAT = "prompt", "max_tokens", "temperature", "chat"
-# The pieces of a streamed answer add up: texts one after the other, numbers by addition.
+# The pieces of a streamed answer add up: texts are joined, numbers are summed.
 TEXT, FINISH_REASON, TOKENS, PROMPT_TOKENS = "text", "finish_reason", "tokens", "prompt_tokens"
-ROOM = f"limit/{MAX_TOKENS}"  # beside golden requests: how many tokens fit into the model's context after each prompt
+ROOM = f"limit/{MAX_TOKENS}"  # with golden requests: how many tokens fit into the model's context after each prompt
 
 SIGNATURE = Signature(
     inputs=(
@@ -24,7 +24,7 @@ SIGNATURE = Signature(
     ),
     streamed=True,
 )
-# of a model with a chat template: with `chat`, the prompt is a conversation, as a JSON list of messages
+# For a model with a chat template: with `chat`, the prompt is a conversation, as a JSON list of messages.
 CHAT_SIGNATURE = SIGNATURE.model_copy(
     update={"inputs": (*SIGNATURE.inputs, TensorSpec(name=CHAT, datatype="BOOL", shape=(1, 1), optional=True))}
 )

@@ -1,7 +1,7 @@
-"""The code that a model's own process and its host need, as a folder: for a sandbox, and for a package.
+"""The code for a model's own process and its host, as a folder: for a sandbox, and for a package.
 
-It contains the confinement of that process, with the two libraries that it uses, because the process runs in the
-model's environment, on servers that have no Shiplift.
+It contains the confinement of that process, with the two libraries that this uses, because the process runs in the
+model's environment, on servers without Shiplift.
 """
 
 import shutil
@@ -12,12 +12,12 @@ import shiplift
 from shiplift.runtime.base.errors import MissingTool
 from shiplift.runtime.guest import python
 
-NAME = "python_host"  # the package that the code is, wherever it is copied to
+NAME = "python_host"  # the code's package name, wherever it is copied
 HOST = Path(python.__file__).with_name("host.py")
 WIRE = Path(python.__file__).with_name("wire.py")
 WORKER = Path(python.__file__).with_name("worker.py")
 PYFUNC = Path(python.__file__).with_name("pyfunc.py")
-_SERVED = "served.py"  # what answers in the process, as `worker.py` imports it
+_SERVED = "served.py"  # the module that answers in the process; `worker.py` imports it by this name
 GUARD = (
     Path(__file__).parent.parent.parent / "base" / "errors.py",
     Path(__file__).parent.parent.parent / "base" / "text.py",
@@ -31,7 +31,7 @@ _LIBRARIES = ("landlockpy", "seccompy")
 
 
 def write_bundle(to: Path, served: Path = PYFUNC) -> Path:
-    """Writes the code as a package into the folder `to`, and returns the package's folder; `served` is what answers.
+    """Writes the code as a package into the folder `to`; returns the package's folder. `served` is what answers.
 
     Raises:
         MissingTool: a library is not installed here.

@@ -1,7 +1,7 @@
 """A Python model's answers, recorded in the sandbox by the process that will also serve it.
 
-The model's code runs below this process, so the parent believes nothing of what it writes: what is compared, and how,
-is decided in another sandbox (`families/python/answers.py`).
+The model's code runs below this process, so the parent trusts nothing that this one writes: another sandbox decides
+what is compared, and how (`families/python/answers.py`).
 """
 
 import contextlib
@@ -35,8 +35,8 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
 ) -> dict[str, Any]:
     """Writes `out/answers.npz`, with arrays named `SET/input/NAME` and `SET/output/NAME`; returns the sets.
 
-    `example` is the logged example, `again` the same asked of a second process, `rows` its first samples each alone,
-    and `batch` those together, which is missing if the model does not answer it. A sandbox entry.
+    `example` is the logged example, `again` the same from a second process, `rows` its first samples one by one, and
+    `batch` those together, which is missing if the model does not answer it. A sandbox entry.
 
     Raises:
         ExportFailed: the model does not load, or does not answer.
@@ -47,10 +47,10 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     settings = settings_of(model, outputs, read, memory_mb, allow_without)
     sets: dict[str, tuple[Arrays, Arrays]] = {}
     with asking(code, environment, settings) as host:
-        progress("asking the model for its example's answers")
+        progress("running the model on its example")
         sets["example"] = asked, _ask(host, asked, limit_s)
     with asking(code, environment, settings) as host:
-        progress("asking a second process")
+        progress("running a second process on it")
         sets["again"] = asked, _ask(host, asked, limit_s)
         singles = [{name: array[at : at + 1] for name, array in first.items()} for at in range(ROWS)]
         sets["rows"] = first, concatenate([_ask(host, single, limit_s) for single in singles])
@@ -75,7 +75,7 @@ def settings_of(
 
 @contextlib.contextmanager
 def asking(code: str, environment: str, settings: dict[str, Any]) -> Iterator[Host]:
-    """A model's process, for as long as the context lasts.
+    """A model's process, as long as the context lasts.
 
     Raises:
         ExportFailed: the model does not load.

@@ -1,8 +1,8 @@
 """A Python model's environment: its packages, installed once per set of packages.
 
-Only wheels are installed, so no code of theirs runs before the sandbox does. The record of an environment has their
-hashes, so that a machine which has it not yet installs the very same. On a cluster it is installed once for a release,
-and its other pods get it as a layer (`layers.py`).
+Only wheels are installed, so none of their code runs before the sandbox does. The record of an environment has their
+hashes, so that a machine without the environment installs exactly the same. On a cluster it is installed once per
+release, and the release's other pods get it as a layer (`layers.py`).
 """
 
 import fcntl
@@ -24,10 +24,10 @@ _STAMP = "stamp"  # written last
 
 
 def ensure(site: Site, environment: PythonEnvironment, layer: Path | None = None) -> Path:
-    """The folder of an environment, which is made first if it isn't there: from its `layer`, where there is one.
+    """The folder of an environment. If it does not exist, it is made, from its `layer` if there is one.
 
     Raises:
-        NotAdmitted: a package can't be had any more, or is another one than it was.
+        NotAdmitted: a package is no longer available, or has changed.
         Temporary: the index can't be reached.
         NotConfined: the kernel refuses to confine pip.
         ArtifactCorrupt, StorageFull: the layer can't be unpacked.
@@ -46,7 +46,7 @@ def ensure(site: Site, environment: PythonEnvironment, layer: Path | None = None
 
 
 def ensure_for(site: Site, model: PythonModel, store: ArtifactStore) -> Path:
-    """The folder of a model's environment, which is made first if it isn't there, from the model's layer if it has one.
+    """The folder of a model's environment. If it does not exist, it is made, from the model's layer if it has one.
 
     Raises:
         NotAdmitted, Temporary, NotConfined, ArtifactCorrupt, StorageFull: as `ensure`.
@@ -58,7 +58,7 @@ def ensure_for(site: Site, model: PythonModel, store: ArtifactStore) -> Path:
 
 
 def packed(site: Site, environment: PythonEnvironment, store: ArtifactStore) -> Artifact | None:
-    """The layer of an environment that is there, stored; None where environments don't travel.
+    """Stores the layer of an existing environment; None if environments don't travel.
 
     Raises:
         StorageFull: no space is left.
@@ -71,7 +71,7 @@ def packed(site: Site, environment: PythonEnvironment, store: ArtifactStore) -> 
 
 
 def is_there(site: Site, environment: PythonEnvironment) -> bool:
-    """Whether an environment was made, as a whole."""
+    """Whether an environment was made completely."""
     return (root_of(site) / environment.digest / _STAMP).is_file()
 
 
@@ -81,7 +81,7 @@ def readable(environment: Path, *others: Path) -> list[str]:
 
 
 def cache_of(site: Site) -> Path:
-    """The folder of the wheels that pip keeps."""
+    """The folder of the wheels that pip caches."""
     cache = root_of(site) / ".cache"
     cache.mkdir(exist_ok=True)
     return cache

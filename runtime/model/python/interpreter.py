@@ -1,7 +1,7 @@
-"""An interpreter that needs nothing of the machine but its C library, as a folder: what a layer runs on in any image.
+"""An interpreter that needs only the machine's C library, as a folder: a layer runs on it in any image.
 
-Servers run in images with another Python, or none. So an environment that travels brings the interpreter that its
-packages were chosen for, with the standard library and the system's libraries that both need.
+Servers run in images with another Python, or none. So an environment that travels brings the interpreter for which its
+packages were chosen, with the standard library and the system's libraries that both need.
 """
 
 import re
@@ -15,7 +15,7 @@ from pathlib import Path
 from shiplift.runtime.base.errors import MissingTool
 
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
-# Without what a server never imports: tests, windows, and how to build or install.
+# Leaves out what a server never imports: tests, windows, and tools to build or install.
 _UNNEEDED = shutil.ignore_patterns(
     "__pycache__",
     "site-packages",
@@ -32,7 +32,7 @@ _UNNEEDED = shutil.ignore_patterns(
     "_test*",
     "*.a",
 )
-# Part of glibc, which has to be the machine's own: it and its loader are one.
+# Part of glibc, which must be the machine's own, because glibc and its loader belong together.
 _GLIBC = re.compile(r"^(ld-linux.*|lib(c|m|dl|pthread|rt|util|resolv|anl|BrokenLocale|nss_\w+))\.so")
 _NEEDED = re.compile(r"^\s*(\S+) => (/\S+)", re.MULTILINE)
 
@@ -41,7 +41,7 @@ def copy_interpreter(to: Path) -> None:
     """Copies this Python into the new folder `to`, as `bin/python3.x` and `lib`.
 
     Raises:
-        MissingTool: `ldd` is not there, which says which libraries it needs.
+        MissingTool: `ldd`, which lists the libraries that Python needs, is not installed.
     """
     binary, library = to / "bin" / PYTHON, to / "lib"
     binary.parent.mkdir(parents=True)
@@ -49,7 +49,7 @@ def copy_interpreter(to: Path) -> None:
     binary.chmod(0o755)
     stdlib = Path(sysconfig.get_path("stdlib"))
     shutil.copytree(stdlib, library / PYTHON, ignore=_UNNEEDED)
-    # Copied as files: a distribution links some modules to places outside.
+    # The links are copied as files: a distribution links some modules to places outside.
     for name, at in _libraries(binary, *sorted((library / PYTHON / "lib-dynload").glob("*.so"))):
         shutil.copyfile(at, library / name)
 
@@ -59,7 +59,7 @@ def _executable() -> Path:
 
 
 def _libraries(*programs: Path) -> Iterator[tuple[str, str]]:
-    """What these programs load that is not glibc: names, and where this machine has them."""
+    """The libraries other than glibc that these programs load: their names, and their paths on this machine."""
     ldd = shutil.which("ldd")
     if ldd is None:
         raise MissingTool("`ldd` is not installed here", do="Install glibc's tools (Debian and Ubuntu: libc-bin).")

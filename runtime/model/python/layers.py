@@ -1,6 +1,6 @@
 """The environment of a Python model as one file, a layer, which pods fetch by its digest.
 
-On a cluster no pod that serves can reach a package index, and none may write into its image. So the pod that resolved
+On a cluster, no pod that serves can reach a package index, and none may write into its image. So the pod that resolved
 the requirements installs them once, and packs them with an interpreter (`interpreter.py`). Packing the same environment
 again gives the same file.
 """
@@ -21,11 +21,11 @@ from shiplift.runtime.model.python.interpreter import PYTHON, copy_interpreter
 FOLDER, SUFFIX = "environments", ".tar.gz"  # in a package: environments/DIGEST.tar.gz
 INTERPRETER = "python"  # the folder of the interpreter, inside an environment
 _SETTINGS = "pyvenv.cfg"
-_LEVEL = 1  # of compression: a third of the size in a fraction of the time that the next levels take
+_LEVEL = 1  # of compression: it gives a third of the size in a fraction of the next levels' time
 
 
 def name_of(digest: str) -> str:
-    """Where a package has the layer of the environment with this digest."""
+    """The path in a package of the layer of the environment with this digest."""
     return f"{FOLDER}/{digest}{SUFFIX}"
 
 
@@ -33,7 +33,7 @@ def make_portable(folder: Path) -> None:
     """Makes an empty environment in the existing `folder`, with its own interpreter.
 
     Raises:
-        MissingTool: `ldd` is not there.
+        MissingTool: `ldd` is not installed.
     """
     copy_interpreter(folder / INTERPRETER)
     (folder / "lib" / PYTHON / "site-packages").mkdir(parents=True)
@@ -60,10 +60,10 @@ def pack(environment: Path, to: Path) -> Path:
 
 
 def unpack(layer: Path, to: Path) -> Path:
-    """Unpacks a layer as the environment `to`, unless that is there, and returns it: complete or not there at all.
+    """Unpacks a layer as the environment `to`, unless that exists, and returns it. It appears completely or not at all.
 
     Raises:
-        ArtifactCorrupt: the file is no layer, or would write outside of `to`.
+        ArtifactCorrupt: the file is not a layer, or would write outside of `to`.
         StorageFull: no space is left.
     """
     if to.is_dir():
@@ -72,14 +72,14 @@ def unpack(layer: Path, to: Path) -> Path:
     partial = Path(tempfile.mkdtemp(dir=to.parent, prefix=f".{to.name}-"))
     try:
         with room_for("the model's environment", to.parent), tarfile.open(layer, mode="r:gz") as tar:
-            tar.extraction_filter = _as_they_are  # they are checked here: Python has its own only since 3.11.4
+            tar.extraction_filter = _as_they_are  # checked here: Python has a filter only since 3.11.4
             tar.extractall(partial, _checked(tar))  # noqa: S202
         partial.chmod(0o755)
         _place(partial, to)
         try:
             partial.rename(to)
         except OSError:
-            if not to.is_dir():  # else somebody has unpacked it meanwhile
+            if not to.is_dir():  # otherwise another process has unpacked it meanwhile
                 raise
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise ArtifactCorrupt(f"the model's environment can't be unpacked: {error}", do="Rerun the release.") from error
@@ -89,7 +89,7 @@ def unpack(layer: Path, to: Path) -> Path:
 
 
 def unpack_all(package: Path, to: Path) -> None:
-    """Unpacks every layer that a fetched package has into the folder `to`, each under its digest.
+    """Unpacks every layer of a fetched package into the folder `to`, each under its digest.
 
     Raises:
         ArtifactCorrupt, StorageFull: as `unpack`.
@@ -99,7 +99,7 @@ def unpack_all(package: Path, to: Path) -> None:
 
 
 def _checked(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The entries of an archive that has nothing but folders, files and links, all of which stay inside.
+    """The entries of an archive, if it has only folders, files and links, all of which stay inside.
 
     Raises:
         TarError: another kind of entry, a name or a link that leads outside, or a name that leads through a link.
@@ -110,7 +110,7 @@ def _checked(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         if path.is_absolute() or ".." in path.parts:
             raise tarfile.TarError(f"{ascii(entry.name)[:100]} leads outside of it")
         if links & set(path.parents) or not (entry.isdir() or entry.isfile() or entry.issym()):
-            raise tarfile.TarError(f"{ascii(entry.name)[:100]} is neither a folder nor a file nor a link of its own")
+            raise tarfile.TarError(f"{ascii(entry.name)[:100]} is not a folder, a file or a link, or is behind a link")
         if entry.issym():
             target = posixpath.normpath(posixpath.join(path.parent, entry.linkname))
             if posixpath.isabs(target) or target.split("/")[0] == "..":
@@ -135,13 +135,13 @@ def _write(environment: Path, to: Path) -> None:
 
 
 def _place(environment: Path, final: Path | None = None) -> None:
-    """Tells the environment's interpreter where it is, or will be: Python takes nothing but an absolute path."""
+    """Writes where the environment's interpreter is, or will be: Python takes only an absolute path."""
     home = (final or environment) / INTERPRETER / "bin"
     (environment / _SETTINGS).write_text(f"home = {home}\ninclude-system-site-packages = false\n")
 
 
 def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """An entry with nothing that differs from one machine to the next."""
+    """An entry without anything that differs between machines."""
     entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname = 0, 0, 0, "", ""
     entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
     return entry

@@ -1,7 +1,7 @@
-"""pip, confined: what resolves and installs the packages of Python models.
+"""Confined pip, which resolves and installs the packages of Python models.
 
-It runs with a network of its own use, and with no code of the packages, since only wheels are installed. It reads its
-settings and the interpreter, and writes the folders that it is given.
+It uses the network, but runs no code from the packages, since only wheels are installed. It reads its settings and the
+interpreter, and writes only the given folders.
 """
 
 import ast
@@ -88,7 +88,7 @@ def run_pip(site: Site, arguments: Sequence[str], work: Path, *, cache: Path) ->
 
 
 def _run(command: Sequence[str], variables: dict[str, str], work: Path, limit_mb: int) -> tuple[int, str]:
-    """How a command ended, and what it wrote to standard error; `limit_mb` bounds what is below `work`."""
+    """How a command ended, and what it wrote to standard error; `limit_mb` bounds the files below `work`."""
     started = time.monotonic()
     with subprocess.Popen(
         command,
@@ -110,28 +110,28 @@ def _run(command: Sequence[str], variables: dict[str, str], work: Path, limit_mb
                 if (size_mb := _size_mb(work)) > limit_mb:
                     raise PolicyRefused(
                         f"the model's packages have {size_mb} MiB so far, the limit is {limit_mb} MiB",
-                        do="Do with fewer, or ask whoever runs this site to raise `policy.max_size_mb`.",
+                        do="Use fewer packages, or ask the owner of this site to raise `policy.max_size_mb`.",
                     )
         finally:
-            process.kill()  # its confinement ends everything that it started
+            process.kill()  # its confinement kills everything that it started
 
 
 def _size_mb(folder: Path) -> int:
     files = (Path(root) / name for root, _, names in os.walk(folder) for name in names)
     total = 0
     for file in files:
-        with suppress(OSError):  # pip removes its own
+        with suppress(OSError):  # pip removes its own files meanwhile
             total += file.lstat().st_size
     return total >> 20
 
 
 def _only(index: str, settings: dict[str, str]) -> list[str]:
-    """The options with which pip asks this index alone, over the same proxy and with the same certificates as ever."""
+    """The options with which pip asks only this index, over the usual proxy and with the usual certificates."""
     if not index:
         return []
     kept = [(name, settings.get(f"global.{name}") or settings.get(f":env:.{name}")) for name in ("cert", "proxy")]
     parts = urlparse(index)
-    # Whoever runs the site chose an index without TLS, such as one inside the cluster; pip takes packages from none.
+    # The site's owner chose an index without TLS, such as one inside the cluster; without this option, pip refuses it.
     trusted = ["--trusted-host", parts.netloc.rpartition("@")[2]] if parts.scheme == "http" else []
     return ["--isolated", "--index-url", index, *trusted, *(f"--{name}={value}" for name, value in kept if value)]
 
@@ -175,7 +175,7 @@ def _settings() -> dict[str, str]:
 
 
 def _readable(settings: dict[str, str]) -> tuple[str, ...]:
-    """The interpreter with its packages, what names are resolved and certificates checked with, and pip's own files."""
+    """The interpreter with its packages, the files for name resolution and certificates, and pip's own files."""
     words = [word for value in settings.values() for word in value.split()]
     indexes = [Path(unquote(urlparse(word).path)).parent for word in words if word.startswith("file:")]
     local = [word for word in words if word.startswith("/")] + [str(path) for path in indexes]  # pages link to siblings

@@ -1,7 +1,7 @@
-"""The packages that a Python model asks for: `requirements.txt`, as MLflow logs it, read by what is allowed.
+"""The packages that a Python model asks for: `requirements.txt` as MLflow logs it, read by a list of what is allowed.
 
-Only names with versions are, because everything else (URLs, paths, options) says where to fetch code from, and that is
-for the site to say. It is the author's file, so it is read in the sandbox.
+Only names with versions are allowed. Everything else (URLs, paths, options) says where to fetch code from, which only
+the site may decide. The file is the author's, so it is read in the sandbox.
 """
 
 import platform
@@ -26,14 +26,14 @@ _DO = "Log the model with `pip_requirements=[...]` of names and versions, such a
 def read_requirements(folder: Path, assumed: Mapping[str, str]) -> tuple[str, ...]:
     """The requirements of the MLflow model in `folder`, sorted.
 
-    `assumed` are packages that loading it takes, with their versions: they are added where they are not among them.
+    `assumed` are packages that are needed to load the model, with their versions; those that are missing are added.
 
     Raises:
-        NotAdmitted: there is no such file, or it has more than names with versions.
+        NotAdmitted: there is no such file, or it has anything other than names with versions.
     """
     file = folder / FILE
     if not file.is_file():
-        raise NotAdmitted(f"the Python model has no {FILE}, so nobody knows what it needs", do=_DO)
+        raise NotAdmitted(f"the Python model has no {FILE}, so its requirements are unknown", do=_DO)
     try:
         text = read_regular(file, _MAX_BYTES).decode()
     except ValueError as error:
@@ -50,10 +50,10 @@ def read_requirements(folder: Path, assumed: Mapping[str, str]) -> tuple[str, ..
 
 
 def check_python(version: str) -> None:
-    """Whether a model that was logged with this version of Python can run here: pickled code fits one version.
+    """Checks that a model logged with this version of Python can run here: pickled code fits one version.
 
     Raises:
-        NotAdmitted: it can't.
+        NotAdmitted: the model can't run here.
     """
     here = platform.python_version()
     if version and version.split(".")[:2] != here.split(".")[:2]:
@@ -73,7 +73,7 @@ def _read(line: str) -> str:
         requirement = Requirement(line)
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0]
-        raise NotAdmitted(f"{FILE} has a line that is no requirement: {line[:100]!r} ({reason})", do=_DO) from error
+        raise NotAdmitted(f"{FILE} has a line that is not a requirement: {line[:100]!r} ({reason})", do=_DO) from error
     if requirement.url:
         raise NotAdmitted(f"{FILE} names a URL or a path: {line[:100]!r}", do=_DO)
     if requirement.marker and not requirement.marker.evaluate():

@@ -1,4 +1,4 @@
-"""The packages that a Python model's requirements come to, as pip resolves them for this machine, with their hashes."""
+"""Resolves a Python model's requirements to packages with hashes, by pip for this machine."""
 
 import hashlib
 import json
@@ -21,9 +21,9 @@ from shiplift.runtime.records.site import Site
 
 
 def resolve(site: Site, requirements: Sequence[str]) -> PythonEnvironment:
-    """The packages that these requirements come to, as pip resolves them for this machine.
+    """The packages to which pip resolves these requirements on this machine.
 
-    The same requirements come to the same packages for as long as their environment is there: pip takes half a minute.
+    The result is reused as long as its environment exists, because pip takes half a minute.
 
     Raises:
         NotAdmitted: they conflict, or one of them has no wheel.
@@ -52,7 +52,7 @@ def resolve(site: Site, requirements: Sequence[str]) -> PythonEnvironment:
 
 
 def _known(site: Site, requirements: Sequence[str]) -> Path:
-    """Where the packages are kept that these requirements came to."""
+    """The file that keeps the packages for these requirements."""
     asked = json.dumps([PYTHON, platform.machine(), site.policy.package_index, sorted(requirements)])
     return root_of(site) / f".resolved-{hashlib.sha256(asked.encode()).hexdigest()[:24]}.json"
 
@@ -72,5 +72,5 @@ def _check_allowed(site: Site, wheels: Sequence[Wheel]) -> None:
     if others:
         raise PolicyRefused(
             f"the model needs packages that this site does not allow: {', '.join(others[:10])}",
-            do="Do without them, or ask whoever runs this site to add them to `policy.packages`.",
+            do="Leave them out, or ask the owner of this site to add them to `policy.packages`.",
         )

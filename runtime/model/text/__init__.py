@@ -1,1 +1,1 @@
-"""Models that take text: what they answer, and the code that tokenizes and answers wherever they run."""
+"""Models that take text: their tasks, their samples, and comparisons of their answers."""

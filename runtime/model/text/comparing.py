@@ -1,6 +1,6 @@
-"""How far apart two arrays of texts are: texts agree or not, and numbers in JSON may differ by a little.
+"""The difference between two arrays of texts: texts agree or not, and numbers in JSON may differ by a little.
 
-Corners of a `box` are numbers that were cut to whole pixels: the smallest difference may have made them one apart.
+Corners of a `box` are numbers that were cut to whole pixels: even the smallest difference may have made them one apart.
 """
 
 import json
@@ -24,7 +24,7 @@ def text_difference(left: NDArray[Any], right: NDArray[Any]) -> float:
 
 
 def _lossless(item: Any) -> str:
-    """A server may answer with any bytes; different ones are different texts."""
+    """Decodes an item without loss: a server may answer with any bytes, and different bytes stay different."""
     return text_of(item, errors="surrogateescape")
 
 

@@ -1,4 +1,4 @@
-"""Images that every model of images is asked, whatever its example: of several sizes and both formats."""
+"""Images with which every model of images is tested, whatever its example: several sizes and both formats."""
 
 import base64
 import io
@@ -10,7 +10,7 @@ _SEED = 20240229
 
 
 def made_images() -> list[str]:
-    """Images of several sizes and kinds, as base64: noise is what a resizing filter changes most."""
+    """Images of several sizes and kinds, as base64: a resizing filter changes noise most."""
     from PIL import Image  # noqa: PLC0415 - needs an extra
 
     rng, images = np.random.default_rng(_SEED), []

@@ -1,6 +1,6 @@
-"""Images as JPEG files of some quality, to find out what that costs a model: its clients may send such files.
+"""Images as JPEG files of some quality, to find out how much that costs a model: its clients may send such files.
 
-An image is a file, or pixels as a model takes them: `pixel_front.normalized` of an image, which is undone first.
+An image is a file, or pixels in the form that a model takes: those of `pixel_front.normalized`, which is undone first.
 """
 
 import io
@@ -25,7 +25,7 @@ def pixels_of_file(body: bytes) -> Pixels:
 
 
 def pixels_of_tensor(tensor: NDArray[Any], settings: Mapping[str, Any]) -> Pixels:
-    """The pixels that `pixel_front.normalized` made this tensor of, which has no dimension for the batch."""
+    """The pixels from which `pixel_front.normalized` made this tensor, which has no batch dimension."""
     values = tensor.astype(np.float32)
     values = values.transpose(1, 2, 0) if settings["layout"] == "NCHW" else values
     values = values * np.array(settings["std"] or (1.0,), np.float32) + np.array(settings["mean"] or (0.0,), np.float32)
@@ -43,12 +43,12 @@ def tensor_of(pixels: Pixels, settings: Mapping[str, Any]) -> NDArray[Any]:
 
 
 def encoded(pixels: Pixels, quality: int) -> bytes:
-    """A JPEG file of a quality from 1 to 100, with Pillow's other settings."""
+    """A JPEG file with a quality from 1 to 100, and Pillow's other settings."""
     body = io.BytesIO()
     Image.fromarray(pixels).save(body, "JPEG", quality=quality)
     return body.getvalue()
 
 
 def _in_order(pixels: NDArray[Any], settings: Mapping[str, Any]) -> NDArray[Any]:
-    """RGB as the model's order of colors, or back."""
+    """RGB in the model's order of colors, or back."""
     return pixels[:, :, ::-1] if settings["colors"] == "BGR" else pixels

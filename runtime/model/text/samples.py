@@ -13,10 +13,10 @@ from shiplift.runtime.model.text.fronts import load_front
 
 
 def tokenized(texts: Arrays, labels: NDArray[Any] | None, front: Path, name: str) -> tuple[Arrays, NDArray[Any] | None]:
-    """The tokens of a data file's texts, and the labels as numbers where they are the model's names.
+    """The tokens of a data file's texts, and the labels as numbers if they are the model's names.
 
     Raises:
-        DataInvalid: the model can't take a text, or has no class of a label's name.
+        DataInvalid: the model can't take a text, or has no class with a label's name.
     """
     around, refused = load_front(front)
     try:

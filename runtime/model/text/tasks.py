@@ -1,4 +1,4 @@
-"""Which tasks of Hugging Face models are released, and why the others are not."""
+"""The tasks of Hugging Face models that are released, and why others are not."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from shiplift.runtime.records.model import Flavor
 
 TEXT_FLAVORS: tuple[Flavor, ...] = ("transformers", "sentence_transformers")
 EXTRA = "Install the `transformers` extra: pip install 'shiplift[transformers]'."
-# By MLflow's `instance_type`: a task has several names (`ner`, `sentiment-analysis`), its pipeline has one.
+# By MLflow's `instance_type`: a task has several names (`ner`, `sentiment-analysis`), but its pipeline has one.
 _PIPELINES = {
     "TextClassificationPipeline": "text-classification",
     "TokenClassificationPipeline": "token-classification",
@@ -27,12 +27,12 @@ _PIPELINES = {
 GENERATION = "text-generation"
 DETECTION = "object-detection"
 IMAGE_TASKS = ("image-classification", DETECTION)
-PAIR = ("text", "text_pair")  # what a pipeline calls two texts; cross-encoders take such
-_OF_PAIRS = {"text-classification": "text-pair-classification"}  # a task's name if its signature names a pair
+PAIR = ("text", "text_pair")  # a pipeline's names for two texts; cross-encoders take pairs
+_OF_PAIRS = {"text-classification": "text-pair-classification"}  # the task's name if its signature names a pair
 _TRUNCATION = ("truncation", "max_length")
-_CUTS = ("TextClassificationPipeline",)  # what pipelines do with these parameters differs
+_CUTS = ("TextClassificationPipeline",)  # pipelines treat these parameters differently
 _GENERATES = ("Text2TextGeneration", "Summarization", "Translation", "Conversational")
-_HEAD = re.compile(r"For[A-Z]")  # in the class of a model with a head: a sentence encoder has none
+_HEAD = re.compile(r"For[A-Z]")  # in the class name of a model with a head; a sentence encoder has none
 _TEXTS = (
     "Ships carry most of the goods that the world trades.",
     "Anna lives in Paris.",
@@ -59,7 +59,7 @@ def task_of(meta: dict[str, Any], flavor: Flavor) -> str:
     kind = str(logged.get("instance_type"))
     if (meta.get("metadata") or {}).get("prompt_template"):
         raise NotAdmitted(
-            "the model was logged with a `prompt_template`, which MLflow puts around each text; Triton would not",
+            "the model was logged with a `prompt_template`, which MLflow puts around each text, but Triton would not",
             do="Log it without one, and send texts that are whole prompts; or give its tokenizer a chat template.",
         )
     if kind in _PIPELINES and not logged.get("peft_adaptor") and not _changes(meta, kind):
@@ -69,12 +69,12 @@ def task_of(meta: dict[str, Any], flavor: Flavor) -> str:
 
 
 def texts_of(task: str) -> tuple[str, ...]:
-    """The names of the texts of a sample, in the tokenizer's order; none: it is one text, whatever it is called."""
+    """The names of a sample's texts, in the tokenizer's order; empty if it is one text, whatever its name."""
     return PAIR if task in _OF_PAIRS.values() else ()
 
 
 def wraps_openai(meta: dict[str, Any], flavor: Flavor) -> bool:
-    """Whether a text generator was logged with `task: llm/v1/chat` or such: in MLflow it takes OpenAI's requests."""
+    """Whether a text generator was logged with `task: llm/v1/chat` or similar: in MLflow it takes OpenAI's requests."""
     return str(meta["flavors"][flavor].get("inference_task") or "").startswith("llm/v1/")
 
 
@@ -84,7 +84,7 @@ def _inputs(meta: dict[str, Any]) -> set[str]:
 
 
 def _check_headless(kind: str) -> None:
-    """MLflow loads whatever `sentence_transformers` saved as a sentence encoder, and drops the head without a word."""
+    """Refuses a model with a head: MLflow loads it as a sentence encoder and silently drops the head."""
     if _HEAD.search(kind):
         raise NotAdmitted(
             f"the model is a {kind}, as cross-encoders are; mlflow.sentence_transformers loads it as a sentence "
@@ -101,7 +101,7 @@ def truncation_of(meta: dict[str, Any]) -> dict[str, Any]:
 
 
 def _changes(meta: dict[str, Any], kind: str) -> bool:
-    """Whether the model was logged with a `model_config` whose parameters change what its pipeline answers."""
+    """Whether the model was logged with a `model_config` that changes its pipeline's answers."""
     config = meta["flavors"].get("python_function", {}).get("config") or {}
     understood = _TRUNCATION if kind in _CUTS else ()
     return bool(config.keys() - set(understood)) or not isinstance(config.get("max_length", 1), int)
@@ -134,7 +134,7 @@ def _refusal(meta: dict[str, Any], task: str, kind: str) -> NotAdmitted:
 
 
 def example_texts(folder: Path, task: str) -> NDArray[Any]:
-    """Sentences to ask a model that was logged without an input example; with the model's mask token if it needs one.
+    """Sentences for a model that was logged without an input example, with its mask token if it needs one.
 
     Raises:
         NotAdmitted: the tokenizer names no mask token.

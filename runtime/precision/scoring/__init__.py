@@ -1,1 +1,1 @@
-"""The task metrics: how predictions are scored on labels, and how sure that is."""
+"""The task metrics: how predictions are scored against labels, and how certain a score is."""

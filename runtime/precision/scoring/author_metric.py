@@ -1,7 +1,7 @@
 """The author's own metric: a Python file with `def score(labels, predictions) -> float`, run in a process of its own.
 
-It is the author's code, so it only ever runs inside the sandbox, whose rules its process inherits. That process exists
-so that it can be ended: an endless loop, an exit or a crash is an error of the metric, and not of the release.
+It is the author's code, so it runs only inside the sandbox, and its process inherits the sandbox's rules. The process
+exists so that it can be killed: an endless loop, an exit or a crash is an error of the metric, not of the release.
 """
 
 import importlib.util
@@ -26,8 +26,8 @@ from shiplift.runtime.host.processes import inherited, own_module, start_child
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
 from shiplift.runtime.precision.scoring.bootstrap import RESAMPLES, resampled, rounded
 
-LIMIT_S = 60.0  # for the score and its resamples
-_RESAMPLING_S = 20.0  # a metric that would take longer has no interval
+LIMIT_S = 60.0  # for the score and its resamples together
+_RESAMPLING_S = 20.0  # a slower metric gets no interval
 _MOST_ROWS = 10_000
 _MAX_ANSWER_BYTES, _MAX_LOG_BYTES = 1 << 16, 1 << 20
 _Scores = tuple[float, tuple[float, ...]]
@@ -37,7 +37,7 @@ _ADVICE = "Correct the file, and log it again."
 def scored(file: Path, outputs: Arrays, labels: NDArray[Any]) -> _Scores:
     """The score by the metric in a file, and the scores of resamples (none if the metric is too slow for them).
 
-    The metric gets the labels as logged, and the output as an array, or several as a dictionary of arrays.
+    The metric gets the labels as logged, and the output as an array, or several outputs as a dictionary of arrays.
 
     Raises:
         DataInvalid: the file has no such function; it raised, ended, took too long, or returned no finite number.
@@ -68,7 +68,7 @@ def _run(file: Path, outputs: Arrays, labels: NDArray[Any], folder: Path) -> dic
 
 
 def _answer(file: Path, folder: Path, code: int) -> dict[str, Any]:
-    """What the child wrote: its author's code may have written anything, or nothing."""
+    """Reads the child's answer. The author's code may have written anything, or nothing."""
     try:
         answer = json.loads(read_regular(folder / "answer.json", _MAX_ANSWER_BYTES))
         if isinstance(answer.get("error"), str):
@@ -107,7 +107,7 @@ def main(file: Path, folder: Path) -> None:
 
 
 class _Wrong(Exception):
-    """What is wrong with the author's metric."""
+    """Says what is wrong with the author's metric."""
 
 
 def _function(file: Path) -> Callable[..., Any]:
@@ -135,14 +135,14 @@ def _scores(function: Callable[..., Any], file: Path, outputs: Arrays, labels: N
     def evaluate_some(*rows: NDArray[Any]) -> float:
         try:
             return evaluate(*rows)
-        except _Wrong:  # such as an area under a curve without two classes
+        except _Wrong:  # for example an area under a curve with only one class
             return math.nan
 
     rows = (labels, *outputs.values())
     started = time.monotonic()
     score = evaluate(*rows)
     if not math.isfinite(score):
-        raise _Wrong(f"returned {score}, which is no finite number")
+        raise _Wrong(f"returned {score}, which is not a finite number")
     if (time.monotonic() - started) * RESAMPLES > _RESAMPLING_S or len(labels) < 2:
         return score, ()
     return score, rounded(resampled(evaluate_some, rows, score, _MOST_ROWS))

@@ -1,11 +1,12 @@
-"""Resamples of a validation set, and the interval that they give a score.
+"""Resamples of a validation set, and the interval of a score that follows from them.
 
-The bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993): samples are drawn with replacement, and
-the spread of the scores of such resamples is that of the score. The draws depend on the number of samples alone, so two
-models that are scored on the same samples are resampled alike, and the differences of their resamples are paired.
+This is the bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993): samples are drawn with
+replacement, and the spread of the resamples' scores estimates the error of the score. The draws depend only on the
+number of samples, so two models that are scored on the same samples are resampled alike, and the differences of their
+resamples are paired.
 
-A large set's resamples are smaller than the set, and their deviations scaled by the root of the sizes (Politis, Romano
-and Wolf, "Subsampling", 1999): the time and memory that they take is bounded.
+Resamples of a large set are smaller than the set, and their deviations are scaled by the root of the ratio of sizes
+(Politis, Romano and Wolf, "Subsampling", 1999). This bounds the time and memory that they take.
 """
 
 import math
@@ -15,19 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Rows = tuple[NDArray[Any], ...]  # with an entry per sample each
-RESAMPLES = 200  # enough for a standard error; the interval is never narrower than Student's, so tails need no more
+Rows = tuple[NDArray[Any], ...]  # each with one entry per sample
+RESAMPLES = 200  # enough for a standard error; tails need no more, as the interval is never narrower than Student's
 _SEED = 0
-_FEW_ROWS, _MOST_VALUES = 1000, 100_000  # of a resample: as many rows as have so many values, but never too few
-_FEWEST = 20  # resamples with a score; with fewer there is no interval
+_FEW_ROWS, _MOST_VALUES = 1000, 100_000  # of a resample: rows with this many values in all, but never too few
+_FEWEST = 20  # resamples that have a score; with fewer there is no interval
 _DIGITS, _TINY = 6, 1e-12
-_MOST_SAMPLES = 10_000_000  # that anybody would be asked to add
+_MOST_SAMPLES = 10_000_000  # more than this is no useful advice
 
 
 def resampled(
     score: Callable[..., float], rows: Rows, whole: float, most_rows: int, resamples: int = RESAMPLES
 ) -> NDArray[np.float64]:
-    """The scores of so many resamples; NaN where a resample has none. `whole` is the score of all rows."""
+    """The scores of `resamples` resamples; NaN for a resample without a score. `whole` is the score of all rows."""
     count = len(rows[0])
     width = sum(array.size for array in rows) // count
     size = min(count, most_rows, max(_FEW_ROWS, _MOST_VALUES // max(1, width)))
@@ -56,14 +57,14 @@ def paired(base: Sequence[float], other: Sequence[float], better: int) -> tuple[
 def interval(
     estimate: float, resamples: Sequence[float], samples: int, *, confidence: float, room: float = 0.0
 ) -> tuple[float, float]:
-    """The lowest and highest value that resamples of a set of so many `samples` leave open.
+    """The lowest and highest value that the resamples of a set of `samples` samples leave open.
 
-    It is the wider of the percentiles' and Student's interval, since percentiles of few samples are too narrow
+    It is the wider of the percentile interval and Student's, since percentiles of few samples are too narrow
     (Hesterberg, "What Teachers Should Know About the Bootstrap", 2015). `room` is the range of a score whose samples
-    are right or wrong, 0 for others. The exceptions among such samples may be few, so one more counts as possible
-    (Agresti and Min, "Simple improved confidence intervals for comparing matched proportions", 2005); where there are
-    none, as many as so many samples without one leave possible (Clopper and Pearson, 1934). Without resamples the
-    interval is the estimate alone, and it is infinite if too few of them have a score.
+    are right or wrong, 0 for other scores. Such samples may have few exceptions, so one more counts as possible
+    (Agresti and Min, "Simple improved confidence intervals for comparing matched proportions", 2005). If there are
+    none, the interval has room for as many as n samples can hide (Clopper and Pearson, 1934). Without resamples the
+    interval is the estimate alone; it is infinite if too few of them have a score.
     """
     if not resamples:
         return estimate, estimate
@@ -72,9 +73,10 @@ def interval(
     if len(scores) < _FEWEST or samples < 2 or not math.isfinite(estimate):
         return -math.inf, math.inf
     tail = (1 - confidence) / 2
+    # Resamples of n values spread like a deviation that divides by n; the root makes it the usual one, by n - 1.
     spread = float(scores.std(ddof=1)) * math.sqrt(samples / (samples - 1))
     half = student(confidence, samples - 1) * math.hypot(spread, room / samples)
-    if spread < _TINY:
+    if spread < _TINY:  # no exception among the samples: Clopper and Pearson's bound for 0 of n
         half = max(half, room * (1 - tail ** (1 / samples)))
     low, high = np.quantile(scores, [tail, 1 - tail])
     return min(estimate - half, float(low)), max(estimate + half, float(high))
@@ -84,7 +86,7 @@ def samples_to_decide(estimate: float, bound: float, limit: float, samples: int)
     """How many more samples would put `limit` outside of the interval, if they are like these.
 
     `bound` is the interval's end on the limit's side. An interval shrinks with the root of the number of samples. None:
-    no number that anybody would collect.
+    the number is too large to be useful advice.
     """
     distance = abs(estimate - limit)
     if distance == 0 or not math.isfinite(bound):

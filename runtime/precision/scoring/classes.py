@@ -1,4 +1,4 @@
-"""The classes and the probabilities in a model's outputs, and the classes in its labels, made comparable."""
+"""Makes the classes and probabilities in a model's outputs comparable with the classes in its labels."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _SCORES = (
 
 
 def predicted(outputs: Arrays) -> NDArray[Any]:
-    """One class per sample: a label output as it is, else the largest of the first output's scores."""
+    """One class per sample: a label output unchanged, otherwise the largest of the first output's scores."""
     for name in ("label", "top_labels"):
         if name in outputs:
             return outputs[name].reshape(len(outputs[name]), -1)[:, 0]
@@ -47,7 +47,7 @@ def classes(outputs: Arrays, labels: NDArray[Any]) -> Rows:
 
 
 def probabilities(outputs: Arrays) -> NDArray[np.float64]:
-    """Probabilities (samples, classes), by softmax or sigmoid if the scores are none.
+    """Probabilities (samples, classes); scores that are none become probabilities by softmax or sigmoid.
 
     Raises:
         Mismatch: no output has scores.
@@ -73,7 +73,7 @@ def _scores(outputs: Arrays) -> NDArray[np.float64]:
 def scored_classes(outputs: Arrays, labels: NDArray[Any]) -> Rows:
     """The probabilities (samples, classes), and the column of each sample's class.
 
-    Names count in alphabetical order, if there is one for each column.
+    Class names count in alphabetical order, if there is one for each column.
 
     Raises:
         Mismatch: no output has scores, or the labels don't name their columns.
@@ -131,9 +131,10 @@ def f1_of(label: Any) -> TaskMetric:
 
 
 def _roc_auc(likely: NDArray[Any], expected: NDArray[Any]) -> float:
-    """One class against the rest, mean of the classes there are: a resample may lack one.
+    """One class against the rest, averaged over the classes that are present: a resample may lack one.
 
-    The area is Mann and Whitney's statistic, which ranks all classes at once; scikit-learn takes 2 ms for each.
+    The area is Mann and Whitney's statistic, computed for all classes with one ranking; scikit-learn takes 2 ms for
+    each.
     """
     counts = np.bincount(expected, minlength=likely.shape[1])
     if (counts > 0).sum() < 2 or not np.isfinite(likely).all():
@@ -147,7 +148,7 @@ def _roc_auc(likely: NDArray[Any], expected: NDArray[Any]) -> float:
 
 def _losses(outputs: Arrays, labels: NDArray[Any]) -> Rows:
     likely, expected = scored_classes(outputs, labels)
-    smallest = np.finfo(likely.dtype).eps  # scikit-learn's bound: a probability of 0 would be an infinite loss
+    smallest = np.finfo(likely.dtype).eps  # scikit-learn's bound, because a probability of 0 would be an infinite loss
     return (-np.log(np.clip(likely[np.arange(len(expected)), expected], smallest, 1)),)
 
 

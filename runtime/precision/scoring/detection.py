@@ -1,6 +1,6 @@
 """The score of object detectors: COCO's mean average precision, by pycocotools.
 
-Boxes are matched once per image, which takes most of the time; the score of any images comes from their matches.
+Boxes are matched once per image, which takes most of the time. The score of any set of images follows from the matches.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ def _predicted(outputs: Arrays, labels: NDArray[Any]) -> tuple[NDArray[Any], NDA
 
 
 def _of_image(corners: NDArray[Any], classes: NDArray[Any]) -> list[tuple[int, NDArray[Any], int]]:
-    """The boxes of an image that are not padding, as left, top, width, height, with their place and class."""
+    """The boxes of an image without padding, as left, top, width and height, with their index and class."""
     sized = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1)
     return [(at, box, int(kind)) for at, (box, kind) in enumerate(zip(sized, classes, strict=True)) if kind >= 0]
 
@@ -79,7 +79,7 @@ def _listed(corners: NDArray[Any], classes: NDArray[Any]) -> list[tuple[int, NDA
 
 
 def _matched(truth: dict[str, Any], guesses: list[dict[str, Any]], images: int, classes: int) -> NDArray[Any]:
-    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
         dataset = library("pycocotools.coco").COCO()
         dataset.dataset = truth
         dataset.createIndex()
@@ -114,7 +114,7 @@ def _mean_average_precision(images: NDArray[Any]) -> float:
     with contextlib.redirect_stdout(io.StringIO()):
         evaluation = _evaluation(None, None)
         evaluation.params.imgIds, evaluation.params.catIds = list(range(len(images))), list(range(classes))
-        evaluation._paramsEval = evaluation.params  # what `evaluate` leaves for `accumulate`
+        evaluation._paramsEval = evaluation.params  # `accumulate` reads what `evaluate` would have set
         evaluation.evalImgs = [image[kind] for kind in range(classes) for image in images]
         evaluation.accumulate()
     precision = evaluation.eval["precision"]

@@ -1,6 +1,6 @@
 """Scores of embeddings against the expected ones: their direction, and their neighbours.
 
-A cosine of 0.99 can still change a quarter of the nearest neighbours, so these have scores of their own.
+Even with a cosine of 0.99, a quarter of the nearest neighbours can change, so neighbours have scores of their own.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from shiplift.runtime.precision.scoring.bootstrap import Rows
 from shiplift.runtime.precision.scoring.task_metric import TaskMetric, library, numbers
 
 _NEIGHBOURS = 10
-_BLOCK = 512  # samples whose neighbours are looked for at once
+_BLOCK = 512  # samples whose neighbours are searched at once
 _VECTORS = "a first output of vectors (numbers, (samples, size)), and as labels the expected vectors, of the same shape"
 _Vectors = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ def _kept(actual: _Vectors, expected: _Vectors) -> NDArray[np.float64]:
 def _gains(actual: _Vectors, expected: _Vectors) -> NDArray[np.float64]:
     """Each sample's normalised discounted gain of its ten nearest neighbours by cosine, from 0 to 1; (samples,).
 
-    The nearest of the expected neighbours is worth ten, the tenth one, all others nothing.
+    The nearest of the expected neighbours is worth ten, the tenth is worth one, and all others nothing.
     """
     count = min(_NEIGHBOURS, len(actual) - 1)
     if count < 2:
@@ -45,7 +45,7 @@ def _gains(actual: _Vectors, expected: _Vectors) -> NDArray[np.float64]:
         worth = np.zeros_like(wanted)
         np.put_along_axis(worth, best, np.arange(count, 0, -1, dtype=np.float64)[None, :], axis=1)
         near = _nearest(got, count)
-        # The nearest ones and those of worth are all that counts.
+        # Only the nearest neighbours and those that are worth something count.
         for row, candidates in enumerate(map(np.union1d, near, best)):
             scores = np.where(np.isin(candidates, near[row]), got[row, candidates], -2)[None, :]
             gains.append(float(metric(worth[row : row + 1, candidates], scores, k=count, ignore_ties=True)))
@@ -53,7 +53,7 @@ def _gains(actual: _Vectors, expected: _Vectors) -> NDArray[np.float64]:
 
 
 def _similarities(vectors: _Vectors) -> Iterator[_Vectors]:
-    """The cosine of each sample with all, in blocks of samples; with itself it is below all others."""
+    """The cosine of each sample with all, in blocks of samples; its cosine with itself is set below all others."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.where(norms == 0, 1, norms)
     for start in range(0, len(vectors), _BLOCK):

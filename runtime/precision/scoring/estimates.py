@@ -1,10 +1,10 @@
-"""A score with its interval, and whether the samples decide which side of a limit it is on.
+"""A score with its interval, and whether the samples decide on which side of a limit it lies.
 
-The rule, for a version as for a precision: a score within its limit passes; one beyond it fails if its whole interval
-is beyond, and otherwise the samples decide nothing. So a refusal is proven, and whatever passes, passes on its best
-estimate, as a benchmark's numbers are read everywhere. Asking the whole interval of every pass would be another
-promise: with 64 samples and a limit of one point, no two models that differ in a single answer could replace each
-other. Who wants that promise has `judge_by: interval`.
+The rule is the same for a version and for a precision. A score within its limit passes. A score beyond it fails if its
+whole interval is beyond the limit; otherwise the samples decide nothing. So every refusal is proven, and every pass
+rests on the best estimate, which is how benchmark numbers are usually read. Asking for the whole interval on every pass
+would be a different promise: with 64 samples and a limit of one point, no two models that differ in a single answer
+could replace each other. `judge_by: interval` gives that promise.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from typing import Protocol
 from shiplift.runtime.precision.scoring.bootstrap import interval, paired, samples_to_decide, student
 from shiplift.runtime.records.precision import JudgeBy, Slice, TaskMetricName, scale_of
 
-_DIGITS = 9  # of a difference of scores: 0.96 - 0.95 is a little more than 0.01
+_DIGITS = 9  # of a difference of scores: in floats, 0.96 - 0.95 is a little more than 0.01
 
 
 class ScoredCandidate(Protocol):
-    """What was scored on a validation set."""
+    """Something that was scored on a validation set."""
 
     @property
     def score(self) -> float | None:
@@ -34,7 +34,7 @@ class ScoredCandidate(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A score, or how much worse one is than another, from so many `samples`; without an error all three are equal."""
+    """A score, or a loss of score, from `samples` samples. Without an error, all three numbers are equal."""
 
     value: float
     low: float
@@ -47,15 +47,15 @@ class Estimate:
         return f"{self.value:.4f}" + (f" ({self.low:.4f} to {self.high:.4f})" if self.low < self.high else "")
 
     def within(self, limit: float, judge_by: JudgeBy) -> bool:
-        """Whether it passes an upper limit; NaN never does."""
+        """Whether the estimate passes an upper limit; NaN never does."""
         return self.value <= limit and (judge_by == "score" or self.high <= limit)
 
     def beyond(self, limit: float) -> bool:
-        """Whether it certainly exceeds an upper limit; so does NaN."""
+        """Whether the estimate certainly exceeds an upper limit; NaN does."""
         return not self.low <= limit
 
     def remedy(self, limit: float) -> str:
-        """What would decide it, where neither is the case."""
+        """What would decide it, if the estimate is neither within nor beyond the limit."""
         bound = self.low if self.value > limit else self.high
         more = samples_to_decide(self.value, bound, limit, self.samples)
         if more is None:

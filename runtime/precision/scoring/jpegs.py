@@ -1,7 +1,7 @@
-"""What JPEG costs a model that takes images: its score on validation images as they are, and as files of each quality.
+"""How much JPEG costs a model of images: its score on the original validation images, and on files of each quality.
 
-All scores are of the model in fp32, on the same images, so their differences are paired. Clients decide what they send;
-these figures tell them what they may.
+All scores are of the model in fp32 and on the same images, so their differences are paired. Clients decide what they
+send; these figures tell them what they can afford.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ _Answer = Callable[[Arrays], Arrays]
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationImages:
-    """Validation images: `files`, JPEG or PNG, or else the model's own `tensors`; and the folder of its front.
+    """Validation images: `files`, JPEG or PNG, or else the model's own `tensors`; and the folder of the model's front.
 
     Tensors are of shape (images, ...), as the graph takes them.
     """
@@ -40,7 +40,7 @@ class ValidationImages:
 
 
 def no_images() -> SpecInvalid:
-    """The error for qualities of a model that takes no images."""
+    """The error for JPEG qualities of a model that takes no images."""
     return SpecInvalid(
         "`data.jpeg_qualities` is for models that take images, and this one does not",
         do="Leave it out, or say with `export.preprocess` how files become the model's input.",
@@ -50,7 +50,7 @@ def no_images() -> SpecInvalid:
 def scores(
     images: ValidationImages, qualities: Sequence[int], validation: Validation, answer: _Answer
 ) -> Iterator[JpegScore]:
-    """The score of the images as they are, then of each quality; of a thousand at most, evenly spread.
+    """The score of the original images, then of each quality; on at most a thousand images, evenly spread.
 
     `answer` runs the model in fp32. `validation` has the images' labels, and a metric.
 
@@ -80,7 +80,7 @@ def scores(
 
 
 def _batch(images: ValidationImages, around: Any, rows: NDArray[Any], quality: int | None) -> tuple[Arrays, list[int]]:
-    """What the graph takes of some images, and how many bytes each has on the wire."""
+    """The graph's inputs for some images, and the number of bytes of each image on the wire."""
     if images.tensors is None:
         bodies = [images.files[row] for row in rows]
         pixels = [jpegs.pixels_of_file(body) for body in bodies]

@@ -1,6 +1,6 @@
 """The task metrics by name, and the score of a validation set by one of them, with its standard error and resamples.
 
-A new one is a `TaskMetric`, a line in the table, and its scale in `records.precision`.
+A new metric is a `TaskMetric`, a line in the table, and its scale in `records.precision`.
 """
 
 import math
@@ -62,7 +62,7 @@ def score(metric: Metric, outputs: Arrays, labels: NDArray[Any]) -> Score:
 
 
 def score_of(metric: TaskMetric, rows: Rows, resamples: int = RESAMPLES) -> Score:
-    """The score of rows. The error of a mean is in closed form, that of others the spread of their resamples."""
+    """The score of rows. The error of a mean has a closed form; that of others is the spread of their resamples."""
     evaluate = metric.score or _mean
     value = evaluate(*rows)
     if math.isnan(value):

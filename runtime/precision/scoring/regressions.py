@@ -1,4 +1,4 @@
-"""Scores of predicted numbers against the expected ones."""
+"""Scores of predicted numbers against expected ones."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ def _percentage(outputs: Arrays, labels: _Pair) -> Rows:
     if not np.isfinite(actual).all() or not np.isfinite(expected).all():
         return (np.full(len(actual), np.nan),)
     metric = library("sklearn.metrics").mean_absolute_percentage_error
-    return (metric(expected.T, actual.T, multioutput="raw_values"),)  # a sample stands in each column
+    return (metric(expected.T, actual.T, multioutput="raw_values"),)  # each column is a sample
 
 
 def _r2(actual: _Pair, expected: _Pair) -> float:

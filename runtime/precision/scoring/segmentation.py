@@ -1,4 +1,4 @@
-"""The score of segmentations: how far the predicted area of each class covers the expected one, and only that."""
+"""The score of segmentations: how well the predicted area of each class covers exactly the expected one."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _MASKS = (
     "height, width)), and as labels the expected class per pixel (integers, (samples, height, width)), where negative "
     "numbers, and 255 in uint8, do not count"
 )
-_VOID = 255  # in uint8 masks: the border of objects, by the convention of Pascal VOC and Cityscapes
+_VOID = 255  # in uint8 masks: pixels that do not count, by the convention of Pascal VOC and Cityscapes
 _MOST_CLASSES = 4096
 
 
@@ -30,7 +30,7 @@ def _areas(outputs: Arrays, labels: NDArray[Any]) -> Rows:
         raise Mismatch(f"there are {classes} classes, the limit is {_MOST_CLASSES}")
     overlap, union = np.zeros((2, len(actual), classes))
     for at, (predicted, true, valid) in enumerate(zip(actual, expected, counted, strict=True)):
-        predicted, true = predicted[valid], true[valid]  # noqa: PLW2901 - what counts of this sample
+        predicted, true = predicted[valid], true[valid]  # noqa: PLW2901 - this sample's pixels that count
         overlap[at] = np.bincount(true[predicted == true], minlength=classes)
         union[at] = np.bincount(predicted, minlength=classes) + np.bincount(true, minlength=classes) - overlap[at]
     return overlap, union
@@ -53,7 +53,7 @@ def _masks(outputs: Arrays, labels: NDArray[Any]) -> tuple[NDArray[np.int64], ND
 
 
 def _mean_iou(overlap: NDArray[np.float64], union: NDArray[np.float64]) -> float:
-    """The mean of the classes that are predicted or expected anywhere."""
+    """The mean over the classes that are predicted or expected anywhere."""
     areas = union.sum(axis=0)
     there = areas > 0
     return float((overlap.sum(axis=0)[there] / areas[there]).mean()) if there.any() else float("nan")

@@ -1,7 +1,7 @@
-"""Scores of texts and of sequences of classes: words and characters wrong, and whole answers right.
+"""Scores of texts and of sequences of classes: wrong words and characters, and answers that are right as a whole.
 
-A sequence of numbers, such as a transcript's tokens, is compared like a text whose words are the numbers. Edits are
-counted by RapidFuzz, per sample, so that any samples' rate is the sum of their edits over the sum of their lengths.
+A sequence of numbers, such as a transcript's tokens, is compared like a text whose words are the numbers. RapidFuzz
+counts edits per sample, so that the rate of any set of samples is the sum of edits over the sum of lengths.
 """
 
 from collections.abc import Callable, Sequence

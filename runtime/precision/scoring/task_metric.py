@@ -1,4 +1,4 @@
-"""What a task metric is: rows with one entry per sample, and the score of any rows that are picked from them.
+"""What a task metric is: rows with one entry per sample, and the score of any selection of rows.
 
 Rows are made once, and scored as a whole, per slice and per bootstrap resample.
 """
@@ -21,9 +21,9 @@ from shiplift.runtime.records.precision import Metric
 class TaskMetric:
     """A task metric; its range, unit and direction are in `records.precision.SCALES`.
 
-    `takes` says which outputs and labels, with shapes and dtypes, for errors. `rows` makes arrays with one entry per
-    sample from them, or raises Mismatch. `score` is the score of such rows, NaN if they have none (None: their mean).
-    `most_rows` bounds a bootstrap resample.
+    `takes` says which outputs and labels it takes, with shapes and dtypes, for error messages. `rows` makes arrays with
+    one entry per sample from them, or raises Mismatch. `score` is the score of such rows, NaN if they have none (None:
+    their mean). `most_rows` bounds a bootstrap resample.
     """
 
     takes: str
@@ -37,7 +37,7 @@ class Mismatch(Exception):
 
 
 def shapes(outputs: Arrays, labels: NDArray[Any]) -> str:
-    """What there is, in words: each output and the labels with dtype and shape."""
+    """The outputs and labels in words, each with dtype and shape."""
     there = [f"{name} ({_kind(array)} {list(array.shape)})" for name, array in outputs.items()]
     return f"the outputs are {', '.join(there)}, the labels {_kind(labels)} {list(labels.shape)}"
 
@@ -51,7 +51,7 @@ def mismatch(metric: Metric, takes: str, outputs: Arrays, labels: NDArray[Any], 
 
 
 def library(module: str) -> Any:
-    """A module that computes metrics.
+    """Imports a module that computes metrics.
 
     Raises:
         MissingTool: it is not installed here.
@@ -78,7 +78,7 @@ def numbers(outputs: Arrays, labels: NDArray[Any]) -> tuple[NDArray[np.float64],
     """The first output and labels of the same size, both (samples, values).
 
     Raises:
-        Mismatch: one of them is no number, or their sizes differ.
+        Mismatch: one of them has no numbers, or their sizes differ.
     """
     output = first(outputs)
     if output.dtype.kind not in "fiu" or labels.dtype.kind not in "fiub" or output.size != labels.size:

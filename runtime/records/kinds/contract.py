@@ -11,7 +11,7 @@ from shiplift.runtime.records.tensor import Signature
 class Contract(Kinded):
     """What the author declared: the signature, and the input example as an NPZ of arrays by input name.
 
-    The signature is the graph's for ONNX, else the logged one. `notes` say what was not declared but derived.
+    The signature is the graph's for ONNX, otherwise the logged one. `notes` say what was derived instead of declared.
     """
 
     signature: Signature
@@ -20,7 +20,7 @@ class Contract(Kinded):
 
     @classmethod
     def _kind_of_old(cls, old: dict[str, Any]) -> str:
-        """0.1 told only text generators from the others; `Admitted` knows more."""
+        """0.1 distinguished only text generators from other kinds; `Admitted` knows more."""
         if old.get("generates"):
             return "generation"
         return super()._kind_of_old(old)
@@ -33,7 +33,7 @@ class Contract(Kinded):
 class DeclaredGraph(Contract):
     """A model that becomes a graph of tensors. `tabular`: its inputs are the columns of a data frame.
 
-    `requirements` are there if its own code may serve it: the packages that this code needs.
+    `requirements` are set if the model's own code may serve it: the packages that this code needs.
     """
 
     kind: Literal["graph"] = "graph"
@@ -42,7 +42,7 @@ class DeclaredGraph(Contract):
 
 
 class DeclaredText(Contract):
-    """A model that takes texts: its outputs depend on its task alone, so they are found out at export."""
+    """A model that takes texts. Its outputs depend only on its task, so the export determines them."""
 
     kind: Literal["text"] = "text"
 
@@ -54,7 +54,7 @@ class DeclaredImage(Contract):
 
 
 class DeclaredPython(Contract):
-    """A Python model, and the packages that it needs. `tabular`: as of a graph."""
+    """A Python model, and the packages that it needs. `tabular`: as for a graph."""
 
     kind: Literal["python"] = "python"
     tabular: bool = False
@@ -68,6 +68,6 @@ class DeclaredGeneration(Contract):
 
 
 class DeclaredPipeline(Contract):
-    """A pipeline of models; the example holds its requests, a row for each."""
+    """A pipeline of models; the example holds its requests, one row for each."""
 
     kind: Literal["pipeline"] = "pipeline"

@@ -10,7 +10,7 @@ from shiplift.runtime.records.tensor import Signature
 
 
 class Front(Record):
-    """What makes a graph's tensors of texts or images, and answers of its outputs (a tree).
+    """The code and data (a tree) that make a graph's inputs from texts or images, and answers from its outputs.
 
     `signature` is what clients see. `reference` is an NPZ with texts or images as `input/NAME` and the original's
     answers as `output/NAME`.
@@ -25,7 +25,7 @@ class Exported(Kinded):
     """The model as it will be served (a tree), verified against the original.
 
     `reference` is an NPZ with the example inputs as `input/NAME` and the original's outputs as `output/NAME`. `graph`
-    is the digest of the graph without its weights: what is learnt about a graph is kept under it.
+    is the digest of the graph without its weights; findings about a graph are kept under it.
     """
 
     model: Artifact
@@ -38,7 +38,7 @@ class Exported(Kinded):
 
     @classmethod
     def _kind_of_old(cls, old: dict[str, Any]) -> str:
-        """0.1 had one record for all; a tokenizer gives a graph integers, and an image's decoding gives it pixels."""
+        """0.1 had one record for all. A tokenizer gives a graph integers, and an image's decoding gives it pixels."""
         if old.get("composes"):
             return "pipeline"
         if old.get("generates"):
@@ -68,7 +68,7 @@ class ExportedGraph(Exported):
 
 
 class ExportedText(Exported):
-    """An ONNX graph of tokens, and the front that makes them of texts."""
+    """An ONNX graph of tokens, and the front that makes them from texts."""
 
     kind: Literal["text"] = "text"
     opset: int
@@ -76,7 +76,7 @@ class ExportedText(Exported):
 
 
 class ExportedImage(Exported):
-    """An ONNX graph of pixels, and the front that makes them of images."""
+    """An ONNX graph of pixels, and the front that makes them from images."""
 
     kind: Literal["image"] = "image"
     opset: int
@@ -97,7 +97,7 @@ class ExportedGeneration(Exported):
 
 
 class ExportedPipeline(Exported):
-    """A pipeline of models as it was logged. Nothing was run for it, so its `reference` has inputs alone."""
+    """A pipeline of models as it was logged. Nothing was run for it, so its `reference` has only inputs."""
 
     kind: Literal["pipeline"] = "pipeline"
     parity: tuple[()] = ()

@@ -1,8 +1,8 @@
 """Records that come in several kinds, as a discriminated union whose members carry only their own fields.
 
-The union is a class, so that steps can name it as the type of an edge, and its members are subclasses, so that a kind
-can be added in a folder of its own. JSON says with `kind` which member it is. JSON of Shiplift 0.1 has no `kind`, and
-the fields of all kinds: `_kind_of_old` tells them apart.
+The union is a class, so that steps can name it as the type of an edge. Its members are subclasses, so that a kind can
+be added in a folder of its own. In JSON, `kind` says which member it is. JSON of Shiplift 0.1 has no `kind`, and the
+fields of all kinds: `_kind_of_old` tells them apart.
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from shiplift.runtime.records.base import Record
 
 
 class Kinded(Record):
-    """The base class of such a union: a class without a value for `kind` is one, a class with a value is a member."""
+    """The base class of such a union. A class without a `kind` of its own is a union, a class with one is a member."""
 
     kinds: ClassVar[dict[str, type[Record]]] = {}
     kind: str
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_keywords: Any) -> None:
-        """Gives each union a table of its own, and adds each member to those of its bases."""
+        """Gives each union a table of its own, and adds each member to the tables of its bases."""
         if not cls._is_member():
             cls.kinds = {}
             return
@@ -41,14 +41,14 @@ class Kinded(Record):
         return not cls.model_fields["kind"].is_required()
 
     def __new__(cls, *_arguments: Any, **_fields: Any) -> Self:
-        """Refuses to make the union itself, which would be a record of no kind."""
+        """Refuses to make an instance of the union itself, which would be a record of no kind."""
         if not cls._is_member():
             raise TypeError(f"{cls.__name__} has kinds: make a {' or a '.join(k.__name__ for k in cls.kinds.values())}")
         return super().__new__(cls)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """A field of the union's type is written as the member that it holds, with all of that member's fields."""
+        """Writes a field of the union's type as the member that it holds, with all of that member's fields."""
         schema: dict[str, Any] = dict(handler(source))
         if not cls._is_member():
             schema["serialization"] = core_schema.simple_ser_schema("any")
@@ -64,15 +64,15 @@ class Kinded(Record):
         fields = dict(value) if "kind" in value else cls._migrated(dict(value))
         member = cls.kinds.get(str(fields["kind"]))
         if member is None:
-            raise ValueError(f"{fields['kind']!r} is no kind of {cls.__name__}: {', '.join(cls.kinds)}")
+            raise ValueError(f"{fields['kind']!r} is not a kind of {cls.__name__}: {', '.join(cls.kinds)}")
         return member.model_validate(fields)  # type: ignore[return-value]  # a member is a subclass
 
     @classmethod
     def _migrated(cls, old: dict[str, Any]) -> dict[str, Any]:
-        """The fields of a record that 0.1 wrote: those that are empty and of another kind are left out."""
+        """The fields of a record that 0.1 wrote, without empty ones that belong to other kinds."""
         try:
             fields = cls._renamed(old | {"kind": cls._kind_of_old(old)})
-        except (AttributeError, KeyError, TypeError) as error:  # it is no such record at all
+        except (AttributeError, KeyError, TypeError) as error:  # it is not such a record at all
             raise ValueError(f"a {cls.__name__} needs a `kind`, or the fields of 0.1: {error!r}") from error
         own = cls.kinds[fields["kind"]].model_fields
         return {name: value for name, value in fields.items() if name in own or not _is_empty(value)}
@@ -82,13 +82,13 @@ class Kinded(Record):
         """The kind of a record that 0.1 wrote.
 
         Raises:
-            ValueError: it can't be told.
+            ValueError: the record does not show it.
         """
         raise ValueError(f"a {cls.__name__} needs a `kind`: {', '.join(cls.kinds)}")
 
     @classmethod
     def _renamed(cls, old: dict[str, Any]) -> dict[str, Any]:
-        """The same fields by their names of today."""
+        """The same fields under their current names."""
         return old
 
 

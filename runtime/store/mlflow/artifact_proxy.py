@@ -1,6 +1,6 @@
-"""The artifacts that an MLflow server keeps: what MLflow calls proxied artifact access.
+"""The artifacts that an MLflow server keeps, which MLflow calls proxied artifact access.
 
-It is the part of that protocol that is used here, for the files of versions and runs and for the artifact store. The
+This is the part of the protocol that Shiplift uses, for the files of versions and runs and for the artifact store. The
 operator's copies of packages and a pod's broker speak it too.
 """
 
@@ -31,16 +31,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class ArtifactProxy:
-    """The files of a server by their paths.
+    """A server's files, by their paths.
 
-    Every method raises `Temporary` if the server does not respond or makes no sense, and `RegistryDenied` if it wants
-    other credentials.
+    Every method raises `Temporary` if the server does not respond or its response is malformed, and `RegistryDenied` if
+    it wants other credentials.
     """
 
     connection: Connection
 
     def list(self, folder: str) -> list[Entry]:
-        """The files and folders directly below a path; none if there is nothing."""
+        """The files and folders directly below a path; empty if there are none."""
         response = self.connection.send("GET", API, params={"path": folder} if folder else {})
         if response.status_code == 404:
             return []
@@ -57,7 +57,7 @@ class ArtifactProxy:
         """The bytes of a file.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: there is no such file.
         """
         return self._checked(self.connection.send("GET", _address(path)), path).content
 

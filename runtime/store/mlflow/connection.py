@@ -1,8 +1,8 @@
-"""Requests to an MLflow server: the one place that makes the HTTP client, repeats requests and translates errors.
+"""Requests to an MLflow server. Only this module makes the HTTP client, repeats requests and translates errors.
 
 The registry (`runtime.store.registry`) and artifacts (`artifact_proxy`, `filesystem`) use it, so that certificates,
-credentials, repetitions and time-outs hold for both. MLflow's own client takes 1.3 s of CPU time and 170 MB, in each of
-a release's pods.
+credentials, repetitions and time-outs hold for both. MLflow's own client would take 1.3 s of CPU time and 170 MB in
+each of a release's pods.
 """
 
 import os
@@ -23,9 +23,9 @@ _PASSING = (429, 502, 503, 504)  # statuses of a server that is busy or starting
 
 
 class Connection:
-    """Requests to the server at `uri`; each is repeated as the settings say if the server is away or busy.
+    """Requests to the server at `uri`. Each is repeated as the settings say if the server is away or busy.
 
-    Every method raises `Temporary` if the server can't be reached. A status that is no success is for the caller.
+    Every method raises `Temporary` if the server can't be reached. The caller handles other statuses than success.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Connection:
         settings: Settings | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """`server` is what errors call it; `transport` is another way to it than a connection from here.
+        """`server` is its name in errors; `transport` is a way to reach it other than a direct connection.
 
         Raises:
             UsageError: a setting is malformed, or a certificate file can't be read.
@@ -53,7 +53,7 @@ class Connection:
         )
 
     def send(self, method: str, path: str, *, once: bool = False, **content: Any) -> httpx.Response:
-        """The server's response, whatever its status. What must not happen twice is sent `once`."""
+        """The server's response, whatever its status. A request that must not happen twice is sent `once`."""
         return self._repeated(lambda: self._ask(method, path, **content), f"{method} {path}", once=once)
 
     def upload(self, path: str, file: Path) -> httpx.Response:
@@ -81,7 +81,7 @@ class Connection:
         return self._repeated(attempt, f"GET {path}")
 
     def open(self, path: str) -> httpx.Response:
-        """A response whose body is unread if the status is 200; whoever reads it does so within `reading`."""
+        """A response whose body is unread if the status is 200; the caller reads it within `reading`."""
         return self._repeated(lambda: self._ask("GET", path, stream=True), f"GET {path}")
 
     @contextmanager
@@ -98,7 +98,7 @@ class Connection:
         request = self._client.build_request(method, path, headers={**identity(), **(headers or {})}, **content)
         response = self._client.send(request, stream=stream)
         if stream and response.status_code != 200:
-            response.read()  # which ends it
+            response.read()  # which closes it
         return response
 
     def _repeated(self, attempt: Callable[[], httpx.Response], subject: str, *, once: bool = False) -> httpx.Response:

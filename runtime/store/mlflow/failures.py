@@ -1,4 +1,4 @@
-"""What the refusals and failures of an MLflow server mean, and what helps."""
+"""What an MLflow server's refusals and failures mean, and how to resolve them."""
 
 import ssl
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from shiplift.runtime.base.errors import RegistryDenied, ShipliftError, Temporar
 from shiplift.runtime.store.mlflow.settings import CLIENT_CERTIFICATE, SERVER_CERTIFICATE
 
 REGISTRY = "the registry"
-_CERTIFICATE_WANTED = "certificate required"  # in the alert that TLS 1.3 has for it, and only the text says so
+_CERTIFICATE_WANTED = "certificate required"  # in the text of TLS 1.3's alert, which says it nowhere else
 
 
 def refused(subject: str, status: int, cause: object, *, server: str = REGISTRY) -> ShipliftError:
-    """The error for an HTTP status that is no success: 401 and 403 are for good, and any other may pass."""
+    """The error for an unsuccessful HTTP status. 401 and 403 are permanent; any other status may pass."""
     if status == 401:
         return RegistryDenied(
-            f"{server} wants the user name and password of an account for {subject}: it answered 401",
+            f"{server} requires the user name and password of an account for {subject}: it answered 401",
             do="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of your account.",
         )
     if status == 403:
@@ -26,13 +26,13 @@ def refused(subject: str, status: int, cause: object, *, server: str = REGISTRY)
 
 
 def unreachable(subject: str, cause: object, *, server: str = REGISTRY) -> Temporary:
-    """The error for a server that does not respond, or makes no sense; `subject` is what was asked for."""
+    """The error for a server that does not respond, or not sensibly; `subject` is what was requested."""
     reason = " ".join(str(cause).split())[:300] or type(cause).__name__
     return Temporary(f"{server} does not answer for {subject}: {reason}", do=_remedy(cause))
 
 
 def untrusted(cause: object) -> bool:
-    """Whether a request failed because nobody vouches for the server's certificate."""
+    """Whether a request failed because no trusted authority signed the server's certificate."""
     return any(isinstance(error, ssl.SSLCertVerificationError) for error in _chain(cause))
 
 
@@ -45,7 +45,7 @@ def _remedy(cause: object) -> str:
 
 
 def _chain(cause: object) -> Iterator[BaseException]:
-    """An error and what led to it: httpx raises errors of its own for those of `ssl`."""
+    """An error and its causes: httpx raises its own errors for those of `ssl`."""
     error = cause if isinstance(cause, BaseException) else None
     while error is not None:
         yield error

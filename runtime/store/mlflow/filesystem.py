@@ -1,8 +1,8 @@
 """MLflow's artifact proxy as a filesystem of fsspec: `mlflow-artifacts://HOST:PORT/FOLDER`.
 
-With it a cluster needs no object storage: whoever can reach the registry can store artifacts there. It implements only
-what `ArtifactStore` calls. `mlflow-artifacts+https://` uses TLS. Certificates, credentials and time-outs are those of
-every request to an MLflow server: see `settings`.
+With it, a cluster needs no object storage: every process that can reach the registry can store artifacts there. It
+implements only what `ArtifactStore` calls. `mlflow-artifacts+https://` uses TLS. Certificates, credentials and
+time-outs are those of every request to an MLflow server: see `settings`.
 """
 
 import io
@@ -21,7 +21,7 @@ _SERVER = "the artifact store"
 
 
 class MlflowArtifacts(AbstractFileSystem):  # type: ignore[misc] # fsspec is untyped
-    """The files of MLflow servers' artifact proxies; a path begins with `host:port`.
+    """The files behind MLflow servers' artifact proxies; a path begins with `host:port`.
 
     Every method raises `Temporary` if the server does not respond, and `FileNotFoundError` if it has no such file.
     """
@@ -39,14 +39,14 @@ class MlflowArtifacts(AbstractFileSystem):  # type: ignore[misc] # fsspec is unt
         return {"scheme": "https"} if path.startswith(f"{SCHEME}+https:") else {}
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
-        """Writes `value` to a file, replacing what was there."""
+        """Writes `value` to a file, replacing earlier content."""
         if mode == "create" and self.exists(path):
             raise FileExistsError(path)
         proxy, inside = self._at(path)
         proxy.write(inside, value)
 
     def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
-        """Uploads a local file in chunks, replacing what was there."""
+        """Uploads a local file in chunks, replacing earlier content."""
         proxy, inside = self._at(rpath)
         proxy.upload(inside, Path(lpath))
 
@@ -106,7 +106,7 @@ class _Download(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Copies what is left of a chunk into `buffer`; returns the number of bytes, 0 at the end."""
+        """Copies the rest of a chunk into `buffer`; returns the number of bytes, 0 at the end."""
         if not self._buffer:
             with self._connection.reading(self._path):
                 self._buffer = next(self._chunks, b"")

@@ -1,4 +1,4 @@
-"""How an MLflow server is reached: the same variables that MLflow's own client reads.
+"""How an MLflow server is reached, from the same variables that MLflow's own client reads.
 
 They are MLFLOW_TRACKING_TOKEN, _USERNAME, _PASSWORD, _SERVER_CERT_PATH, _CLIENT_CERT_PATH and _INSECURE_TLS, and
 MLFLOW_HTTP_REQUEST_TIMEOUT, _MAX_RETRIES and _BACKOFF_FACTOR. No other module reads them.
@@ -26,8 +26,8 @@ T = TypeVar("T")
 class Settings:
     """How long a request may take, and how often it is repeated.
 
-    `timeout_s` is the longest time between two bytes of an answer, `pause_s` the time before the first repetition,
-    which is doubled before each later one. The defaults are shorter than MLflow's, which add up to half an hour.
+    `timeout_s` is the longest time between two bytes of an answer, `pause_s` the time before the first repetition; it
+    doubles before each later one. The defaults are shorter than MLflow's, which add up to half an hour.
     """
 
     timeout_s: float = 60.0
@@ -35,12 +35,12 @@ class Settings:
     pause_s: float = 1.0
 
     def within(self, timeout_s: float) -> "Settings":
-        """These settings for a caller that waits no longer than `timeout_s`, and repeats requests by itself."""
+        """These settings for a caller that waits no longer than `timeout_s` and repeats requests by itself."""
         return replace(self, timeout_s=min(self.timeout_s, timeout_s), repeats=0)
 
 
 def read_settings() -> Settings:
-    """The settings of this process's environment.
+    """Reads the settings from this process's environment.
 
     Raises:
         UsageError: a variable is not a number of zero or more.
@@ -62,14 +62,14 @@ def mlflow_defaults() -> dict[str, str]:
 
 
 def account() -> str:
-    """The name of the account that asks; empty if there is none."""
+    """The name of this process's account; empty if there is none."""
     return os.environ.get("MLFLOW_TRACKING_USERNAME", "")
 
 
 def identity() -> dict[str, str]:
     """The authorization header of this process's account, read anew for each request, since platforms renew tokens.
 
-    As in MLflow's client, an account with its password counts before a token.
+    As in MLflow's client, an account with its password takes precedence over a token.
     """
     token, password = os.environ.get("MLFLOW_TRACKING_TOKEN"), os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
     if token and not (account() and password):
@@ -80,7 +80,7 @@ def identity() -> dict[str, str]:
 
 
 def trusted() -> ssl.SSLContext:
-    """What a server's certificate is verified against, and the certificate that this client shows.
+    """The authorities that verify a server's certificate, and this client's own certificate.
 
     Raises:
         UsageError: a certificate file can't be read.

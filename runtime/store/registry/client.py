@@ -1,7 +1,7 @@
-"""The model registry and its runs, over REST; MLflow's own client only for artifacts that its server does not keep.
+"""The model registry and its runs, over REST. MLflow's own client only handles artifacts that its server does not keep.
 
 Importing that client takes 1.3 s of CPU time and 170 MB. A registry that does not respond raises `Temporary`, an
-unknown name `NotFound`; no other error leaves this file.
+unknown name `NotFound`; this file raises no other error.
 """
 
 import math
@@ -31,7 +31,7 @@ MAX_RUN_FILE_MB = 1024.0
 def prepare_environment() -> None:
     """Sets MLflow's environment variables: bounded waits, no telemetry, no progress bars.
 
-    Called at the edge of every process that imports MLflow.
+    Called at the start of every process that imports MLflow.
     """
     for variable, value in mlflow_defaults().items():
         os.environ.setdefault(variable, value)
@@ -80,7 +80,7 @@ class Registry:
     def register_again(self, info: VersionInfo, member: str) -> VersionInfo:
         """Registers the next version of a pipeline, with the files of this one, for a new version of a `member`.
 
-        The files are copied, since a run holds the records of one version alone.
+        The files are copied, since a run holds the records of only one version.
 
         Raises:
             NotAdmitted: the registry keeps its files where they can't be written from here.
@@ -96,13 +96,13 @@ class Registry:
     # --- aliases ---
 
     def alias(self, name: str, alias: str) -> int:
-        """The version that an alias points at, or 0."""
+        """The version to which an alias points, or 0."""
         return self._rest.aliases(name).get(alias, 0)
 
     def move_alias(self, name: str, alias: str, version: int, *, expected: int | None = None) -> None:
         """Points an alias at a version (0 removes it), if it still points at `expected` (None: unconditionally).
 
-        MLflow has no compare-and-set: callers hold the model's promotion lock, and this check catches others.
+        MLflow has no compare-and-set: callers hold the model's promotion lock, and this check catches other writers.
 
         Raises:
             PromotionConflict: the alias points at another version.
@@ -132,7 +132,7 @@ class Registry:
         """A small file of a version; None if there is none at that path.
 
         Raises:
-            NotAdmitted: it is too large.
+            NotAdmitted: the file is too large.
         """
         kept_at, otherwise = self._kept_at(info), f"models:/{info.name}/{info.version}"
         with (
@@ -146,7 +146,7 @@ class Registry:
         """Downloads one artifact of a run into the folder `to`; None if there is no such artifact.
 
         Raises:
-            NotAdmitted: it is too large.
+            NotAdmitted: the file is too large.
         """
         if not run_id:
             return None
@@ -174,7 +174,7 @@ class Registry:
             _mlflow().MlflowClient(tracking_uri=self.uri, registry_uri=self.uri).log_text(run_id, body, path)
 
     def link(self, run_id: str, path: str) -> str:
-        """The address of an artifact of a run in MLflow's own pages."""
+        """The address of a run's artifact in MLflow's own pages."""
         experiment = self._run(run_id)["experiment_id"]
         return f"{self.uri.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}/artifacts/{quote(path)}"
 
@@ -189,7 +189,7 @@ class Registry:
                 raise absent(f"run {run_id}")
 
     def run_of(self, info: VersionInfo) -> str:
-        """The run that holds a version's history: its own, or one created for it and named by a tag of the version."""
+        """The run that holds a version's history: its own, or one created for it and named in a tag of the version."""
         run_id = info.run_id or info.tags.get(f"{TAG}run_id", "")
         if run_id:
             return run_id
@@ -203,7 +203,7 @@ class Registry:
     # --- where artifacts are ---
 
     def _kept_at(self, info: VersionInfo) -> str:
-        """The URI of a version's files. MLflow 3 names a logged model instead, which knows its own."""
+        """The URI of a version's files. MLflow 3 names a logged model instead, which has its own URI."""
         query = {"name": info.name, "version": str(info.version)}
         body = self._session.ask("GET", "/model-versions/get-download-uri", params=query)
         if body is None:
@@ -217,7 +217,7 @@ class Registry:
 
     @contextmanager
     def _artifacts(self, kept_at: str, otherwise: str, subject: str) -> Iterator[Any]:
-        """The artifacts at a URI; MLflow's own client for `otherwise`, if its server does not keep them."""
+        """The artifacts at a URI; uses MLflow's own client for `otherwise`, if its server does not keep them."""
         root = root_of(kept_at)
         if root is not None:
             yield ProxiedArtifacts(ArtifactProxy(self._session.connection), root)
@@ -226,7 +226,7 @@ class Registry:
         from mlflow.store.artifact import artifact_repository_registry  # noqa: PLC0415
 
         before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
-        try:  # the client of a version's artifacts asks another client, which knows only MLflow's globals
+        try:  # the client of a version's artifacts uses another client, which knows only MLflow's globals
             mlflow.set_tracking_uri(self.uri)
             mlflow.set_registry_uri(self.uri)
             with _translated(subject):
@@ -245,7 +245,7 @@ def _mlflow() -> Any:
 
 @contextmanager
 def _translated(subject: str) -> Iterator[None]:
-    """Turns MLflow's and requests' exceptions into ours; `subject` is what was asked for."""
+    """Turns MLflow's and requests' exceptions into ours; `subject` is what was requested."""
     import requests  # noqa: PLC0415 - comes with MLflow
     from mlflow.exceptions import MlflowException  # noqa: PLC0415
 

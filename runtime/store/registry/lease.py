@@ -1,8 +1,8 @@
-"""One installation releases from a registry at a time: its lease is the description of the webhook it registered.
+"""Only one installation at a time releases from a registry. Its lease is the description of its webhook there.
 
-MLflow has one webhook of our name, so whoever registers it takes the announcements from whoever had them. The
-description says who holds it, since when, and until when: an installation renews its lease while it runs, and loses it
-some time after it has stopped.
+MLflow has one webhook of our name, so an installation that registers it takes the announcements away from the one
+before. The description says which installation holds it, since when, and until when. An installation renews its lease
+while it runs, and loses it some time after it has stopped.
 """
 
 import socket
@@ -21,7 +21,7 @@ LASTS_S = 300.0
 
 
 class Lease(Record):
-    """Who releases from a registry: an installation, where it runs, and times in seconds since the epoch."""
+    """Which installation releases from a registry, where it runs, and times in seconds since the epoch."""
 
     holder: str
     place: str
@@ -29,7 +29,7 @@ class Lease(Record):
     expires_at: float
 
     def refusal(self, now: float) -> RegistryHeld:
-        """The error for anybody else."""
+        """The error for any other installation."""
         since, until = (time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at)) for at in (self.since, self.expires_at))
         return RegistryHeld(
             f"another installation of Shiplift, {printable(self.place, limit=200)} "
@@ -41,7 +41,7 @@ class Lease(Record):
 
 
 class RegistryLease:
-    """The lease of one installation, `holder`, on a registry; `place` says where it runs, for people."""
+    """The lease of one installation, `holder`, on a registry. `place` says for people where it runs."""
 
     def __init__(
         self, registry: RestRegistry, holder: str, place: str, *, clock: Callable[[], float] = time.time
@@ -52,7 +52,7 @@ class RegistryLease:
         self._clock = clock
 
     def current(self) -> Lease | None:
-        """The lease as it is now; None if nobody holds the registry."""
+        """The current lease; None if no installation holds the registry."""
         hook = self._registry.webhook(WEBHOOK)
         try:
             return Lease.model_validate_json(str((hook or {}).get("description") or ""))
@@ -63,10 +63,10 @@ class RegistryLease:
         """Checks that no other installation holds the registry.
 
         Only MLflow's administrators see webhooks. On a cluster that is the reconciler, which checks before it starts
-        anything; with any other account this finds nothing to object to.
+        anything. With any other account this check finds no objection.
 
         Raises:
-            RegistryHeld: another one does, and has renewed its lease lately.
+            RegistryHeld: another one holds it, and has renewed its lease recently.
             Temporary: the registry does not respond.
         """
         try:
@@ -94,7 +94,7 @@ class RegistryLease:
         self._registry.ensure_webhook(WEBHOOK, url, secret, renew=changed, description=mine.model_dump_json())
 
     def take_over(self) -> None:
-        """Takes the lease from whoever has it; the next renewal registers the webhook.
+        """Takes the lease from its current holder; the next renewal registers the webhook.
 
         Raises:
             Temporary: the registry does not respond.
@@ -104,7 +104,7 @@ class RegistryLease:
         self._registry.describe_webhook(WEBHOOK, mine.model_dump_json())
 
     def release(self) -> None:
-        """Gives the lease back, so that another installation need not wait for its end."""
+        """Gives the lease back, so that another installation need not wait for it to expire."""
         lease = self.current()
         if lease and lease.holder == self._holder:
             ended = lease.model_copy(update={"expires_at": self._clock()})

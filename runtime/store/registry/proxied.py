@@ -1,6 +1,6 @@
 """Artifacts of versions and runs that the registry's own server keeps.
 
-Artifacts anywhere else, such as a bucket that clients write to directly, are left to MLflow's own client.
+MLflow's own client handles artifacts anywhere else, such as a bucket that clients write to directly.
 """
 
 import posixpath
@@ -22,10 +22,10 @@ class ProxiedArtifacts:
     root: str
 
     def list_artifacts(self, path: str | None) -> list[Entry]:
-        """The files and folders directly below a path, with paths from the root; none if there is nothing.
+        """The files and folders directly below a path, with paths from the root; empty if there are none.
 
         Raises:
-            Temporary, RegistryDenied: as every request to the registry.
+            Temporary, RegistryDenied: as for every request to the registry.
         """
         entries = self.proxy.list(self._at(path or ""))
         return [replace(entry, path=posixpath.join(path or "", posixpath.basename(entry.path))) for entry in entries]

@@ -1,4 +1,4 @@
-"""Registers a model version from files, over REST: a run of its own holds them, as MLflow's clients do it."""
+"""Registers a model version from files, over REST. A run of its own holds them, as with MLflow's clients."""
 
 import posixpath
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ from shiplift.runtime.store.registry.runs import create_run, run_info
 from shiplift.runtime.store.registry.session import Session
 from shiplift.runtime.store.registry.terms import VersionInfo, version_info
 
-_FOLDER = "model"  # in the run's artifacts
+_FOLDER = "model"  # below the run's artifacts
 
 
 def register(session: Session, name: str, files: Mapping[str, bytes], tags: Mapping[str, str]) -> VersionInfo:
-    """Registers the next version of a model, which consists of `files` by their paths; makes the model if need be.
+    """Registers the next version of a model, which consists of `files` by their paths; makes the model if necessary.
 
-    Whoever is told of the new version finds everything in place: the tags come with it.
+    Receivers of the announcement find everything in place: the tags come with the new version.
 
     Raises:
         NotAdmitted: the registry does not keep artifacts itself, so that they can't be written from here.
-        Temporary, RegistryDenied: as every request to the registry.
+        Temporary, RegistryDenied: as for every request to the registry.
     """
     run_id = create_run(session, name)
     kept_at = str(run_info(session, run_id)["artifact_uri"])
@@ -34,7 +34,7 @@ def register(session: Session, name: str, files: Mapping[str, bytes], tags: Mapp
     artifacts = ProxiedArtifacts(ArtifactProxy(session.connection), root)
     for path, body in files.items():
         artifacts.write(posixpath.join(_FOLDER, path), body)
-    with suppress(UsageError):  # there is one
+    with suppress(UsageError):  # the model exists already
         session.ask("POST", "/registered-models/create", json={"name": name})
     listed = [{"key": key, "value": value} for key, value in tags.items()]
     version = {"name": name, "source": posixpath.join(kept_at, _FOLDER), "run_id": run_id, "tags": listed}

@@ -1,8 +1,8 @@
-"""The registry over its REST API: for processes too small to import MLflow, or too far away to reach it directly.
+"""The registry over its REST API, for processes too small to import MLflow, or too far away to reach it directly.
 
 The receiver and the reconciler run for months in a few dozen megabytes, and a git push's pod should start at once. They
 only read versions and their tags, set tags, and register the webhook. The command line reaches a cluster's registry
-through `transport`. A registry that does not respond raises `Temporary`, here too.
+through `transport`. Here, too, a registry that does not respond raises `Temporary`.
 """
 
 import math
@@ -20,7 +20,7 @@ from shiplift.runtime.store.registry.registering import register
 from shiplift.runtime.store.registry.session import Session
 from shiplift.runtime.store.registry.terms import TAG, VersionInfo, version_info
 
-PATIENT_S = math.inf  # as long as the settings allow: for background work, and for pages over a thousand models
+PATIENT_S = math.inf  # waits as long as the settings allow: for background work, and for pages over a thousand models
 _PAGE = 200
 _VERSION_CREATED = {"entity": "MODEL_VERSION", "action": "CREATED"}
 
@@ -28,8 +28,8 @@ _VERSION_CREATED = {"entity": "MODEL_VERSION", "action": "CREATED"}
 class RestRegistry:
     """A model registry at `uri`.
 
-    Every method raises `Temporary` if it can't be reached or its answer is malformed, and `RegistryDenied` if it wants
-    other credentials.
+    Every method raises `Temporary` if the registry can't be reached or its answer is malformed, and `RegistryDenied` if
+    it wants other credentials.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class RestRegistry:
         transport: httpx.BaseTransport | None = None,
         session: Session | None = None,
     ) -> None:
-        """`timeout_s` is the most that the caller waits, `session` one that is shared and has its own settings.
+        """`timeout_s` is the most that the caller waits; `session` is a shared one with its own settings.
 
-        Without a session a request is sent once: its callers ask again by themselves.
+        Without a session, a request is sent once: its callers retry by themselves.
         """
         self._session = session or Session(
             Connection(uri, settings=read_settings().within(timeout_s), transport=transport)
@@ -85,7 +85,7 @@ class RestRegistry:
         return versions
 
     def tagged(self, tag: str) -> list[VersionInfo]:
-        """Every version that has a tag with any value, in no particular order."""
+        """Every version that has a tag, with any value, in no particular order."""
         pages = self._session.pages("/model-versions/search", filter=f"tags.`{tag}` LIKE '%'")
         return [version_info(body) for page in pages for body in page.get("model_versions", [])]
 
@@ -132,7 +132,7 @@ class RestRegistry:
         """Points an alias at a version; 0 removes it.
 
         Raises:
-            NotFound: there is no such version.
+            NotFound: the version does not exist.
         """
         body = {"name": name, "alias": alias} | ({"version": str(version)} if version else {})
         answer = self._session.ask("POST" if version else "DELETE", "/registered-models/alias", json=body)
@@ -148,7 +148,7 @@ class RestRegistry:
     # --- files ---
 
     def read_text(self, run_id: str, path: str) -> str | None:
-        """A small text artifact of a run; None where there is none."""
+        """A small text artifact of a run; None if there is none."""
         answer = self._session.connection.send("GET", "/get-artifact", params={"run_uuid": run_id, "path": path})
         if answer.status_code == 404:
             return None
@@ -160,7 +160,7 @@ class RestRegistry:
     # --- webhooks ---
 
     def ensure_webhook(self, name: str, url: str, secret: str, *, renew: bool, description: str = "") -> None:
-        """Creates the webhook that announces new versions; `renew` updates and enables an existing one."""
+        """Creates the webhook that announces new versions. `renew` updates and enables an existing one."""
         body = {"name": name, "url": url, "events": [_VERSION_CREATED], "secret": secret, "description": description}
         existing = self.webhook(name)
         if existing is None:

@@ -1,4 +1,4 @@
-"""Runs of the registry's tracking server, over REST: they hold what is logged of a version."""
+"""Runs of the registry's tracking server, over REST. They hold what is logged for a version."""
 
 import time
 from typing import Any
@@ -10,10 +10,10 @@ from shiplift.runtime.store.registry.terms import FOLDER
 
 
 def create_run(session: Session, name: str) -> str:
-    """A new run that is finished, in the experiment of runs that were created here; returns its id.
+    """Creates a finished run, in the experiment of runs that were created here; returns its id.
 
     Raises:
-        Temporary, RegistryDenied: as every request to the registry.
+        Temporary, RegistryDenied: as for every request to the registry.
     """
     body = {"experiment_id": _experiment(session), "run_name": name, "start_time": now_ms()}
     run_id = str(info_of(session.ask("POST", "/runs/create", json=body, once=True), "run")["run_id"])
@@ -22,10 +22,10 @@ def create_run(session: Session, name: str) -> str:
 
 
 def run_info(session: Session, run_id: str) -> dict[str, Any]:
-    """What is known of a run.
+    """The information about a run.
 
     Raises:
-        NotFound: there is none of that id.
+        NotFound: there is no run with that id.
     """
     body = session.ask("GET", "/runs/get", params={"run_id": run_id})
     if body is None:
@@ -34,7 +34,7 @@ def run_info(session: Session, run_id: str) -> dict[str, Any]:
 
 
 def info_of(body: dict[str, Any] | None, what: str) -> dict[str, Any]:
-    """What is known of a run or a logged model, from the answer about it.
+    """The information about a run or a logged model, from the registry's answer.
 
     Raises:
         Temporary: the answer is malformed.
@@ -47,7 +47,7 @@ def info_of(body: dict[str, Any] | None, what: str) -> dict[str, Any]:
 
 
 def absent(subject: str) -> NotFound:
-    """The error for what the registry does not have."""
+    """The error for something that the registry does not have."""
     return NotFound(f"the registry has no {subject}", do="Check the name in the registry.")
 
 
@@ -57,7 +57,7 @@ def now_ms() -> int:
 
 
 def _experiment(session: Session) -> str:
-    """The experiment of runs that this account created here: it may not write to those of others."""
+    """The experiment for the runs that this account creates here: it may not write to other accounts' experiments."""
     name = f"{FOLDER}-{account()}" if account() else FOLDER
     named = {"experiment_name": name}
     known = session.ask("GET", "/experiments/get-by-name", params=named)
@@ -65,7 +65,7 @@ def _experiment(session: Session) -> str:
         try:
             made = session.ask("POST", "/experiments/create", json={"name": name})
             return str((made or {}).get("experiment_id", ""))
-        except UsageError:  # somebody else has made it since
+        except UsageError:  # another process has created it meanwhile
             known = session.ask("GET", "/experiments/get-by-name", params=named)
     if known is None:
         raise absent(f"the experiment {name!r}")

@@ -1,4 +1,4 @@
-"""MLflow's REST API: its answers as JSON, its pages, and what its refusals mean."""
+"""MLflow's REST API: its answers as JSON, its pages, and the meaning of its refusals."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ _PAGE = 200
 
 
 class Session:
-    """Questions to the registry that a connection leads to.
+    """Requests to the registry behind a connection.
 
     Every method raises `Temporary` if the server can't be reached or its answer is malformed, and `RegistryDenied` if
     it wants other credentials.
@@ -35,7 +35,7 @@ class Session:
                 return
 
     def ask(self, method: str, path: str, *, once: bool = False, **content: Any) -> dict[str, Any] | None:
-        """The registry's answer as JSON, or None if it does not know the thing asked for."""
+        """The registry's answer as JSON, or None if it does not know the requested thing."""
         response = self.connection.send(method, _API + path, once=once, **content)
         body = _json(response)
         if response.status_code == 404 or (response.status_code == 400 and method == "GET"):
@@ -51,7 +51,7 @@ class Session:
         return body
 
     def _is_absent(self, content: dict[str, Any]) -> bool:
-        """Whether the model asked for is not there: MLflow answers 403, not 404, to who is not its administrator."""
+        """Whether the requested model does not exist: MLflow answers 403, not 404, except to administrators."""
         name = content.get("params", {}).get("name")
         if name is None:
             return False
@@ -66,4 +66,4 @@ def _json(response: httpx.Response) -> Any:
     try:
         return response.json()
     except ValueError:
-        return None  # such as a proxy's error page
+        return None  # for example a proxy's error page

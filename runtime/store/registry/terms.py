@@ -1,4 +1,4 @@
-"""What every client of the registry has in common: its names and its model versions."""
+"""The vocabulary that all clients of the registry share: its names and its model versions."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,10 +7,10 @@ from shiplift.runtime.base.errors import NotAdmitted, Temporary, UsageError
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 TAG = "shiplift."
-PIPELINE_TAG = f"{TAG}pipeline"  # of a version that is a pipeline of models
-SOURCE_TAG = f"{TAG}source"  # of one that a push registered: the folder's object in git
-MEMBER_TAG = f"{TAG}member"  # of one that was registered because of this MODEL/VERSION
-FOLDER = "shiplift"  # in a run's artifacts: the author's data and spec, and Shiplift's records and reports
+PIPELINE_TAG = f"{TAG}pipeline"  # marks a version that is a pipeline of models
+SOURCE_TAG = f"{TAG}source"  # set by a push: the folder's object in git
+MEMBER_TAG = f"{TAG}member"  # set if a version was registered because of this MODEL/VERSION
+FOLDER = "shiplift"  # below a run's artifacts: the author's data and spec, and Shiplift's records and reports
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +41,11 @@ def check_name(name: str) -> str:
 
 
 def model_and_version(name: str) -> tuple[str, int | None]:
-    """`digits/3` as a model and a version; the version is None where there is none.
+    """Splits `digits/3` into a model and a version; the version is None if it is missing.
 
     Raises:
         UsageError: the version is not a positive number.
-        NotAdmitted: the model's name can't be one.
+        NotAdmitted: the model's name is not valid.
     """
     model, slash, version = name.rpartition("/")
     if not slash:
@@ -59,7 +59,7 @@ def version_info(body: Any) -> VersionInfo:
     """A version from its JSON.
 
     Raises:
-        Temporary: it is malformed.
+        Temporary: the JSON is malformed.
     """
     try:
         return VersionInfo(

@@ -1,4 +1,4 @@
-"""The steps' tests run what a sandbox runs in their own process, unless they ask for `confined`."""
+"""The steps' tests run sandbox entries in their own process, unless they ask for `confined`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The champion is what production serves and what a signed promotion says, wherever its aliases were moved by hand."""
+"""The champion is what production serves and a signed promotion confirms, even if its aliases were moved by hand."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,7 +47,7 @@ ENDPOINT = Endpoint(http="http://127.0.0.1:1", grpc="127.0.0.1:2")
 
 
 class Aliases(Runs):
-    """A registry with five versions, whose aliases anybody can move."""
+    """A registry with five versions, whose aliases the tests can move."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The last stage with a registry that is down: the release ends all the same, and its page says how."""
+"""The last stage with a registry that is down: the release still ends, and its page says how."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Golden requests: what counts as the same answer. Who answers is a stand-in for the client's `ask`."""
+"""Golden requests: which answers count as the same. A stand-in for the client's `ask` answers."""
 
 import math
 from typing import Any, cast

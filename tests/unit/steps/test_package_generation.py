@@ -1,4 +1,4 @@
-"""Packages of models that generate text: OpenVINO's model, what is around it, and the library that generates."""
+"""Packages of models that generate text: OpenVINO's model, the code around it, and the library that generates."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Packages of models that take text: their graph, what is around it, and the library that tokenizes."""
+"""Packages of models that take text: their graph, the code around it, and the library that tokenizes."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Which promotions are let through, before anything is touched."""
+"""Which promotions are permitted, before anything changes."""
 
 from pathlib import Path
 

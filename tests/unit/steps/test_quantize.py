@@ -843,7 +843,7 @@ def test_a_column_with_more_values_than_a_record_has_room_for_is_not_one_to_slic
 
 def test_a_machine_that_is_not_the_target_is_a_temporary_failure(bench: Bench) -> None:
     other = Target(name="arm", accelerator="cpu-arm64")
-    with pytest.raises(Temporary, match="target arm is not this machine: it wants cpu-arm64"):
+    with pytest.raises(Temporary, match="target arm is not this machine: it needs cpu-arm64"):
         bench.quantize(bench.datasets(), other)
 
 

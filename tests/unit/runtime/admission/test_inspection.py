@@ -1,4 +1,4 @@
-"""What the sandbox read of a version's files: when it is asked, and when what it said before is enough."""
+"""What the sandbox reads from a version's files: when it runs, and when its earlier answer is enough."""
 
 import json
 from collections.abc import Callable

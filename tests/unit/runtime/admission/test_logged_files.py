@@ -177,7 +177,7 @@ def test_a_spec_beyond_the_site_s_policy_is_refused_with_its_limit(tmp_path: Pat
     own = own.replace("{pickle: sandbox}", "{pickle: sandbox, max_size_mb: 100}")
     with pytest.raises(PolicyRefused, match=message) as error:
         check_site(site(tmp_path, policy=policy), parse(own))
-    assert "ask whoever runs this site" in error.value.do
+    assert "ask the owner of this site" in error.value.do
     assert error.value.exit_code == 52
     check_site(site(tmp_path, policy=policy), parse(small))
 

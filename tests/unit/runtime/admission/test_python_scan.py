@@ -1,4 +1,4 @@
-"""The scan of Python models: their code is told and refuses nothing, but what MLflow would import and open does."""
+"""The scan of Python models: it reports their code, and refuses only what MLflow would import or open."""
 
 import os
 import pickle

@@ -41,7 +41,7 @@ def test_a_refusal_names_the_first_objections_and_how_to_log_a_model_without_cod
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As in the sandbox: the scanner tells nobody what it scans."""
+    """As in the sandbox, the scanner sends no telemetry about what it scans."""
     for name, value in sandbox._environment(tmp_path).items():
         if name not in ("PATH", "LANG"):
             monkeypatch.setenv(name, value)
@@ -207,7 +207,7 @@ EVIL = b"\x80\x02cos\nsystem\nU\x02id\x85R."
         ("weights.bin", b"12345678" + zipped(a=b"1"), "hides a zip archive"),
         ("model.pt", zipped(model__data_dot_pkl=EVIL), "os.system"),
         ("model.pth", zipped(model__data_dot_pkl=b"(S'id'\nios\nsystem\n."), "os.system"),
-        ("model.pt", zipped(model__data_dot_pkl=b"N.", model__evil_dot_so=b"x"), "code, by its name"),
+        ("model.pt", zipped(model__data_dot_pkl=b"N.", model__evil_dot_so=b"x"), "its name is that of a code file"),
         ("model.pt", zipped(model__data_dot_pkl=b"N.", **{"../x": b"1"}), "outside itself"),
         ("model.npz", zipped(a_dot_npy=EVIL), "not those of a .npy file"),
         ("model.npz", zipped(a_dot_pkl=EVIL), "os.system"),
@@ -356,8 +356,8 @@ def test_an_onnx_model_uses_only_listed_operators(
         ("pytorch: {pickle_module_name: evil}", "pickle_module_name: evil"),
         ("lightgbm: {model_class: evil.Booster}", "evil.Booster is not on the list"),
         ("sklearn: {skops_trusted_types: [os.system]}", "os.system is not on the list"),
-        ("onnx: {data: ../../etc/passwd}", "no path in the model"),
-        ("onnx: {data: /etc/passwd}", "no path in the model"),
+        ("onnx: {data: ../../etc/passwd}", "not a path in the model"),
+        ("onnx: {data: /etc/passwd}", "not a path in the model"),
     ],
 )
 def test_an_mlmodel_file_that_makes_mlflow_import_or_open_is_refused(tmp_path: Path, flavor: str, what: str) -> None:

@@ -110,7 +110,7 @@ print((disk / "kept").read_text(), store.read(store.put_bytes(b"first")).decode(
 def test_a_disk_that_is_really_full_is_told_as_such_and_loses_nothing(tmp_path: Path) -> None:
     """On a filesystem of 128 KiB, mounted in a namespace of its own."""
     if subprocess.run(["unshare", "-Urm", "true"], check=False).returncode:
-        pytest.skip("this machine lets nobody make a mount namespace")
+        pytest.skip("this machine allows no mount namespaces")
     (tmp_path / "script.py").write_text(FULL)
     for folder in ("disk", "other"):
         (tmp_path / folder).mkdir()

@@ -1,4 +1,4 @@
-"""What a terminal, a log or a page would obey is shown instead, at every output."""
+"""Characters that a terminal, a log or a page would obey are shown instead, at every output."""
 
 import io
 import json

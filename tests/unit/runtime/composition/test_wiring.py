@@ -93,7 +93,7 @@ def test_an_unknown_tensor_is_named(graph: Drawn, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(graph.takes) - 1))
     graph.body["steps"][f"s{at}"]["inputs"]["i0"] = "nowhere"
     problems = graph.check().problems
-    assert f"steps.s{at}.inputs.i0" in {problem.path for problem in problems if "nothing gives" in problem.what}
+    assert f"steps.s{at}.inputs.i0" in {problem.path for problem in problems if "no step gives" in problem.what}
 
 
 @given(drawn(), st.data())

@@ -89,7 +89,7 @@ ATTACKS = {
     "own descriptors' signals": "fcntl.fcntl(0, fcntl.F_SETOWN, 1)",
     "type into a terminal": "fcntl.ioctl(0, 0x5412, b'x')",
     "allow a tracer": "assert ctypes.CDLL(None, use_errno=True).prctl(0x59616D61, -1, 0, 0, 0) == 0",
-    # memory that nobody counts
+    # memory that no limit counts
     "take System V memory": "call(29, 0, 1 << 20, 0o1600)",
     "take System V semaphores": "call(64, 0, 1, 0o1600)",
     "take System V messages": "call(68, 0, 0o1600)",

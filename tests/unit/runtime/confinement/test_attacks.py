@@ -1,4 +1,4 @@
-"""Every attack of `attacks.py`: by whoever runs the tests, by a plain user, and in something like a restricted pod."""
+"""Every attack of `attacks.py`: by the tests' own user, by a plain user, and in something like a restricted pod."""
 
 import json
 import os
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[4]
 NOBODY = "65534"
 REFUSALS = {"PermissionError", "OSError", "AssertionError", "ProcessLookupError", "FileNotFoundError", "ValueError"}
 # As root: a mount namespace in which a plain user can reach the interpreter, wherever that is.
-# `pod`: a masked /proc, as containers have, with which the kernel lets nobody mount another: unless it sees a whole
+# `pod`: a masked /proc, as containers have, with which the kernel allows no other mount, unless it sees a whole
 # one elsewhere, such as of a container that runs on this machine.
 AS_USER = """
 set -e

@@ -1,4 +1,4 @@
-"""The child's conversation with its parent; that it is confined is tested with real sandboxes."""
+"""The child's conversation with its parent. Real sandboxes test its confinement."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A program started confined: it ends as itself, with everything it started, and the kernel's refusal ends it first."""
+"""A program that is started confined: it ends as itself with all its processes, or first if the kernel refuses."""
 
 import os
 import signal

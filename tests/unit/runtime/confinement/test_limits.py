@@ -1,4 +1,4 @@
-"""What a confined process may use up: tasks, files, disk, and memory that no single process shows."""
+"""The resources of a confined process: tasks, files, disk, and memory that no single process shows."""
 
 import contextlib
 from dataclasses import replace

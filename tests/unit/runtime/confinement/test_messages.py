@@ -1,4 +1,4 @@
-"""What a confined process sends is data: forged, flooded or broken, it ends in an error of ours."""
+"""A confined process's messages are data: forged, flooded or broken ones end in one of our errors."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Kernels that refuse a mechanism, played by a filter of system calls: no sandbox without the site's consent."""
+"""Kernels that refuse a mechanism, simulated by a seccomp filter: without the site's consent, no sandbox starts."""
 
 import json
 import os

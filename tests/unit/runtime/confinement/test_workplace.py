@@ -1,4 +1,4 @@
-"""Work folders: warm starts, and what is left after kills."""
+"""Work folders: warm starts, and leftovers after kills."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which family a version and a record belong to."""
+"""The family of a version and of a record."""
 
 from typing import Any, get_args
 

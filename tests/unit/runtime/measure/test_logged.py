@@ -1,4 +1,4 @@
-"""Logged requests are the author's file: a sandbox reads it."""
+"""Logged requests are the author's file, so a sandbox reads it."""
 
 import json
 from pathlib import Path

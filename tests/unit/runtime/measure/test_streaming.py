@@ -1,4 +1,4 @@
-"""What users of streamed answers wait for, from when each piece came, and what ends a measurement."""
+"""What users of streamed answers wait for, computed from the times of the pieces, and what ends a measurement."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""`export.preprocess`: a model of pixels behind the decoding of files, and what it can't be put in front of."""
+"""`export.preprocess`: a model of pixels behind the decoding of files, and models that it does not fit."""
 
 import base64
 import io
@@ -110,7 +110,7 @@ def test_a_request_is_files_or_base64_of_them(tmp_path: Path) -> None:
             r"24 x 24 pixels with 3 channels.*the shape \[-1, 3, 32, 32\]",
         ),
         ((tensor("x", -1, 1, 24, 24),), PLAIN, "3 channels"),
-        ((TensorSpec(name="x", datatype="UINT8", shape=(-1, 3, 24, 24)),), NORMAL, "UINT8, and .* other numbers"),
+        ((TensorSpec(name="x", datatype="UINT8", shape=(-1, 3, 24, 24)),), NORMAL, "UINT8, and .* changes the numbers"),
     ],
 )
 def test_a_model_that_takes_no_such_images_is_refused_with_the_reason(

@@ -1,4 +1,4 @@
-"""Images around a graph: pixels are those of the image processor, and what is no image is refused before it costs."""
+"""Images around a graph: pixels are those of the image processor, and other files are refused before they cost time."""
 
 import base64
 import json
@@ -319,7 +319,7 @@ def test_a_detector_whose_images_keep_their_shape_is_refused(tmp_path: Path) -> 
     made.image_processor.size = {"shortest_edge": 64, "longest_edge": 100}
     mlflow.transformers.save_model(made, str(tmp_path / "model"), pip_requirements=[])
     spec = TensorSpec(name="image", datatype="BYTES", shape=(-1, 1))
-    with pytest.raises(ExportFailed, match=r"resizes to .*shortest_edge.*, which is not served"):
+    with pytest.raises(ExportFailed, match=r"resizes to .*shortest_edge.*, which is not supported"):
         HuggingFaceImages(tmp_path / "model", "object-detection", (spec,), 20)
 
 
@@ -330,4 +330,4 @@ def test_a_version_without_example_images_is_asked_our_own(tmp_path: Path, kind:
     example, note = missing_example(tmp_path, read_model(tmp_path))
     (images,) = example.values()
     assert len(front(tmp_path).read(list(images.reshape(-1)))) == len(images)
-    assert "asked Shiplift's own images" in note
+    assert "Shiplift's own images" in note

@@ -1,4 +1,4 @@
-"""Which buckets pad least, against every choice there is."""
+"""The buckets that pad least, compared with every possible choice."""
 
 from collections import Counter
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""What is rehearsed in a sandbox that waits: nobody sees it fail there, so it must be seen here."""
+"""The rehearsals of a waiting sandbox, whose failures are ignored there and so must show here."""
 
 import subprocess
 import sys

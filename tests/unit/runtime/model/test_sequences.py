@@ -1,4 +1,4 @@
-"""Models that remember: what is hidden of them, what they answer in turn, and what a load test sends them."""
+"""Stateful models: their hidden states, their answers to a sequence, and the load test's requests to them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tables that are small as files and huge in memory are refused before they are."""
+"""Tables that are small as files and huge in memory are refused before they are read."""
 
 import io
 from typing import Any

@@ -1,4 +1,4 @@
-"""Text models: what is around their graphs, and which of them are released."""
+"""Text models: the code around their graphs, and which of them are released."""
 
 import json
 import sys

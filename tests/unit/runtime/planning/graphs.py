@@ -1,4 +1,4 @@
-"""Pipelines and profiles that several tests of planning begin with."""
+"""Pipelines and profiles that several tests of planning share."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The simulation's model once more, written in SimPy: one process per request, step and instance. Slow, and obvious."""
+"""The simulation's model once more, written in SimPy: one process per request, step and instance. Slow but obvious."""
 
 import math
 from collections.abc import Generator, Mapping

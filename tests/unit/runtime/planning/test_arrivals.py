@@ -29,7 +29,7 @@ def test_recorded_arrivals_are_replayed_from_their_first() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("1\nsoon\n", "no time"),
+        ("1\nsoon\n", "not a time"),
         ("1 2 3", "3 arrivals are recorded, the limits are 1000"),
         ("7\n" * 2000, "all at once"),
         ("1\n" * 1999 + "inf", "not finite"),

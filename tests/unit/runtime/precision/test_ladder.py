@@ -1,4 +1,4 @@
-"""The ladder without its sandbox, to reach what a child process hides: how rungs are built beside each other."""
+"""The ladder without its sandbox, to test what a child process hides: how rungs are built in parallel."""
 
 import sys
 from dataclasses import replace

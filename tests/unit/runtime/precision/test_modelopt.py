@@ -1,4 +1,4 @@
-"""modelopt up to its command line: it can't be installed here, so a script stands in for its Python."""
+"""modelopt up to its command line. It can't be installed here, so a script stands in for its Python."""
 
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def test_the_commands_are_those_of_its_own_documentation(tmp_path: Path) -> None
 def test_rungs_of_a_gpu_are_built_by_it_where_it_is_configured(
     tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, methods: Any, asked: Any, method: str
 ) -> None:
-    """There is no GPU to run what it builds on: the session is the processor's."""
+    """No GPU can run its graphs here, so the session runs on the CPU."""
     real = onnx_models.session
     monkeypatch.setattr(onnx_models, "session", lambda file, **_: real(file))
     rung = rungs.build(job(tmp_path, kind, python, methods=methods))

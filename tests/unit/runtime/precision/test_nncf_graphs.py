@@ -1,4 +1,4 @@
-"""Graphs quantized by the real NNCF: what it writes, and what it can't."""
+"""Graphs quantized by the real NNCF: what it writes, and what it can't write."""
 
 import builtins
 from pathlib import Path

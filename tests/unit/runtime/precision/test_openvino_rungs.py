@@ -1,4 +1,4 @@
-"""What OpenVINO makes of the ladder's files: real models, without the sandbox."""
+"""OpenVINO's candidates from the ladder's files: real models, without the sandbox."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -182,7 +182,7 @@ def test_a_product_over_a_size_that_clients_choose_is_refused(tmp_path: Path) ->
     fixed = model(nodes, weights, tmp_path / "fixed.onnx", columns=4)
     assert scored(fixed, np.ones((2, 4), np.float32)).dropped == ""
     dynamic = model(nodes, weights, tmp_path / "dynamic.onnx", columns="m")
-    assert "OpenVINO does not check the size of what" in scored(dynamic, np.ones((2, 4), np.float32)).dropped
+    assert "OpenVINO does not check the size of the tensor" in scored(dynamic, np.ones((2, 4), np.float32)).dropped
 
 
 def test_a_graph_that_takes_one_sample_at_a_time_is_asked_so(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Plans up to the library's calls: TensorRT can't be installed here, so a stand-in notes what it is asked for."""
+"""Plans up to the library's calls. TensorRT can't be installed here, so a stand-in records the calls."""
 
 from pathlib import Path
 from types import SimpleNamespace

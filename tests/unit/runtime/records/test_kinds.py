@@ -64,7 +64,7 @@ def test_a_union_is_read_as_the_member_that_its_kind_names() -> None:
     ("written", "why"),
     [
         ({"kind": "square", "radius": 2}, "radius"),
-        ({"kind": "line"}, "'line' is no kind of Shape: circle, square"),
+        ({"kind": "line"}, "'line' is not a kind of Shape: circle, square"),
         ({"name": "a"}, "a Shape needs a `kind`"),
         ("square", "read from a mapping"),
     ],

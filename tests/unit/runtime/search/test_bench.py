@@ -1,4 +1,4 @@
-"""Which bench a search gets, and what a trial asks of it; tests/integration has the real benches."""
+"""Which bench a search gets, and how a trial uses it. The integration tests have the real benches."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Which packages get buckets, and which sets a search tries on which of them."""
+"""Which packages get buckets, and which sets a search tries on them."""
 
 from typing import Any
 
@@ -33,12 +33,12 @@ SMALL = SearchSpace(max_batch=(1, 8), queue_delay_us=(0,), instances=(1,), threa
     ("pad", "why"),
     [
         ({}, "names no input"),
-        ({"other": 0}, "'other', which is no input with a dynamic dimension"),
-        ({"bias": 0}, "'bias', which is no input with a dynamic dimension"),
-        ({"scores": 0}, "'scores', which is no input"),
-        ({"ids": 0.5}, "fills 'ids' up with 0.5, which is no INT64"),
-        ({"mask": 2}, "fills 'mask' up with 2, which is no BOOL"),
-        ({"half": 1}, "fills 'half' up with 1, which is no FP16"),
+        ({"other": 0}, "'other', which is not an input with a dynamic dimension"),
+        ({"bias": 0}, "'bias', which is not an input with a dynamic dimension"),
+        ({"scores": 0}, "'scores', which is not an input"),
+        ({"ids": 0.5}, "fills 'ids' up with 0.5, which is not INT64"),
+        ({"mask": 2}, "fills 'mask' up with 2, which is not BOOL"),
+        ({"half": 1}, "fills 'half' up with 1, which is not FP16"),
     ],
 )
 def test_what_is_padded_must_be_an_input_with_a_length_that_holds_the_value(pad: dict[str, float], why: str) -> None:
@@ -63,7 +63,7 @@ def test_values_that_the_inputs_hold_are_fine_and_a_tokenizer_knows_its_own() ->
         ({"target": Target(server="nvidia")}, "NVIDIA's backends don't pad requests"),
         ({"inputs": (tensor("ids", 1, -1),)}, "one sample at a time"),
         ({"inputs": (tensor("ids", -1, -1, -1),)}, "'ids' has more than one dynamic dimension"),
-        ({"inputs": (tensor('a "quote"', -1, -1),)}, "can't stand in the backend's parameters"),
+        ({"inputs": (tensor('a "quote"', -1, -1),)}, "can't be used in the backend's parameters"),
         ({"inputs": (tensor("text", -1, 1, datatype="BYTES"),)}, "Python backend"),
     ],
 )

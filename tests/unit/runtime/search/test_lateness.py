@@ -1,4 +1,4 @@
-"""When tuning lets requests that are late anyway wait for those that are not."""
+"""When tuning makes requests that are already late wait for those that are not."""
 
 from typing import Any
 

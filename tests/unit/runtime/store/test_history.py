@@ -1,4 +1,4 @@
-"""A release's records are found by their type, and of several targets' by the one that tells the story."""
+"""A release's records are found by type; of several targets' records, the one for the target that decided."""
 
 from typing import TypeVar
 

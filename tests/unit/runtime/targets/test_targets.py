@@ -45,7 +45,7 @@ def test_a_machine_is_the_most_particular_accelerator_and_no_other(machine: Hard
     for other in ("cpu-vnni", "cpu-avx2", "cpu-arm64"):
         why = mismatch(Target(accelerator=other), machine)
         assert (why == "") is (other == kind)
-        assert why in ("", f"it wants {other}, this machine is {kind}")
+        assert why in ("", f"it needs {other}, this machine is {kind}")
     assert mismatch(Target(), machine) == ""
 
 
@@ -54,16 +54,16 @@ def test_a_machine_is_the_most_particular_accelerator_and_no_other(machine: Hard
     [
         ({}, ""),
         ({"compute_capability": "8.6", "memory_mb": 24000}, ""),
-        ({"compute_capability": "9.0"}, "it wants compute capability 9.0, NVIDIA A10 has 8.6"),
-        ({"memory_mb": 81920}, "it wants a GPU with 81920 MiB, NVIDIA A10 has 23028 MiB"),
+        ({"compute_capability": "9.0"}, "it needs compute capability 9.0, NVIDIA A10 has 8.6"),
+        ({"memory_mb": 81920}, "it needs a GPU with 81920 MiB, NVIDIA A10 has 23028 MiB"),
         ({"versions": Versions(driver="550.54")}, ""),
-        ({"versions": Versions(driver="560")}, "it wants driver 560 or newer, this machine has 550.54.15"),
+        ({"versions": Versions(driver="560")}, "it needs driver 560 or newer, this machine has 550.54.15"),
     ],
 )
 def test_a_gpu_must_be_the_one_the_target_means(changes: dict[str, Any], why: str) -> None:
     machine = Hardware(architecture="x86_64", flags=frozenset(), gpus=(A10,))
     assert mismatch(gpu_target(**changes), machine) == why
-    assert mismatch(gpu_target(**changes), VNNI) == "it wants an NVIDIA GPU, this machine has none"
+    assert mismatch(gpu_target(**changes), VNNI) == "it needs an NVIDIA GPU, this machine has none"
 
 
 def test_a_pod_asks_for_as_many_gpus_as_its_instances_name() -> None:
@@ -150,7 +150,7 @@ def test_a_processor_that_computes_in_bf16_is_a_target_of_its_own(
     (cpu,) = detect(machine)
     assert (cpu.name, cpu.cpu_features, cpu.precisions) == (name, features, ("fp32", "bf16", "int8"))
     assert mismatch(cpu, machine) == ""
-    assert mismatch(cpu, VNNI) == f"it wants a CPU with {', '.join(features)}, which this machine's lacks"
+    assert mismatch(cpu, VNNI) == f"it needs a CPU with {', '.join(features)}, which this machine lacks"
     assert mismatch(Target(accelerator="cpu-vnni"), machine) == ""
 
 

@@ -43,7 +43,7 @@ def test_the_scan_of_such_a_folder_finds_them(folder: Path, tmp_path_factory: py
 
 def test_weights_outside_of_the_model_are_refused() -> None:
     (problem,) = mlmodel.problems({"flavors": {"transformers": {"model_binary": "../other"}}})
-    assert "`model_binary: '../other'`, which is no path in the model" in problem
+    assert "`model_binary: '../other'`, which is not a path in the model" in problem
 
 
 def write(name: str, text: str | bytes) -> Callable[[Path], object]:

@@ -1,4 +1,4 @@
-"""A model that generates text is refused before time is spent on it, where it can't be served, with the reason."""
+"""A model that generates text is refused early, with the reason, where it can't be served."""
 
 from pathlib import Path
 

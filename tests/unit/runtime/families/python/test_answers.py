@@ -1,4 +1,4 @@
-"""What a Python model's recorded answers decide: its outputs, its batches, and whether they can be trusted."""
+"""What a Python model's recorded answers decide: its outputs, its batches, and whether they are reproducible."""
 
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,9 @@ def test_a_model_whose_batches_answer_otherwise_gets_one_sample_at_a_time(tmp_pa
     np.testing.assert_array_equal(load_npz(tmp_path / "reference.npz")["output/y"], 2 * X)  # to each sample alone
 
 
-@pytest.mark.parametrize(("again", "problem"), [(2 * X + 1, ""), (X * np.nan, "'y' is not the same twice, or NaN")])
+@pytest.mark.parametrize(
+    ("again", "problem"), [(2 * X + 1, ""), (X * np.nan, "'y' differs between two runs, or is NaN")]
+)
 def test_a_model_that_answers_otherwise_the_second_time_fails_parity(tmp_path: Path, again: Any, problem: str) -> None:
     case = compared(tmp_path, again=again)["parity"][0]
     assert case["problem"] == problem

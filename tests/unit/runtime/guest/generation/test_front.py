@@ -1,4 +1,4 @@
-"""What is around a model that generates: limits with their reasons, and pieces that add up to the text."""
+"""The code around a model that generates: limits with their reasons, and pieces that add up to the text."""
 
 import json
 from functools import cache
@@ -60,7 +60,7 @@ def test_pieces_add_up_to_the_text_before_the_first_stop_text(text: str, stop: l
 
 @cache
 def llama() -> GenerationFront:
-    """Words, and bytes for what is no word; a run of bytes that are no characters is shown as that many signs."""
+    """Words, and bytes for everything else; a run of bytes that are not characters is shown as that many signs."""
     from tokenizers import Tokenizer, decoders, models
 
     words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁a", "b", "▁the", "é", "."]
@@ -78,7 +78,7 @@ def llama() -> GenerationFront:
 @pytest.mark.parametrize("around", [front, llama])
 @given(data=st.data())
 def test_whatever_tokens_come_the_pieces_add_up_to_their_text(around: Any, data: Any) -> None:
-    """Tokens are drawn at random: bytes that are no characters, and ends of answers in the middle."""
+    """Tokens are drawn at random: bytes that are not characters, and ends of answers in the middle."""
     settings: GenerationFront = around()
     tokens = data.draw(st.lists(st.integers(3, settings.tokenizer.get_vocab_size() - 1), max_size=30))
     pieces = Pieces(settings, ())

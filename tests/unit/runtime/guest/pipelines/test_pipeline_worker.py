@@ -1,4 +1,4 @@
-"""The process that runs an author's Python: what travels to it and back, and what it does with functions that fail."""
+"""The process that runs an author's Python: its messages in both directions, and functions that fail."""
 
 import importlib.util
 import json
@@ -138,7 +138,7 @@ def dates(x):
             assert (header, arrays["y"].tolist()) == ({}, [0, 2, 4])
             assert asked(process, "wrong", x=np.arange(3)) == ({"error": "KeyError: (3,)"}, {})
             header, _ = asked(process, "dates", x=np.arange(3))
-            assert "'y' is an array of datetime64[s], which is no type of a tensor" in header["error"]
+            assert "'y' is an array of datetime64[s], which is not a tensor's type" in header["error"]
         process.stdin.close()
         assert process.wait(timeout=30) == 0
 

@@ -1,4 +1,4 @@
-"""What the heartbeat makes of a server's metrics, and what it answers in a pod."""
+"""The heartbeat's conclusions from a server's metrics, and its answers in a pod."""
 
 import shutil
 import subprocess

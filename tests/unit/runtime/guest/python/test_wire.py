@@ -1,4 +1,4 @@
-"""Messages between a Python model's process and its host: whole as they were packed, and refused if forged."""
+"""Messages between a Python model's process and its host: they arrive whole, and forged ones are refused."""
 
 import json
 from typing import Any

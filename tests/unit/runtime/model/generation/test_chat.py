@@ -120,7 +120,7 @@ def test_what_agrees_is_served_with_a_golden_conversation(tmp_path: Path, chats:
 def test_what_differs_is_not_served_and_says_where(tmp_path: Path, chats: list[dict[str, Any]]) -> None:
     path = tmp_path / CHAT
     other = [*chats[:2], chats[2] | {"ids": [1, 2]}, *chats[3:]]
-    assert "conversation 3 becomes other tokens" in chatting.compared(path, front(), other).problem
+    assert "conversation 3 gives other tokens" in chatting.compared(path, front(), other).problem
     allowed = [chat | {"ids": [1]} for chat in chats]  # also where only transformers takes a conversation
     assert not chatting.compared(path, front(), [allowed[-1]]).same
     refused = [chat | {"ids": None} for chat in chats]

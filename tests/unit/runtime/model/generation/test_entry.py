@@ -1,4 +1,4 @@
-"""When two engines are held to generate the same: the first token that differs, unless the original was undecided."""
+"""When two engines count as generating the same: no token differs, unless the original was undecided about it."""
 
 from pathlib import Path
 from types import SimpleNamespace

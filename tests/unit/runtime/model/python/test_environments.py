@@ -1,4 +1,4 @@
-"""Environments of Python models: made once, whole or not at all, and by a pip that reaches what the site says."""
+"""Environments of Python models: made once, completely or not at all, by a pip that reaches only permitted hosts."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Environments as files: the same every time, complete or not there, and independent of where they are unpacked."""
+"""Environments as files: always the same bytes, complete or absent, and independent of where they are unpacked."""
 
 import io
 import json

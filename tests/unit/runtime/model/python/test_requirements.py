@@ -1,4 +1,4 @@
-"""What a Python model's requirements.txt may say: names with versions, and nothing about where to fetch code."""
+"""What a Python model's requirements.txt may contain: names with versions, and no locations of code."""
 
 import platform
 from pathlib import Path

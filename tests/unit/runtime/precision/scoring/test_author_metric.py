@@ -1,4 +1,4 @@
-"""A metric of the model's author, in its own process: what it scores, and how each way to fail is told."""
+"""A metric by the model's author, in its own process: its scores, and how each kind of failure is reported."""
 
 import math
 from pathlib import Path
@@ -66,8 +66,8 @@ def score(labels, predictions):
         ("def score(labels, predictions):\n    return 'good'", "returned str, not a number"),
         ("def score(labels, predictions):\n    return True", "returned bool, not a number"),
         ("def score(labels, predictions):\n    return labels", "returned ndarray, not a number"),
-        ("def score(labels, predictions):\n    return float('nan')", "returned nan, which is no finite number"),
-        ("def score(labels, predictions):\n    return float('inf')", "returned inf, which is no finite number"),
+        ("def score(labels, predictions):\n    return float('nan')", "returned nan, which is not a finite number"),
+        ("def score(labels, predictions):\n    return float('inf')", "returned inf, which is not a finite number"),
         ("import os\ndef score(labels, predictions):\n    os._exit(3)", "ended with exit code 3 instead of a score"),
         ("import os\ndef score(labels, predictions):\n    os.kill(os.getpid(), 9)", "was killed"),
     ],

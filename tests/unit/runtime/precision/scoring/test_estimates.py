@@ -1,4 +1,4 @@
-"""The intervals of scores: how often they hold the truth, what pairing is worth, and what they decide."""
+"""The intervals of scores: how often they contain the truth, what pairing gains, and what they decide."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What JPEG costs a model of images: pixels there and back, scores of each quality, and the gate on them."""
+"""How much JPEG costs a model of images: pixels there and back, scores of each quality, and the gate on them."""
 
 import io
 import json

@@ -163,7 +163,7 @@ def test_a_stream_gives_each_piece_then_the_tokens_if_asked_for(writer: tuple[Wr
     ("error", "status", "kind"),
     [
         ("the prompt has 3 tokens and max_tokens is 9: too many", 400, "invalid_request_error"),
-        ("the server has 512 requests under way or waiting, its limit: try again later", 429, "server_error"),
+        ("the server has 512 requests in progress or waiting, its limit: try again later", 429, "server_error"),
         ("the request was stopped after 30 s, its limit", 504, "server_error"),
         ("the server could not generate: its memory is used up", 500, "server_error"),
         ("the model is being unloaded", 503, "server_error"),

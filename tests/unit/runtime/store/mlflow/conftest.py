@@ -1,4 +1,4 @@
-"""Tests of a connection to MLflow begin without settings of this machine."""
+"""Tests of a connection to MLflow start without this machine's settings."""
 
 import os
 

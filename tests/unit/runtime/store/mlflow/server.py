@@ -1,4 +1,4 @@
-"""Just enough of an MLflow server for what a real one can't be made to do on demand: odd TLS, failing, hanging up."""
+"""Just enough of an MLflow server for faults that a real one can't produce on demand: odd TLS, failing, hanging up."""
 
 import json
 import ssl

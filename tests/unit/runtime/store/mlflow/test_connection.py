@@ -1,4 +1,4 @@
-"""A busy server is asked again by every client alike, and the settings are those of MLflow's own client."""
+"""Every client retries a busy server in the same way, with the settings of MLflow's own client."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The settings of a connection to MLflow hold for the registry and for artifacts alike, over real TLS."""
+"""The settings of a connection to MLflow hold for the registry and for artifacts, over real TLS."""
 
 import ssl
 from collections.abc import Callable, Iterator

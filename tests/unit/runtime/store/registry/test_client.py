@@ -1,4 +1,4 @@
-"""What can be said of the registry without one: names, and what happens when nobody answers."""
+"""The registry client without a registry: names, and what happens if no server answers."""
 
 import sys
 import threading

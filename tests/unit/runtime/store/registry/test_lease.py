@@ -1,4 +1,4 @@
-"""One installation at a time releases from a registry, and says so in its webhook."""
+"""Only one installation at a time releases from a registry, and its webhook says so."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""What the registry is asked again, and what an odd server does to it."""
+"""Which requests to the registry are repeated, and how an odd server is handled."""
 
 from collections.abc import Callable
 from pathlib import Path
