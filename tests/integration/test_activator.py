@@ -164,7 +164,7 @@ def test_no_more_requests_and_bytes_are_held_than_allowed(triton: Server) -> Non
         until(lambda: front.counts()["held"] == 2, seconds=10)
         refused = front.post()
         assert refused.status_code == 429
-        assert "2 requests wait for a pod of m, as many as are held" in refused.json()["error"]
+        assert "2 requests already wait for a pod of m, which is the limit" in refused.json()["error"]
         with pytest.raises(InferenceServerException, match="2 requests wait") as raised:
             front.infer()
         assert raised.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
