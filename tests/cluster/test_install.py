@@ -508,7 +508,7 @@ def test_a_cluster_that_is_not_there_has_its_own_exit_code(kube: Kube, tmp_path:
 def test_what_is_not_installed_can_not_be_removed(kube: Kube) -> None:
     done = kube.shiplift("uninstall", "--namespace", "nowhere", check=False)
     assert done.returncode == NotFound.exit_code
-    assert "is not in the namespace 'nowhere'" in done.stderr
+    assert "is not installed in the namespace 'nowhere'" in done.stderr
 
 
 # --- upgrades: each continues from the one before, since each replaces pods ------------------------------------------
