@@ -36,7 +36,7 @@ class Hpa:
     recommended: deque[tuple[float, int]] = field(default_factory=deque)
 
     def run(self) -> Steps:
-        """Synchronizes for ever."""
+        """Synchronizes forever."""
         yield self.fleet.env.timeout(_FIRST_S)
         while True:
             self.sync()

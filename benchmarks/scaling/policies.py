@@ -95,7 +95,7 @@ class CpuMetrics:
     shares: dict[Replica, float] = field(default_factory=dict)
 
     def run(self) -> Steps:
-        """Samples for ever. A replica counts from its second sample."""
+        """Samples forever. A replica counts from its second sample."""
         while True:
             yield self.fleet.env.timeout(_CPU_WINDOW_S)
             self._sample(self.fleet.env.now)

@@ -1,4 +1,4 @@
-"""`make zoo`: runs the cases on a stack of its own, and says which did not end as their table says."""
+"""`make zoo`: runs the cases on a separate stack, and says which did not end as their table says."""
 
 import argparse
 import fnmatch
