@@ -1,4 +1,4 @@
-"""Mutants of a module: mutmut's operators at every site, and a sample of the sites that an edit elsewhere leaves alone.
+"""Mutants of a module: mutmut's operators at every site, and a sample of sites that an edit elsewhere does not change.
 
 A site is a node of the syntax tree. It is known by its function and its number there, so neither a reformatted file nor
 another function's edit changes which sites a sample has. Left out is what can't show a weak test: texts for people,

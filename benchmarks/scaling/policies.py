@@ -1,6 +1,6 @@
 """The policies that are compared: ours, KEDA on pending requests, HPA on CPU, and Knative's concurrency rule.
 
-All are at their defaults but for one thing in the rivals' favour: the HPA holds scale-down for 60 s. At 300 s they
+All use their defaults, with one exception in the rivals' favour: the HPA holds scale-down for 60 s. At 300 s they
 could not come down to our cost on traces of 15 minutes.
 """
 

@@ -1,4 +1,4 @@
-"""The content of `benchmarks/results/zoo.json`, written after each case, so that a run can go on where it stopped."""
+"""The content of `benchmarks/results/zoo.json`, written after each case, so that a run can resume where it stopped."""
 
 from pathlib import Path
 from typing import Any, Literal
