@@ -27,7 +27,7 @@ Run = Callable[[Samples, float], float]  # a batch and seconds; returns batches 
 
 
 class Bare(Record):
-    """The samples per second of a package's engine alone, by batch size, and the settings that it ran with."""
+    """The samples per second of a package's engine without a server, by batch size, and the settings it ran with."""
 
     engine: str
     settings: dict[str, str]

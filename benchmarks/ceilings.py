@@ -1,4 +1,4 @@
-"""The throughput of the engines alone on this machine: an upper limit for any server.
+"""The throughput of the engines without a server, on this machine: an upper limit for any server.
 
 Two threads run a single-threaded session each, without a server, a socket or a copy. The gap to a served model's
 throughput is the cost of the server.

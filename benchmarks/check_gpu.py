@@ -100,7 +100,7 @@ def waiting(device: str) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def gpu_watched(device: str) -> Iterator[dict[str, float]]:
-    """Fills the mapping at the end with what nvidia-smi told meanwhile; leaves it empty without a GPU or nvidia-smi."""
+    """Fills the mapping at the end with what nvidia-smi reported; leaves it empty without a GPU or nvidia-smi."""
     seen: list[tuple[float, float]] = []
     ended = threading.Event()
 

@@ -1,6 +1,6 @@
 """The load generator of `make bench`: a closed loop over HTTP/1.1 with little overhead, since it shares the cores.
 
-It is the same for every side: one thread, one epoll, keep-alive sockets, requests encoded beforehand, no HTTP library.
+It is the same for every side: one thread, one epoll, keep-alive sockets, pre-encoded requests, no HTTP library.
 It runs as its own process (`python -S load.py PLAN`), so that it never shares an interpreter with anything measured,
 and imports only the standard library.
 """

@@ -1,4 +1,4 @@
-"""Triton Model Analyzer, the tuner of Triton's own project, in an environment of its own, against a running server."""
+"""Triton Model Analyzer, the tuner of Triton's own project, in a separate environment, against a running server."""
 
 import csv
 import json

@@ -119,7 +119,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("folder")
-    parser.add_argument("--pass", dest="name", default="OnnxQuantization", help="its name in Olive's catalogue")
+    parser.add_argument("--pass", dest="name", default="OnnxQuantization", help="the pass's name in Olive's catalogue")
     parser.add_argument("--trials", type=int, default=0)
     arguments = parser.parse_args()
     main(arguments.model, arguments.folder, arguments.name, arguments.trials)

@@ -32,7 +32,7 @@ Options = list[tuple[MemberSettings, ...]]
 
 
 def possible(search: SettingsSearch) -> Options:
-    """Every option of each member that alone holds the limit, cheapest first."""
+    """Every option of each member that meets the limit by itself, cheapest first."""
     return [
         tuple(
             option for option in options_of(search.problem, member, search.scenario) if _holds(search, {member: option})

@@ -1,4 +1,4 @@
-"""How the sides of `make bench` are talked to: HTTP/1.1 requests with one sample each, and their answers.
+"""The protocols of the sides of `make bench`: HTTP/1.1 requests with one sample each, and their answers.
 
 Every server gets the fastest format that it accepts, because the format is not what is compared.
 """

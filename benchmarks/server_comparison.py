@@ -357,7 +357,7 @@ def machine() -> dict[str, Any]:
 
 
 def method(effort: Effort) -> dict[str, Any]:
-    """How it was measured, for readers of the JSON alone."""
+    """How it was measured, for those who read only the JSON."""
     return asdict(effort) | {
         "client": "benchmarks/load.py: closed loop, one sample per request, HTTP/1.1 keep-alive, one process for all",
         "bodies": "raw tensors where the server takes them, KServe v2 with binary tensors for every Triton, base64 in"
@@ -484,7 +484,7 @@ def chosen_sides(text: str) -> frozenset[str]:
     """
     names = frozenset(text.split(","))
     if unknown := sorted(names - set(SIDES)):
-        raise argparse.ArgumentTypeError(f"there is no side {', '.join(unknown)}; there are {', '.join(SIDES)}")
+        raise argparse.ArgumentTypeError(f"there is no side {', '.join(unknown)}; the sides are {', '.join(SIDES)}")
     return names
 
 

@@ -1,4 +1,4 @@
-"""What a user may choose by name, as types: apart from what reads it, so that `shiplift --help` loads nothing else."""
+"""The names that a user can choose from, as types, in a module of their own so that `shiplift --help` loads no more."""
 
 from typing import Literal
 

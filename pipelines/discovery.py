@@ -19,15 +19,17 @@ def discover(
     home: Path | str | None = None,
     serving_namespace: str = "",
 ) -> ServedModel:
-    """Where a model answers, which version serves, and what it takes. `discover("digits").infer({"input": x})` asks it.
+    """Where a model answers, which version serves, and what it takes.
 
-    `engine`, `namespace` and `home` are those of the command, with the same defaults (`SHIPLIFT_ENGINE`, ...). On a
-    cluster the operator's ConfigMap is read with KUBECONFIG or the pod's account. A pod without such rights names the
-    `serving_namespace` instead: then the model is asked under its name in DNS.
+    `discover("digits").infer({"input": x})` sends it a request.
+
+    `engine`, `namespace` and `home` mean the same as for the command, with the same defaults (`SHIPLIFT_ENGINE`, ...).
+    On a cluster, this reads the operator's ConfigMap with KUBECONFIG or the pod's service account. A pod whose account
+    may not read it passes `serving_namespace` instead, and calls the model by its DNS name.
 
     Raises:
-        NotFound: production does not serve the model, or it has no address outside the cluster.
-        StackDown, ClusterRefused, ClusterUnreachable, Temporary: who knows it can't be asked.
+        NotFound: production does not serve the model, or the model has no address outside the cluster.
+        StackDown, ClusterRefused, ClusterUnreachable, Temporary: the stack or the cluster could not be asked.
     """
     if serving_namespace:
         return by_dns(model, serving_namespace)
@@ -38,7 +40,7 @@ def discover(
 def tracking_uri(*, home: Path | str | None = None) -> str:
     """The address of the MLflow whose registered versions are released: MLFLOW_TRACKING_URI, else the running stack's.
 
-    `home` is that of the command, with the same default.
+    `home` means the same as for the command, with the same default.
 
     Raises:
         StackDown: MLFLOW_TRACKING_URI is not set, and no stack runs in the home.

@@ -101,8 +101,8 @@ class FanOut:
     Inside, `target` is the item. Outside, the last stage's records are a tuple: `tuned: tuple[Tuned, ...]`.
     `unfit` says why an item can't run on this machine (empty: it can). An engine with a single machine skips such an
     item; an engine with many schedules it on a machine that fits.
-    `within` names a pod, on an engine that has pods: it goes on with an item that is the only one and is `at_home` on
-    its node, so that the item needs no pod of its own.
+    `within` names a pod, on an engine that has pods. If the fan-out has a single item and that is `at_home` on the
+    pod's node, the same pod runs it, which saves the start of another.
     """
 
     item: type[Record]
@@ -114,7 +114,7 @@ class FanOut:
     at_home: Callable[[Any], bool] = lambda _: False
 
     def only_item(self, source: Record) -> Record | None:
-        """The item of a record that has only one, if that is `at_home` on this machine; else None."""
+        """The record's item, if it has exactly one and that is `at_home` on this machine; else None."""
         items: tuple[Record, ...] = getattr(source, self.attribute)
         return items[0] if len(items) == 1 and self.at_home(items[0]) else None
 
@@ -130,7 +130,7 @@ class FanOut:
 
     @property
     def takes(self) -> dict[str, Any]:
-        """The record types that come from outside, by parameter name."""
+        """The record types that its stages take from outside the fan-out, by parameter name."""
         inside = {self.item.parameter(), *(stage.gives.parameter() for stage in self.stages)}
         parameters = {name: kind for stage in self.stages for name, kind in stage.takes.items()}
         return {name: kind for name, kind in parameters.items() if name not in inside}
@@ -161,7 +161,7 @@ class Pipeline:
                 _add(known, stage.gives.parameter(), GenericAlias(tuple, (stage.gives, ...)), stage.name)
             else:
                 _connect(stage, known)
-        if self.on_exit is not None:  # an earlier stage may have failed: only the inputs are sure to be there
+        if self.on_exit is not None:  # an earlier stage may have failed: only the inputs certainly exist
             available: tuple[type[Record], ...] = (*self.inputs, Ending)
             _connect(self.on_exit, {kind.parameter(): kind for kind in available})
         effects = {stage.step for stage in self.flat() if stage.at.keep == "effect"}

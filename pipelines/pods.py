@@ -1,10 +1,10 @@
 """Which stages share a pod, on an engine that has pods: those whose placements name the same `pod`.
 
-A pod takes seconds to start, and more to import what its stages need. Sharing must give no stage a right that it would
-not have alone, so stages share only with their equals. Every mistake is an error at import.
+A pod takes seconds to start, and more to import what its stages need. Sharing must not give a stage rights that it
+would lack in a pod of its own, so only stages with equal rights share one. Every mistake is an error at import.
 
-A pod may go on with a fan-out that follows it, if that has a single item which needs no node of its own. What it then
-takes from a pod that it does not wait for is handed over through the ledger while both run.
+A pod may continue with the fan-out that follows it, if the fan-out has a single item that can run on the same node.
+The fan-out may then need a record from another pod that is still running. The ledger hands that record over.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,14 +15,14 @@ from typing import Any
 from shiplift.pipelines.graph import FanOut, Pipeline, Stage
 from shiplift.runtime.records.base import Record
 
-_SAME = ("sandbox", "cluster", "on_target")  # what decides a pod's credentials, account and node
+_SAME = ("sandbox", "cluster", "on_target")  # these decide a pod's credentials, service account and node
 
 
 @dataclass(frozen=True)
 class Pod:
-    """Stages that run one after another in a pod; a stage alone has a pod of its own name.
+    """Stages that run one after another in a pod. A pod with one stage has that stage's name.
 
-    `then` is the fan-out that it may go on with.
+    `then` is the fan-out that the pod may continue with.
     """
 
     name: str
@@ -31,12 +31,12 @@ class Pod:
 
     @property
     def all_stages(self) -> tuple[Stage, ...]:
-        """Its stages, and those that it may go on with."""
+        """Its own stages, then those of the fan-out that it may continue with."""
         return (*self.stages, *(self.then.stages if self.then else ()))
 
     @property
     def met(self) -> dict[str, Any]:
-        """The record types, by parameter name, that only the fan-out takes: they come while the pod runs."""
+        """The record types, by parameter name, that only the fan-out takes: they arrive while the pod runs."""
         known = {**self.takes, **self.provides}
         return {name: kind for name, kind in self.then.takes.items() if name not in known} if self.then else {}
 
@@ -53,7 +53,7 @@ class Pod:
 
     @property
     def leaves(self) -> dict[str, type[Record]]:
-        """The same with those of the fan-out, which it leaves only if it went on."""
+        """What it `provides`, and the record types of the fan-out, which it leaves only if it continued with that."""
         return {name: kind for stage in self.all_stages for name, kind in stage.provides.items()}
 
     @property
@@ -63,11 +63,11 @@ class Pod:
 
     @property
     def deadline_s(self) -> int:
-        """For how long it may run; each stage has a deadline of its own within."""
+        """How long the whole pod may run. Each of its stages has its own deadline as well."""
         return sum(stage.at.deadline_s for stage in self.all_stages)
 
     def without_bench(self) -> tuple["Pod", "Pod"] | None:
-        """The same without the stage that measures, and that stage's own pod; None if no stage of several does."""
+        """This pod without the stage that measures, and that stage's own pod; None if there is nothing to split."""
         bench = self.stages[-1]
         if not bench.at.bench or len(self.stages) == 1:
             return None
@@ -75,7 +75,7 @@ class Pod:
 
 
 def of(pipeline: Pipeline) -> tuple[Pod | FanOut, ...]:
-    """The pods of a pipeline, each after those whose records it takes. A `FanOut` has pods of its own: `inside`.
+    """The pods of a pipeline, each after those whose records it takes. For a `FanOut`, `inside` lists the pods.
 
     Raises:
         TypeError: the stages of a pod have different rights, or their order can't be kept.
@@ -95,7 +95,7 @@ def inside(fan_out: FanOut) -> tuple[Pod, ...]:
 
 
 def handed_over(pods: Sequence[Pod | FanOut]) -> tuple[type[Record], ...]:
-    """The records that a pod meets while it runs, so that the ledger has to pass them on."""
+    """The records that a pod receives while it runs: the ledger has to pass them on."""
     return tuple(kind for pod in flat(pods) for name, kind in pod.met.items())
 
 
@@ -133,7 +133,7 @@ def _going_on(pod: Pod | FanOut | None, fan_out: FanOut) -> Pod:
         raise TypeError(f"{fan_out.name} is `within` pod {fan_out.within!r}, which does not provide {fan_out.source!r}")
     for stage in fan_out.stages:
         if (stage.at.sandbox, stage.at.cluster) != (pod.stages[0].at.sandbox, pod.stages[0].at.cluster):
-            raise TypeError(f"pod {pod.name!r} has other rights than {stage.name} of {fan_out.name}")
+            raise TypeError(f"pod {pod.name!r} and {stage.name} of {fan_out.name} have different rights")
     return replace(pod, then=fan_out)
 
 
@@ -145,25 +145,25 @@ def _check(pod: Pod) -> None:
                 raise TypeError(f"pod {pod.name!r}: {first.name} and {other.name} differ in `{right}`")
     for stage in pod.stages[:-1]:
         if stage.at.shielded or stage.at.bench:
-            raise TypeError(f"pod {pod.name!r}: a stage that is shielded or measures comes last, unlike {stage.name}")
+            raise TypeError(f"pod {pod.name!r}: {stage.name} is shielded or measures, so it must be the last stage")
     if first.at.sandbox:
         _check_records(pod)
 
 
 def _check_effects(pod: Pod) -> None:
-    """Only a walk that meets both can set an effect up again for the stage that uses it."""
+    """An effect and the stage that uses it share a pod: only a walk over both can set the effect up again."""
     for stage in pod.stages:
         if stage.at.uses and stage.at.uses not in [other.step for other in pod.stages]:
-            raise TypeError(f"pod {pod.name!r}: {stage.name} uses {stage.at.uses.__name__}, which has another pod")
+            raise TypeError(f"pod {pod.name!r}: {stage.name} uses {stage.at.uses.__name__}, which is in another pod")
 
 
 def _check_records(pod: Pod) -> None:
-    """The broker of a pod without credentials learns a stage's record from the ledger alone."""
+    """Refuses records that a sandboxed pod can't pass on: its broker believes the ledger, never the pod itself."""
     for stage in pod.stages:
         takers = [other.name for other in pod.stages if set(stage.provides) & set(other.takes)]
         if takers and stage.at.keep != "result":
             raise TypeError(
-                f"pod {pod.name!r}: {takers[0]} takes the record of {stage.name}, which the ledger does not have"
+                f"pod {pod.name!r}: {takers[0]} takes the record of {stage.name}, which the ledger does not store"
             )
 
 

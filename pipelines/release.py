@@ -27,7 +27,7 @@ from shiplift.steps.quantize import quantize
 from shiplift.steps.rollback import rollback
 from shiplift.steps.tune import tune
 
-CPU = "500m"  # of stages that use every core they get, so that a node of two cores has room for production beside them
+CPU = "500m"  # requested by stages that use every core they get: on a node of two cores, production still fits
 PREPARE = Placement(sandbox=True, pod="prepare")
 ON_TARGET = Placement(cpu=CPU, sandbox=True, on_target=True, pod="optimize")
 DELIVER = Placement(cluster=True, pod="deliver")
@@ -65,4 +65,4 @@ HANDED_OVER = pods.handed_over(PODS)
 
 ROLLBACK = Stage(rollback, Placement(keep="never", shielded=True, cluster=True))
 REINSTATE = Stage(reinstate, Placement(keep="never", shielded=True, cluster=True))
-SINGLE = (ROLLBACK, REINSTATE)  # each a Workflow of its own on a cluster
+SINGLE = (ROLLBACK, REINSTATE)  # on a cluster, each runs as its own Workflow

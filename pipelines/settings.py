@@ -13,10 +13,11 @@ Port = int
 
 
 class Settings(BaseSettings):
-    """Where a stack's home is and which ports it uses. They apply to a new stack: an existing one keeps its ports.
+    """A stack's home and its ports. Ports apply to a new stack: an existing one keeps those it has.
 
-    `sandbox` and `warm_minutes` apply to an existing stack too: which mechanisms of confinement may be missing on this
-    machine, and how long after a release a process for the next one waits with its packages loaded."""
+    `sandbox` says which mechanisms of confinement may be missing on this machine. `warm_minutes` says how long after a
+    release a process waits for the next one, with its packages loaded. Both apply to an existing stack too.
+    """
 
     model_config = SettingsConfigDict(env_prefix="SHIPLIFT_", frozen=True, extra="ignore")
 

@@ -1,4 +1,4 @@
-"""Mutants of a module: mutmut's operators at every site, and a sample of the sites that an edit elsewhere leaves alone.
+"""Mutants of a module: mutmut's operators at every site, and a sample of sites that an edit elsewhere does not change.
 
 A site is a node of the syntax tree. It is known by its function and its number there, so neither a reformatted file nor
 another function's edit changes which sites a sample has. Left out is what can't show a weak test: texts for people,
@@ -83,7 +83,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _mutant(module: cst.Module, path: str, site: _Site, seed: int) -> Mutant | None:
-    """The mutant of a site; None if every change there leaves the code as it is, or is no Python."""
+    """The mutant of a site; None if every change there leaves the code as it is, or is not valid Python."""
     for operator, node in sorted(site.changes, key=lambda each: _rank(seed, each[0], module.code_for_node(each[1]))):
         changed = module.deep_replace(site.node, node)
         source = changed.code if isinstance(changed, cst.Module) else ""
@@ -191,7 +191,7 @@ def _is_text(node: cst.CSTNode) -> bool:
 
 
 def _trivial(operator: str, node: cst.CSTNode, changed: cst.CSTNode) -> bool:
-    """Whether an argument becomes None, or one without a name is left out: most calls fail then, whoever tests."""
+    """Whether an argument becomes None, or a positional one is left out: most calls then fail under any test."""
     if operator != "arg_removal" or not isinstance(node, cst.Call) or not isinstance(changed, cst.Call):
         return False
     gone = _named(node.args) - _named(changed.args)

@@ -1,4 +1,4 @@
-"""Forked processes: one that returns a value, and one that may crash, loop for ever or end without a word."""
+"""Forked processes: one that returns a value, and one that may crash, loop forever or end silently."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ CRASHED = 70
 
 
 def isolated(action: Callable[[], T]) -> T:
-    """What the action returns in a process of its own, whose output is thrown away: its imports and changes go with it.
+    """What the action returns in a separate process, whose output is discarded: its imports and changes end with it.
 
     Raises:
         RuntimeError: the action raised an error, which is quoted, or the process ended without an answer.

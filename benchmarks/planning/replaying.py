@@ -1,4 +1,4 @@
-"""Sends requests at given times, whatever became of those before, or one after the other; and times them.
+"""Sends requests at given times, without waiting for earlier ones, or one after the other; and times them.
 
 perf_analyzer draws its own arrivals, which a plan can't know: of 555 requests in half a minute, it sends 18.5 a second
 where 20 were asked for. A plan for recorded arrivals is measured on these very arrivals.

@@ -1,4 +1,4 @@
-"""MLServer with adaptive batching: a custom runtime over ONNX Runtime, for which it has none of its own."""
+"""MLServer with adaptive batching: a custom runtime over ONNX Runtime, because MLServer has none for it."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The rivals that are programs of their own: a line here, and a file beside this one, for each.
+"""The rivals that are separate programs: for each, a line here and a file beside this one.
 
 Each is set up as its own documentation says is fastest, and tried with several settings, of which the best is measured.
 """

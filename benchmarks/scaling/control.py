@@ -1,4 +1,4 @@
-"""What turns a rule's wish into replicas: the HPA controller as documented, and Knative's own.
+"""Turns a rule's desired scale into replicas: the HPA controller as documented, and Knative's own.
 
 HPA: every 15 s, at most the change that the policies allow, nothing within the tolerance of 10 %, downwards only to the
 highest recommendation of the stabilization window. KEDA feeds an HPA, so both KEDA policies and ours run through it.
@@ -36,7 +36,7 @@ class Hpa:
     recommended: deque[tuple[float, int]] = field(default_factory=deque)
 
     def run(self) -> Steps:
-        """Synchronizes for ever."""
+        """Synchronizes forever."""
         yield self.fleet.env.timeout(_FIRST_S)
         while True:
             self.sync()

@@ -13,7 +13,7 @@ _KEPT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """What one scrape of one replica told: Triton's counter of successes, and its gauge of pending requests."""
+    """The result of one scrape of one replica: Triton's counter of successes, and its gauge of pending requests."""
 
     at: float
     success: int
@@ -31,7 +31,7 @@ class Prometheus:
     targets: int = 0
 
     def run(self, then: Callable[[], None] = lambda: None) -> Steps:
-        """Scrapes for ever, and evaluates rules after each scrape."""
+        """Scrapes forever, and evaluates rules after each scrape."""
         while True:
             yield self.env.timeout(self.interval_s)
             self.scrape()
@@ -55,7 +55,7 @@ class Prometheus:
     def increase(self, window_s: float) -> tuple[float, float] | None:
         """What ended, and by how much the queues grew, between the last scrape and the one `window_s` before.
 
-        As the query does it: over the replicas that the last scrape saw; a new one began at 0. None: it saw nobody.
+        As in the query: over the replicas that the last scrape saw; a new one began at 0. None if it saw no replica.
         """
         ended = grown = 0.0
         seen = False

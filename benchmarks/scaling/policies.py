@@ -1,6 +1,6 @@
 """The policies that are compared: ours, KEDA on pending requests, HPA on CPU, and Knative's concurrency rule.
 
-All are at their defaults but for one thing in the rivals' favour: the HPA holds scale-down for 60 s. At 300 s they
+All use their defaults, with one exception in the rivals' favour: the HPA holds scale-down for 60 s. At 300 s they
 could not come down to our cost on traces of 15 minutes.
 """
 
@@ -95,7 +95,7 @@ class CpuMetrics:
     shares: dict[Replica, float] = field(default_factory=dict)
 
     def run(self) -> Steps:
-        """Samples for ever. A replica counts from its second sample."""
+        """Samples forever. A replica counts from its second sample."""
         while True:
             yield self.fleet.env.timeout(_CPU_WINDOW_S)
             self._sample(self.fleet.env.now)

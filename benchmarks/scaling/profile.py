@@ -1,4 +1,4 @@
-"""What a simulated replica is like: batch service times, start-up and limits, as measured on a real server.
+"""The profile of a simulated replica: batch service times, start-up and limits, as measured on a real server.
 
 The default is ResNet-50 in int8 on two cores, as `make bench` measured it (`benchmarks/results/serving.json`). A file
 of the same form, from any load test, replaces it.

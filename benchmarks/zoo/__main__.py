@@ -1,4 +1,4 @@
-"""`make zoo`: runs the cases on a stack of its own, and says which did not end as their table says."""
+"""`make zoo`: runs the cases on a separate stack, and says which did not end as their table says."""
 
 import argparse
 import fnmatch
@@ -87,12 +87,12 @@ def main() -> None:
         metavar="PATTERN",
         action="append",
         default=[],
-        help="cases of such a name (may be repeated); others keep their results",
+        help="run only cases whose name matches (may be repeated); others keep their results",
     )
     parser.add_argument("--quick", action="store_true", help="short searches and windows")
-    parser.add_argument("--resume", action="store_true", help="keep the results, and run only what they lack")
+    parser.add_argument("--resume", action="store_true", help="keep earlier results, and run only the missing cases")
     parser.add_argument("--json", action="store_true", help="also print the results as JSON")
-    parser.add_argument("--list", action="store_true", help="list the cases, and run none")
+    parser.add_argument("--list", action="store_true", help="list the cases without running them")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
     arguments = parser.parse_args()
     if arguments.list:

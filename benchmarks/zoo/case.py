@@ -1,4 +1,4 @@
-"""What a case of the zoo is: a model, how it is logged, what it is asked, and which end of its release is right."""
+"""A case of the zoo: a model, how it is logged, the requests to it, and how its release should end."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The content of `benchmarks/results/zoo.json`, written after each case, so that a run can go on where it stopped."""
+"""The content of `benchmarks/results/zoo.json`, written after each case, so that a run can resume where it stopped."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ class Result(Record):
     """How a case ended: `failed` is whatever the case's table does not call right; then `reason` says what.
 
     `exit_code` is the release's; None if there was no end of a release. `served` is the engine and the precision in
-    production. `quick` results come from short searches and windows: their throughput is no measurement.
+    production. `quick` results come from short searches and windows: their throughput is not a measurement.
     """
 
     name: str

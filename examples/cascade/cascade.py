@@ -2,7 +2,7 @@
 
     python examples/cascade/cascade.py
 
-It starts the stack if none runs, and prints accuracy and throughput of the cascade beside the large model alone,
+It starts the stack if none runs, and prints accuracy and throughput of the cascade and of the large model alone,
 and how many requests needed the large one.
 """
 

@@ -1,4 +1,4 @@
-"""What a team would serve by hand: rapidocr in Flask. gunicorn starts a process of it for each core."""
+"""What a team would serve by hand: rapidocr in Flask. gunicorn starts one process per core."""
 
 from flask import Flask, request
 from rapidocr_onnxruntime import RapidOCR

@@ -1,4 +1,4 @@
-"""The `shiplift` command: a table of its subcommands, and the error handling they share.
+"""The `shiplift` command: a table of its subcommands, and the error handling that they share.
 
 A subcommand is a function in a file of the same name. Its body imports what it needs, so that `--help` is instant.
 """
@@ -85,7 +85,7 @@ def main() -> NoReturn:
     except ShipliftError as error:
         _fail(error)
     except SystemExit as error:
-        codes = {1: Cancelled.exit_code, 2: UsageError.exit_code}  # typer exits with 1 and 2 for these
+        codes = {1: Cancelled.exit_code, 2: UsageError.exit_code}  # typer's own codes for an abort and a usage error
         sys.exit(codes.get(error.code, error.code) if isinstance(error.code, int) else error.code)
     sys.exit(0)
 

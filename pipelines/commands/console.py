@@ -37,7 +37,7 @@ _MARKS = {"ok": "✓", "skipped": "-"}
 
 
 class SafeConsole(Console):
-    """A console that shows control characters in names and messages instead of obeying them."""
+    """A console that shows control characters in names and messages as text: they can't affect the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """The segments of a renderable, with their text escaped; rich's own controls and styles stay."""
@@ -52,7 +52,7 @@ stdout = SafeConsole(highlight=False, soft_wrap=True)
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Prints plain text, escaped in the same way."""
+    """Prints plain text, with control characters escaped in the same way."""
     typer.echo(printable(text, lines=True), err=err)
 
 

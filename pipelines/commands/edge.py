@@ -1,4 +1,4 @@
-"""Input and output shared by the commands: settings, the engine, files, results. It imports in no time."""
+"""Input and output that the commands share: settings, the engine, files, results. Imports nothing slow at the top."""
 
 import os
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def home() -> Path:
 
 
 def engine(name: str | None, namespace: str | None) -> "Engine":
-    """The engine to use. No other code chooses one."""
+    """The engine to use. Commands choose it only here."""
     from shiplift.pipelines.engines.table import choose
 
     return choose(settings(engine=name or None, namespace=namespace or None))

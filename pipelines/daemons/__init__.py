@@ -1,1 +1,1 @@
-"""The processes that run all the time: the dispatcher on a machine, the reconciler on a cluster."""
+"""The processes that run all the time: the dispatcher on a machine; reconciler, operator and activator on a cluster."""

@@ -1,9 +1,9 @@
 """Runs accepted releases one after another, each in its own process, and repairs what was lost or moved by hand.
 
 The dispatcher imports everything once and forks for each release: a release starts in milliseconds, its memory is freed
-with its process, and a crash affects nothing else. It runs a single release at a time, because releases measure, and
-two measurements at once would both be wrong. It ends a process that no longer listens (`watchdog`), and keeps the rest
-of the stack alive, with a watchdog for Triton (`server_watchdog`).
+with its process, and a crash affects nothing else. It runs one release at a time, because releases take measurements,
+and two at once would disturb each other. It kills a release that no longer reacts to signals (`watchdog`), and keeps
+the rest of the stack alive, with a watchdog of its own for Triton (`server_watchdog`).
 """
 
 import argparse
@@ -50,14 +50,15 @@ _TICK_S = 1.0
 
 
 def tell(message: str) -> None:
-    """A line of the dispatcher's log, whatever the names in it contain."""
+    """Writes a line to the dispatcher's log; names in it can't break the line."""
     print(printable(message), flush=True)
 
 
 class ReleaseQueue:
     """The queued releases, cheap enough to poll twenty times a second: the folder is scanned only if it has changed.
 
-    Its modification time says so, once that is older than a clock tick. Every `full_scan_s` it is scanned regardless.
+    The folder's modification time tells, but only once it is older than a clock tick: a second change within the same
+    tick would leave the same time. Every `full_scan_s` the folder is scanned regardless.
     """
 
     def __init__(self, releases: Releases, *, full_scan_s: float = 10.0) -> None:
@@ -75,7 +76,7 @@ class ReleaseQueue:
         self._next_full_scan = time.monotonic() + self._full_scan_s
         pending = self._releases.pending()
         if pending:
-            self._changed_at = -1.0  # the first is run now; scan again for the others
+            self._changed_at = -1.0  # only the first runs now: scan again for the others
         return pending
 
 
@@ -115,13 +116,13 @@ class Dispatcher:
                 os.kill(self._child, signal.SIGTERM)
 
     def _release(self, name: str) -> None:
-        """Runs a release in the process that waits for one, or in a new one; no second one waits meanwhile."""
+        """Runs a release in the warm worker, or in a new process. No other worker is kept warm meanwhile."""
         child = self._warm_worker.take(name) or fork(partial(work, self._home, name))
         self._wait(child, Watchdog(self._releases, name))
         self._warm_worker.released()
 
     def _wait(self, child: int, watchdog: Watchdog | None = None) -> None:
-        """Waits for a child, until the watchdog ends it; supervision goes on meanwhile."""
+        """Waits until a child ends, or its watchdog ends it. Supervision continues meanwhile."""
         self._child = child
         while os.waitpid(child, os.WNOHANG) == (0, 0):
             self._supervise()
@@ -150,7 +151,7 @@ class Dispatcher:
                 tell(str(error))
 
     def watch(self) -> None:
-        """Starts the watchdog, again if it has ended."""
+        """Starts the watchdog, unless it is already running."""
         if self._watchdog and os.waitpid(self._watchdog, os.WNOHANG) == (0, 0):
             return
         self._watchdog = fork(self._watch)
@@ -168,11 +169,11 @@ def work(home: Path, name: str) -> int:
     with (releases.folder(name) / "log.txt").open("ab", buffering=0) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    lock = (home / "engine.lock").open("w")  # held until this process ends, however it ends
+    lock = (home / "engine.lock").open("w")  # the kernel frees it when this process ends, even if it is killed
     fcntl.flock(lock, fcntl.LOCK_EX)
     if not releases.active(name):
-        return 0  # a worker that outlived its dispatcher has finished it
-    sweep_folders(home)  # what a killed release left; under the lock, though none in use would be touched
+        return 0  # a worker that outlived its dispatcher finished it while this one waited for the lock
+    sweep_folders(home)  # left by a killed release; folders in use are locked, and stay
     order, attempt, failure = releases.order(name), releases.begin(name), releases.notes(name).failure()
     if attempt > MAX_ATTEMPTS:
         report = _given_up(order, name, failure)
@@ -215,7 +216,7 @@ def _enter(notes: Notes, stage: Stage) -> None:
 
 
 def _conclude(releases: Releases, order: Order, name: str, site: Site, failure: Failure) -> int:
-    """Concludes a release whose process was killed, as its note says; runs no other stage."""
+    """Concludes a release whose process was killed, with the failure in its notes. No other stage runs."""
     ending = Ending(
         release=name,
         started_at=releases.queued_at(name),
@@ -232,7 +233,7 @@ def _conclude(releases: Releases, order: Order, name: str, site: Site, failure: 
 
 
 def _given_up(order: Order, name: str, known: Failure | None) -> ReleaseReport:
-    """The report of a release whose process died every time, or that could not be concluded as it had to end."""
+    """The report of a release whose process died on every attempt, or of one that could not be concluded."""
     do = f"See `shiplift logs {name}`, then `shiplift rerun {order.request.model}/{order.request.version}`."
     failure = known or Failure.of(ShipliftError(f"the release's process died {MAX_ATTEMPTS} times", do=do))
     return ReleaseReport(
@@ -264,7 +265,7 @@ def sweep(site: Site, releases: Releases, *, since: float) -> int:
         except ShipliftError as error:
             tell(str(error))
             if isinstance(error, RegistryHeld):
-                return 0  # by another installation: nothing is started here
+                return 0  # another installation releases from this registry: start nothing here
     parts: tuple[Callable[[], object], ...] = (
         lambda: registry_sweep.sweep(registry, releases.accept, since=since, tell=tell),
         lambda: reinstate_aliases(site, registry, tell),
@@ -286,7 +287,7 @@ def reinstate_aliases(site: Site, registry: drift_sweep.ListedRegistry, tell: Ca
     home = Path(site.home)
     file = home / "production" / "aliases.json"
     known: dict[str, drift_sweep.State] = {}
-    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # lost: every model is looked into again
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # without the file, check every model
         known = {model: tuple(state) for model, state in json.loads(file.read_text()).items()}
     before = dict(known)
 
@@ -302,9 +303,9 @@ def reinstate_aliases(site: Site, registry: drift_sweep.ListedRegistry, tell: Ca
 
 
 def _preload() -> None:
-    """Imports everything that a release needs outside the sandbox, and digests the package: forks share both.
+    """Imports everything that a release needs outside the sandbox, and digests the package: forks inherit both.
 
-    So the cache keys of this daemon's releases describe the code that it imported, even if the files change later.
+    The cache keys of this daemon's releases therefore describe the code that it imported, even if files change later.
     """
     package_digest()
     import matplotlib.figure  # noqa: F401, PLC0415
@@ -317,7 +318,7 @@ def main() -> None:
     parser.add_argument("--home", type=Path, required=True)
     arguments = parser.parse_args()
     dispatcher = Dispatcher(arguments.home)
-    dispatcher.watch()  # first: production need not wait for what releases import
+    dispatcher.watch()  # first: production must not wait for the imports of releases
     _preload()
     dispatcher.serve()
 

@@ -1,7 +1,7 @@
 """Sends each model that production serves on this machine a golden request every few seconds, and checks the answer.
 
-Health endpoints and counters say nothing about answers. It runs in a thread of the watchdog, which acts on what it
-finds. What happens while a model moves to another version is not held against either.
+Health endpoints and counters don't show whether answers are right. The prober runs in a thread of the watchdog, which
+acts on its findings. Failures while a model moves to another version count for neither version.
 """
 
 import time
@@ -24,15 +24,15 @@ from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 EVERY_S = 5.0
-BAD_BEATS = 2  # wrong answers or refusals in a row, before something is done
+BAD_BEATS = 2  # wrong answers or refusals in a row before the watchdog acts
 SLOW_BEATS = 6
-_SLOW_S, _SLOW_FACTOR = 5.0, 20.0  # slow is what takes longer than both: seconds, and times the fastest answer so far
+_SLOW_S, _SLOW_FACTOR = 5.0, 20.0  # slow means longer than both: these seconds, and this many times the fastest answer
 _THREADS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """One golden request: how long it took, and what is wrong; `bad` if it was answered wrongly or refused."""
+    """One golden request: how long it took, and what went wrong; `bad` if the answer was wrong or refused."""
 
     seconds: float
     problem: str = ""
@@ -41,7 +41,7 @@ class ProbeResult:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What is known of a package: bad and slow answers in a row, its fastest answer, and its pulse."""
+    """What the prober knows about a package: bad and slow answers in a row, its fastest answer, and its pulse."""
 
     package: Package
     bad: int = 0
@@ -50,10 +50,10 @@ class State:
     pulse: Pulse = field(default_factory=Pulse)
 
     def after(self, beat: ProbeResult, now: float) -> "State":
-        """The state with another beat."""
+        """The state after another beat."""
         fastest = min(self.fastest_s or beat.seconds, beat.seconds)
         limit = max(_SLOW_S, _SLOW_FACTOR * fastest)
-        slow = f"it took {beat.seconds:.1f} s to answer, usual are {fastest:.2f} s" if beat.seconds > limit else ""
+        slow = f"it took {beat.seconds:.1f} s to answer, usually {fastest:.2f} s" if beat.seconds > limit else ""
         problem = beat.problem or slow
         answered = beat.problem == ""
         return State(
@@ -75,7 +75,7 @@ class Prober:
         self._golden: dict[str, Arrays] = {}
 
     def run(self) -> None:
-        """Looks until the process ends."""
+        """Probes until the process ends."""
         while True:
             try:
                 self.look()
@@ -84,7 +84,7 @@ class Prober:
             time.sleep(EVERY_S)
 
     def look(self) -> None:
-        """One request to each served model."""
+        """Sends one request to each served model."""
         running = stack.read(self._home)
         if running is None or not running.runs("triton"):
             return
@@ -102,11 +102,11 @@ class Prober:
         pulses.write(self._home, {name: state.pulse for name, state in self._states.items()})
 
     def failing(self) -> dict[str, str]:
-        """Why each model that answers wrongly, or refuses, does so again and again, by its served name."""
+        """The models that keep answering wrongly or refusing, by served name, with what went wrong."""
         return {name: state.pulse.finding for name, state in self._states.items() if state.bad >= BAD_BEATS}
 
     def slow(self) -> dict[str, str]:
-        """Why each model that has been slow for a while, or did not answer in time, is."""
+        """The models that have been slow or silent for a while, by served name, with what went wrong."""
         return {name: state.pulse.finding for name, state in self._states.items() if state.slow >= SLOW_BEATS}
 
     def package(self, name: str) -> Package | None:
@@ -151,7 +151,7 @@ def beat_of(address: str, package: Package, golden: Arrays) -> ProbeResult:
     except GoldenMismatch as error:
         problem, bad = error.what, True
     except ServerFailed as error:
-        problem, bad = error.what, "queue" not in error.what.lower()  # a full queue says that it is busy
+        problem, bad = error.what, "queue" not in error.what.lower()  # a full queue only means that the model is busy
     except ShipliftError as error:
         problem = error.what
     return ProbeResult(seconds=time.monotonic() - began, problem=problem, bad=bad)

@@ -1,4 +1,4 @@
-"""The metrics of releases for Prometheus: how they ended, the seconds of their stages, cache hits, and queueing."""
+"""Prometheus metrics of releases: how they ended, how long stages took, cache hits, and time in the queue."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -24,7 +24,7 @@ class ReleaseMetrics:
         )
         self.stage_seconds = Histogram(
             "shiplift_stage_seconds",
-            "How long a stage took, without cached stages.",
+            "How long a stage took. Cache hits are not included.",
             ("stage", "outcome"),
             buckets=_STAGE_S,
             registry=self.registry,
@@ -88,12 +88,12 @@ def web(registry: CollectorRegistry, answers: Mapping[str, Callable[[], bool]]) 
 
 
 def listen(application: Callable[..., Iterable[bytes]], port: int) -> WSGIServer:
-    """A server for the application on every address; the caller runs it."""
+    """A server for the application that listens on every address. The caller runs it."""
     return make_server("", port, application, ThreadingWSGIServer, handler_class=_Quiet)
 
 
 class _Quiet(WSGIRequestHandler):
-    timeout = 10  # seconds, for an idle connection
+    timeout = 10  # seconds until an idle connection is closed
 
     def log_message(self, *_: Any) -> None:
         """Logs nothing: a line per scrape would fill the log."""

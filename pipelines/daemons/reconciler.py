@@ -1,12 +1,15 @@
-"""A small pod that repairs whatever was lost on the way.
+"""A small pod that repairs what other components lost or left unfinished.
 
     python -m shiplift.pipelines.daemons.reconciler
 
-Each turn compares the desired state with the actual one and acts on the difference; every action is idempotent. It
-starts releases and git pushes whose webhook was lost, stops Workflows whose pods can't start, concludes releases whose
-own exit handler did not run (`argo terminate`, a missing image), has aliases moved back that somebody moved by hand,
-has champions declared that production has no word of, keeps MLflow's webhook registered, and counts ended releases for
-Prometheus. If one part fails, the others still run.
+Each turn compares the desired state with the actual one and acts on the difference. Every action is idempotent, and if
+one part fails, the others still run. A turn
+- keeps MLflow's webhook registered,
+- starts releases and git pushes whose webhook was lost,
+- starts Workflows that move back aliases moved by hand, and that declare champions unknown to production,
+- stops Workflows whose pods can't start,
+- concludes releases whose own exit handler did not run (`argo terminate`, a missing image),
+- counts ended releases for Prometheus.
 """
 
 import argparse
@@ -42,16 +45,16 @@ from shiplift.runtime.store.registry.rest import RestRegistry
 from shiplift.runtime.store.registry.terms import TAG
 
 _DECLARED_TRIES = 3
-_RETRY_S = 2.0  # while the registry can't announce versions yet: it may be starting
-_SETTLE_S = 15.0  # an exit handler's results may appear a little after its Workflow has ended
+_RETRY_S = 2.0  # between turns until the webhook is registered: the registry may still be starting
+_SETTLE_S = 15.0  # an exit handler's results may appear a little later than its Workflow's end
 
 
 class Reconciler:
     """The reconciler of a namespace.
 
     `pods` lists the pods of its Workflows. `serving` returns the version of each model that has the most traffic, 0 for
-    one that should serve and does not, and None if nothing is known of production. `commits` has the last handled
-    commit of each repository; without it, repositories are not swept.
+    a model that should serve but does not, and None if the state of production is unknown. `commits` has the last
+    handled commit of each repository; without it, repositories are not swept.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class Reconciler:
         )
 
     def turn(self) -> None:
-        """Compares once, and acts."""
+        """Compares the states once, and acts on the difference."""
         self._held = False
         registered = self._part("webhook", self._register_webhook)
         self._announced = self._announced or registered or self._held
@@ -112,11 +115,11 @@ class Reconciler:
         return self._clock() - last < 300 + 3 * self._settings.reconciler.every_s
 
     def ready(self) -> bool:
-        """Whether a new version would be announced: MLflow's webhook has been registered, or another holder's is."""
+        """Whether new versions are announced: this installation's webhook is registered, or that of another holder."""
         return self._announced and self.healthy()
 
     def _part(self, name: str, act: Callable[[], object]) -> bool:
-        """Does a part of a turn; returns whether it succeeded."""
+        """Runs a part of a turn; returns whether it succeeded."""
         try:
             act()
         except (ShipliftError, Conflict) as error:
@@ -136,7 +139,7 @@ class Reconciler:
             try:
                 lease.renew(url, secret, lasts_s=lasts_s, secret_changed=secret != self._registered_secret)
             except RegistryHeld:
-                self._held = True  # by another installation: nothing is started here
+                self._held = True  # another installation releases from this registry: start nothing here
                 raise
             self._registered_secret = secret
 
@@ -153,7 +156,7 @@ class Reconciler:
             )
 
     def _sweep_repositories(self, runs: Mapping[str, Run]) -> None:
-        """Starts pushes whose webhook was lost; one repository's failure does not stop the others."""
+        """Starts pushes whose webhook was lost. A failure of one repository does not stop the others."""
         if self._git and not self._held:
             for look in self._git.parts(runs.values()):
                 self._part("git", look)
@@ -163,7 +166,7 @@ class Reconciler:
         self._log.info("sweep", message=f"the sweep found a push to {push.repository!r}: {accepted.name}")
 
     def _reinstate_aliases(self) -> None:
-        """Starts Workflows that move aliases back; only they can check signatures."""
+        """Starts Workflows that move aliases back: only their pods have the key that checks the ledger's signatures."""
         serving = self._serving() or {}
         drift_sweep.sweep(
             self._registry,
@@ -174,21 +177,21 @@ class Reconciler:
         )
 
     def _declare_champions(self) -> None:
-        """Starts Workflows that tell production to serve what was promoted.
+        """Starts Workflows that tell production to serve promoted versions.
 
-        That is needed after an upgrade from a version that had no `TritonService`s, and after a new installation.
+        Needed after an upgrade from a version that had no `TritonService`s, and after a new installation.
         """
         serving = self._serving()
         for model, champion in drift_sweep.undeclared(self._registry, serving) if serving is not None else ():
             tries = self._declared[model, champion]
             if tries < _DECLARED_TRIES and not self._promoted(model, champion):
-                self._declared[model, champion] = _DECLARED_TRIES  # an alias of somebody's own
+                self._declared[model, champion] = _DECLARED_TRIES  # set by hand, never promoted by us: leave it alone
             elif tries < _DECLARED_TRIES and self._releases.reinstate(model):
                 self._declared[model, champion] += 1
-                self._log.warning("production has no word of a champion", model=model, version=champion)
+                self._log.warning("a champion is unknown to production", model=model, version=champion)
 
     def _promoted(self, model: str, version: int) -> bool:
-        """Whether the registry has a record of a version's promotion, whoever wrote it."""
+        """Whether the registry has a record of a version's promotion. Its signature is not checked here."""
         info = self._registry.version(model, version)
         if info is None:
             return False
@@ -197,7 +200,10 @@ class Reconciler:
         return recorded >= 0 and not unfinished
 
     def _in_order(self, model: str, state: drift_sweep.State) -> bool:
-        """Whether the aliases are what the champion's record says, whoever wrote it; else a Workflow looks closer."""
+        """Whether the aliases match the champion's record, whose signature is not checked here.
+
+        If they don't, starts a Workflow that checks it.
+        """
         served, champion, previous = state
         info = self._registry.version(model, served)
         if info is None:
@@ -205,7 +211,7 @@ class Reconciler:
             return champion == 0
         run_id = info.run_id or info.tags.get(f"{TAG}run_id", "")
         recorded, unfinished = recorded_previous(self._registry.read_text(run_id, PROMOTION))
-        if recorded != previous and not previous and recorded > 0:  # it may have been deleted
+        if recorded != previous and not previous and recorded > 0:  # the previous version may have been deleted
             recorded = recorded if self._registry.version(model, recorded) else 0
         if champion == served and recorded == previous:
             return True
@@ -239,7 +245,7 @@ class Reconciler:
                 self._releases.remove_nodes(run.name, hanging)
 
     def _conclude(self, run: Run, runs: dict[str, Run]) -> None:
-        """Makes sure that the registry has the ending of an ended release, and counts the release once it does."""
+        """Makes sure that the registry knows how an ended release ended, and counts the release once it does."""
         conclusion = runs.get(concluding(run.name))
         if conclusion is None and run.request and not (run.concluded and self._recorded(run, runs)):
             if self._clock() - run.finished_at > _SETTLE_S:
@@ -257,7 +263,7 @@ class Reconciler:
         self.metrics.ended(run, report)
 
     def _recorded(self, run: Run, runs: dict[str, Run]) -> bool:
-        """Whether the registry has the ending of a release or of a later one, or no longer has the model version."""
+        """Whether the registry knows how this release, or a later one, ended; also if the model version was deleted."""
         info = self._registry.version(run.request.model, run.request.version) if run.request else None
         if info is None:
             return True
@@ -280,9 +286,9 @@ class Reconciler:
 
 
 def recorded_previous(envelope: str | None) -> tuple[int, str]:
-    """The version before the champion in the stored record of its promotion, and what has begun and not ended.
+    """The version before the champion, and the unfinished operation, in the stored record of a promotion.
 
-    Both unverified; -1 if the record can't be read.
+    The record's signature is not checked. The version is -1 if the record can't be read.
     """
     try:
         record = json.loads(json.loads(envelope or "")["record"])
@@ -292,7 +298,7 @@ def recorded_previous(envelope: str | None) -> tuple[int, str]:
 
 
 def versions_in_production(releases: ArgoReleases) -> dict[str, int] | None:
-    """The version of each model that has the most traffic, 0 if none has any; None if nothing is installed."""
+    """The version of each model that has the most traffic, 0 if none has any; None if Shiplift is not installed."""
     site = releases.site()
     if site is None or not isinstance(site.place, Cluster):
         return None

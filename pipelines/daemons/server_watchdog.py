@@ -1,11 +1,13 @@
-"""Frees production's Triton from executions that never end. It runs beside the dispatcher, as a child of it.
+"""Frees production's Triton from executions that never end. Runs as a child process of the dispatcher.
 
-The bundled server's backends stop an execution at its time limit. What goes on even then can't be ended from inside
-the server, so this looks from outside. It loads a stuck model again, which gives it new instances and leaves the
-other models alone. If that doesn't help, it ends the server, which the dispatcher then starts again. If that was done
-not long ago, the stuck model alone is unloaded and the restart waits. A model that answers golden requests wrongly, or
-refuses them, is loaded again from the artifact store, and if that doesn't help, treated in the same way. A server that
-takes too much memory is ended at once, and its log is emptied when it is too long.
+The bundled server's backends stop an execution at its time limit. An execution that continues even then can't be ended
+from inside the server, so this watchdog acts from outside, in steps:
+1. It reloads the stuck model, which gives it new instances and leaves other models alone.
+2. If that doesn't help, it ends the server, and the dispatcher starts it again.
+3. If the last restart was too recent, it unloads only the stuck model, and restarts the server later.
+
+A model that answers golden requests wrongly, or refuses them, is reloaded from the artifact store; if that doesn't
+help, steps 2 and 3 follow. A server that uses too much memory is ended at once. Its log is emptied when too long.
 """
 
 import contextlib
@@ -31,10 +33,10 @@ from shiplift.runtime.serving.triton.config import parse
 
 _LOOK_S = 1.0
 _RELOAD_S = 60.0
-AFTER_RELOAD_S = 10.0  # a model that is still stuck then does not come back
+AFTER_RELOAD_S = 10.0  # a model that is still stuck by then will not recover
 SILENCE_S = 20.0
-_END_S = 1.0  # a server that is stuck does not drain
-LONGEST_LOG_MB = 256  # the one file on disk that a model in the server can make longer
+_END_S = 1.0  # a stuck server does not drain, so a longer grace period would be wasted
+LONGEST_LOG_MB = 256  # the only file on disk that a model in the server can make grow
 
 
 class ServerWatchdog:
@@ -57,7 +59,7 @@ class ServerWatchdog:
         self._memory_mb = 0
 
     def look(self) -> None:
-        """One look at the server, and what follows from it."""
+        """Looks at the server once, and acts on what it finds."""
         running = stack.read(self._home)
         if running is None or not running.runs("triton"):
             return
@@ -84,7 +86,11 @@ class ServerWatchdog:
             self._hurry(running, self._prober.slow(), now)
 
     def _forget(self, pid: int) -> None:
-        """Starts anew: the counters of another server begin at 0, those of the first one may be old."""
+        """Starts over with a new server process, whose counters begin at 0.
+
+        The first server that this watchdog sees may have been running for long. Executions that it stopped earlier are
+        no news, so its counters are the baseline.
+        """
         self._stopped = {} if self._pid else None
         self._pid = pid
         self._answered_at = self._clock()
@@ -128,7 +134,7 @@ class ServerWatchdog:
                 return
 
     def _end_stuck(self, running: stack.Stack, model: str, why: str, now: float) -> None:
-        """Restarts the server; if that has to wait, only the model is unloaded until then."""
+        """Restarts the server; if the last restart was too recent, unloads only the model until the next is due."""
         if not (wait_s := self._restarts.wait_s(now)):
             self._restart_stuck(running, model, why, now)
             return
@@ -138,14 +144,14 @@ class ServerWatchdog:
         self._try(running, model, "unloaded", unload_stuck)
 
     def _hurry(self, running: stack.Stack, slow: dict[str, str], now: float) -> None:
-        """Loads a slow model again, at most once an hour: its clients may just ask for more than it can do."""
+        """Reloads a slow model, at most once an hour: it may simply get more requests than it can handle."""
         for model, why in slow.items():
             if model not in self._unloaded and now - self._hurried.get(model, -HEALTHY_S) >= HEALTHY_S:
                 self._hurried[model] = now
                 self._reload(running, model, why)
 
     def _reload(self, running: stack.Stack, model: str, why: str) -> None:
-        """Loads a model again; one that answers wrongly, from the artifact store."""
+        """Reloads a model. If it answers wrongly, its files are copied from the artifact store first."""
         incidents.note(self._home, model, f"{why}: the model is loaded again")
         package = self._prober.package(model) if model in self._prober.failing() else None
         action: Callable[[Site, Machine, str], None] = partial(reload_stuck, timeout_s=_RELOAD_S)
@@ -175,7 +181,10 @@ class ServerWatchdog:
 
 
 def answer_patience_s(home: Path, model: str) -> float | None:
-    """How long a served name may answer nobody while requests wait: its time limit for a request and a margin."""
+    """How long a model may go without answering while requests wait: its time limit for a request and a margin.
+
+    None if it has no such limit.
+    """
     try:
         config = parse((home / "production" / "models" / model / "config.pbtxt").read_text())
     except (OSError, ParseError):
@@ -185,7 +194,7 @@ def answer_patience_s(home: Path, model: str) -> float | None:
 
 
 def memory_limit_mb(home: Path) -> int:
-    """The memory that the server of a home may use, in MiB; the default where `site.yaml` can't be read."""
+    """The memory that a home's server may use, in MiB; the default if `site.yaml` sets none or can't be read."""
     with contextlib.suppress(ShipliftError, OSError):
         if own := site_file.read(home).server.memory_mb:
             return own
@@ -193,7 +202,7 @@ def memory_limit_mb(home: Path) -> int:
 
 
 def watch(home: Path) -> None:
-    """Looks at the server of a home, and at its answers, until its parent ends."""
+    """Watches a home's server, and its answers, until the parent process ends."""
     prober, parent = Prober(home), os.getppid()
     watchdog = ServerWatchdog(home, prober=prober)
     threading.Thread(target=prober.run, daemon=True).start()

@@ -1,7 +1,7 @@
 """Finds pods that can't start, why, and since when. Argo would wait for such a pod until a deadline hours away.
 
-Pods that are starting are left alone. A node that fits but is full is worth a much longer wait than one that does not
-exist: other releases end, and nodes are added.
+Pods that are still starting are left alone. If a node fits but is full, waiting is worth much longer than if no node
+fits: other releases end, and nodes are added.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class Stuck:
         return str(self.why)
 
     def limit_s(self, settings: Reconciling) -> float:
-        """How long it may stay stuck, in seconds: longest if a node fits but has no room now."""
+        """How long it may stay stuck, in seconds: longest if a node fits but is full now."""
         limits = {Prospect.NODE: settings.unschedulable_s, Prospect.ROOM: settings.full_s}
         return limits.get(self.why.prospect, settings.stuck_s)
 
@@ -46,7 +46,7 @@ def of_pod(pod: Object) -> Stuck | None:
 
 
 def of_run(run: Run) -> Stuck | None:
-    """Why the cluster refused to create a Workflow's pod; None if it refused none."""
+    """Why the cluster refused to create a Workflow's pod; None if it did not refuse."""
     if run.refused_pod is None:
         return None
     message, since = run.refused_pod
@@ -54,7 +54,7 @@ def of_run(run: Run) -> Stuck | None:
 
 
 def overdue(stuck: Iterable[Stuck], *, now: float, settings: Reconciling) -> dict[str, Stuck]:
-    """By Workflow, the pod that has been stuck longest, among those that are over their limit."""
+    """The pods over their limit: for each Workflow, the one that has been stuck longest."""
     longest: dict[str, Stuck] = {}
     for pod in sorted(stuck, key=lambda pod: pod.since, reverse=True):
         if now - pod.since > pod.limit_s(settings):

@@ -1,11 +1,11 @@
-"""A warm worker: the process for the next release, started while none runs, with the first sandboxes ready.
+"""A warm worker: the process for the next release, started while none runs, with its first sandboxes ready.
 
-A release would begin with seconds of imports: what scans models, then the framework that exports them. They can't be
-imported once for all releases, since a sandbox is confined before it imports anything and serves a single request. So
-the process of the next release waits with its sandboxes, and those that confine models are its own children.
+Without it, a release begins with seconds of imports: the scanner of models, then the framework that exports them. One
+process can't import them for all releases, because a sandbox is confined before it imports anything, and serves a
+single request. So the process of the next release starts early and waits, with sandboxes that are its own children.
 
-It costs the memory of these imports, so it is kept for a while after each release (`shiplift up --warm-minutes`), and
-is given up for a new one when packages are installed meanwhile.
+It uses the memory of these imports, so it is kept only for a while after each release (`shiplift up --warm-minutes`).
+It is replaced if packages are installed in the meantime.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ from shiplift.runtime.host.processes import fork, free_memory_mb
 from shiplift.runtime.records.site import SandboxSettings
 
 _LOOK_S = 2.0
-_AGAIN_S = 30.0  # after one that ended by itself
+_AGAIN_S = 30.0  # wait this long before replacing a worker that ended by itself
 _END_S = 5.0
-_FREE_MB = 2048  # with less free memory, none is kept
+_FREE_MB = 2048  # no worker is started with less free memory than this
 _KEPT = 2
-_INSTALLED = {"torch": "pytorch", "skl2onnx": "sklearn"}  # packages that a flavor needs, for a new home
-_MOST_BYTES = 4096  # of a release's name; a pipe takes so many at once
+_INSTALLED = {"torch": "pytorch", "skl2onnx": "sklearn"}  # in a new home, installed packages hint at the flavor
+_MOST_BYTES = 4096  # longest name of a release: a write of up to this size to a pipe is atomic (PIPE_BUF)
 
 
 class WarmWorker:
@@ -47,9 +47,9 @@ class WarmWorker:
         self._last_release = time.monotonic()
 
     def keep(self) -> None:
-        """Sees to it that one waits, for the stack's `warm_minutes` after the last release. Cheap to call often.
+        """Keeps a worker waiting for the stack's `warm_minutes` after the last release. Cheap to call often.
 
-        While the machine is short of memory, none is started.
+        While the machine is short of memory, it starts none.
         """
         now = time.monotonic()
         if now < self._next_look:
@@ -66,7 +66,7 @@ class WarmWorker:
             self._start(running.sandbox)
 
     def take(self, name: str) -> int:
-        """Lets the process that waits work on a release; returns its pid, or 0 if none waits."""
+        """Gives a release to the waiting worker; returns its pid, or 0 if no worker waits."""
         if not self._pid or self._ended():
             return 0
         if self._stamp != _stamp():
@@ -74,7 +74,7 @@ class WarmWorker:
             return 0
         try:
             os.write(self._orders, name.encode())
-        except OSError:  # it has ended just now
+        except OSError:  # it ended just now
             self.end()
             return 0
         pid = self._pid
@@ -82,11 +82,11 @@ class WarmWorker:
         return pid
 
     def released(self) -> None:
-        """Says that a release has ended: the time that one waits for the next begins anew."""
+        """Call this when a release has ended: a worker is kept for `warm_minutes` from now."""
         self._last_release = time.monotonic()
 
     def end(self) -> None:
-        """Ends the process that waits and its sandboxes; returns when they are gone."""
+        """Ends the waiting worker and its sandboxes; returns when they are gone."""
         pid = self._pid
         if not pid:
             return
@@ -96,7 +96,7 @@ class WarmWorker:
             if time.monotonic() > deadline:
                 os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
-        sweep(self._home / stack.AHEAD)  # one that was killed left its folders
+        sweep(self._home / stack.AHEAD)  # a worker that was killed leaves its folders
 
     def _start(self, settings: SandboxSettings) -> None:
         self._stamp = _stamp()
@@ -110,36 +110,36 @@ class WarmWorker:
         os.close(orders)
 
     def _ended(self) -> bool:
-        """Whether the process is gone, which also reaps it."""
+        """Whether the process has ended. If so, reaps it."""
         if os.waitpid(self._pid, os.WNOHANG) == (0, 0):
             return False
         self._forget()
         return True
 
     def _forget(self) -> None:
-        os.close(self._orders)  # what the process reads next: the order, if there is one, else that there is none
+        os.close(self._orders)  # the process then reads the order that was written, or the end of the pipe
         self._pid, self._orders = 0, -1
 
 
 def note_flavor(home: Path, flavor: str) -> None:
-    """Remembers a flavor that was released, the latest first: the next version is most likely of the same."""
+    """Remembers the flavor of a release, latest first: the next version most likely has the same."""
     known = [each for each in _noted(home) if each != flavor]
     write_atomically(home / "flavors.json", json.dumps([flavor, *known][:_KEPT]))
 
 
 def flavors(home: Path) -> list[str]:
-    """The flavors that the next version may have: the last ones, or that of an installed framework in a new home."""
+    """The flavors that the next version probably has: the last ones or, in a new home, an installed framework's."""
     return _noted(home) or [flavor for package, flavor in _INSTALLED.items() if find_spec(package)][:1] or [""]
 
 
 def _noted(home: Path) -> list[str]:
-    with contextlib.suppress(OSError, ValueError, TypeError):  # none yet, or unreadable: then it is a new home
+    with contextlib.suppress(OSError, ValueError, TypeError):  # a missing or broken file counts as a new home
         return [str(each) for each in json.loads((home / "flavors.json").read_text())]
     return []
 
 
 def _wait(home: Path, settings: SandboxSettings, orders: int, work: Callable[[str], int]) -> int:
-    """Starts the sandboxes, waits for an order, and follows it; ends if the dispatcher does, or wants none."""
+    """Starts the sandboxes, waits for an order, and carries it out. Ends if the pipe is closed without an order."""
     root = home / stack.AHEAD
     root.mkdir(exist_ok=True)
     sweep(root)
@@ -157,7 +157,10 @@ def _wait(home: Path, settings: SandboxSettings, orders: int, work: Callable[[st
 
 
 def _stamp() -> object:
-    """What changes when packages are installed or removed: a sandbox must not import one half before and one after."""
+    """A value that changes when packages are installed or removed.
+
+    A sandbox that imports some packages before and some after would mix two installations.
+    """
     times = []
     for path in python_paths():
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""Ends a release's process that no longer listens: after a cancel, or after its stage's deadline.
+"""Ends a release's process that no longer reacts to signals, after a cancel or after its stage's deadline.
 
-Steps run models in sandboxes that end with their limits, and a signal interrupts a step at once. This is for what
-nobody thought of: a process that is stuck in C code ignores SIGINT, SIGTERM and its own alarm. How the release has to
-end is noted first, and its next process concludes it so.
+Normally this isn't needed: models run in sandboxes with limits, and a signal interrupts a step at once. But a process
+that is stuck in C code ignores SIGINT, SIGTERM and its own alarm. Before the watchdog ends it, it notes how the release
+has to end, and the release's next process concludes it that way.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class Watchdog:
         self._terminated_at: float | None = None
 
     def check(self) -> None:
-        """Ends the process if it is overdue. Cheap enough to be called twenty times a second."""
+        """Ends the process if it is overdue. Cheap enough to call twenty times a second."""
         now = time.monotonic()
         if now < self._next_check:
             return
@@ -75,7 +75,7 @@ class Watchdog:
 
 
 def kill_session(worker: Process) -> None:
-    """Kills a release's process and what shares its session. Its servers and sandboxes die with it."""
+    """Kills a release's process and every process in its session. Its servers and sandboxes die with it."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError):
             if process.pid == worker.pid or os.getsid(process.pid) == worker.pid:

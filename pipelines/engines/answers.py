@@ -44,7 +44,7 @@ class Entry(Record):
 
 
 class Catalogue(Record):
-    """The catalogue and the file that holds it. `default_place` is where a target without nodes runs."""
+    """The catalogue and its file. `default_place` is where a target runs that names no nodes."""
 
     file: str
     entries: tuple[Entry, ...]
@@ -65,7 +65,7 @@ class Part(Record):
 
 
 def champion_drift(model: str, served: int, aliases: Mapping[str, int]) -> str:
-    """A sentence if `champion` does not name what production serves (0: unknown to production); else empty."""
+    """Says so if `champion` does not name the version that production serves (0: it serves none); else empty."""
     named = aliases.get(CHAMPION, 0)
     if not served or served == named:
         return ""
@@ -75,8 +75,8 @@ def champion_drift(model: str, served: int, aliases: Mapping[str, int]) -> str:
 class ModelStatus(Record):
     """A model's champion, which is what production serves, and its other aliases; 0: none.
 
-    `drift` says what is wrong if the alias `champion` names another version. `verified_at` is when a golden request was
-    last answered rightly, in seconds since the epoch (0: never), `finding` what is wrong since then.
+    `drift` is set if the alias `champion` names another version. `verified_at` is when production last answered a
+    golden request correctly, in seconds since the epoch (0: never), and `finding` what has gone wrong since.
     """
 
     model: str
@@ -90,7 +90,7 @@ class ModelStatus(Record):
 
 
 class Incident(Record):
-    """Something that the watchdog noticed and did; `at` is in seconds since the epoch, `model` is its served name."""
+    """What the watchdog noticed and did. `at` is in seconds since the epoch, `model` is the model's served name."""
 
     at: float
     model: str
@@ -98,9 +98,9 @@ class Incident(Record):
 
 
 class UnderWay(Record):
-    """A release that has not ended: its stage under way and for how many seconds, else its place in the queue, from 1.
+    """A release that has not ended: its current stage and for how many seconds, or its place in the queue, from 1.
 
-    Before its first stage has started, a release that has begun has neither.
+    A release that has begun, but not yet its first stage, has neither.
     """
 
     release: str
@@ -131,7 +131,7 @@ class StackStatus(Record):
 
 
 class VersionStatus(Record):
-    """A version and how its newest release ended; `under_way` is the release that has not."""
+    """A version and how its newest release ended; `under_way` is a release that is still running or queued."""
 
     version: int
     aliases: tuple[str, ...]
@@ -155,9 +155,9 @@ class ModelVersions(Record):
 
 
 class WorkflowStatus(Record):
-    """A release on a cluster. `phase` is its Workflow's; empty: Argo has removed that, and the registry remembers it.
+    """A release on a cluster. `phase` is its Workflow's; empty if Argo has removed that and only the registry knows it.
 
-    `outcome` says how it ended, for people; empty: it has not.
+    `outcome` says in words how the release ended; empty if it has not.
     """
 
     name: str
@@ -172,9 +172,9 @@ class WorkflowStatus(Record):
 class ServiceStatus(Record):
     """What serves a model on a cluster, as the operator last saw it.
 
-    `state` is Ready, Stalled, Reconciling, or Unknown if the operator has not seen the newest wish; `reason` and
-    `message` say why. `weights` are the shares of the traffic in percent, by revision. `targets` are those that serve,
-    with their parts of the traffic, where there are several.
+    `state` is Ready, Stalled, Reconciling, or Unknown if the operator has not seen the newest spec; `reason` and
+    `message` say why. `weights` are the shares of traffic in percent, by revision. If several targets serve, `targets`
+    lists them with their shares.
     """
 
     model: str
@@ -190,9 +190,9 @@ class ServiceStatus(Record):
 
 
 class ClusterStatus(Record):
-    """What serves on a cluster, its releases, newest first, and the aliases of the model, if one is named.
+    """What serves on a cluster, its releases, newest first, and the aliases of the model, if one was asked for.
 
-    Releases whose Workflows are gone come last, by their versions; `note` says why there may be more than are listed.
+    Releases whose Workflows are gone come last, by version; `note` says why the list may be incomplete.
     """
 
     namespace: str

@@ -1,8 +1,8 @@
 """An attempt at a stage, the same on every engine: a cache hit or a run of its step, and a record of how it went.
 
-An engine decides where, when and how often a stage runs. Whether it is a cache hit, how long it may take, how it is
-interrupted, and what its `StageRun` and its `Failure` say is decided here, so that a release leaves the same records
-on every engine.
+An engine decides where, when and how often a stage runs. This module decides whether it is a cache hit, how long it may
+take, how it is interrupted, and what its `StageRun` and `Failure` say, so that a release leaves the same records on
+every engine.
 """
 
 import time
@@ -34,18 +34,18 @@ class ResultCache(Protocol):
         """Stores a record."""
 
     def explain(self, error: NotFound) -> NotFound:
-        """A better error than this one, if the version that is released was deleted meanwhile."""
+        """A clearer error than this one, if the version was deleted during its release."""
 
 
 class Retry(Protocol):
-    """Calls a function, several times if need be: `tenacity.Retrying`, for example."""
+    """Calls a function, and calls it again if it fails: `tenacity.Retrying`, for example."""
 
     def __call__(self, function: Callable[..., T], /, *arguments: Any, **keywords: Any) -> T:
         """Returns what the last call returned."""
 
 
 def once(function: Callable[..., T], /, *arguments: Any, **keywords: Any) -> T:
-    """The `Retry` of a pod, which does not retry: its engine starts another pod."""
+    """The `Retry` of a pod: one call. The engine retries by starting another pod."""
     return function(*arguments, **keywords)
 
 
@@ -70,8 +70,8 @@ class Done:
 class Attempt:
     """A stage, and what an engine adds to it.
 
-    `arguments` returns the step's arguments by name; it is called when they are needed, and an error in it is the
-    stage's failure. So is an error in `deliver`, which takes the record before the attempt counts as done.
+    `arguments` returns the step's arguments by name. It is called only when they are needed, and an error in it counts
+    as the stage's failure. So does an error in `deliver`, which gets the record before the attempt counts as done.
     """
 
     stage: Stage
@@ -140,7 +140,7 @@ class Attempt:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """An error as a record. The traceback of a bug goes to the log, since the record has only its message."""
+    """An error as a record. The record has only the message, so the traceback of a bug goes to the log."""
     if isinstance(error, Interrupted):
         return Failure.of(error.error)
     if not isinstance(error, ShipliftError):

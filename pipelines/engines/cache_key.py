@@ -1,10 +1,10 @@
 """The cache key of a stage's result: while it is the same, the result is still right.
 
 A key is the SHA-256 of the stage, the installed package, and the identity of the records that the stage takes. Any
-change of the package makes new keys: it was tried to find out which code decides which stage, and a stage was missed
-now and then. What is expensive and true whatever the code (environments, layer sensitivities, kernel timings, measured
-trials) has keys of its own, so an upgrade doesn't lose it. A machine and a cluster share results: their keys are the
-same.
+change to the package makes new keys. An earlier version worked out which code each stage depends on, and missed some
+now and then. Expensive results that don't depend on the code (environments, layer sensitivities, kernel timings,
+measured trials) have keys of their own, so they survive an upgrade. A machine and a cluster compute the same keys, and
+can share results.
 """
 
 import hashlib

@@ -25,9 +25,9 @@ class Server(InferenceClient, Protocol):
 
 
 def ask(server: Server, model: str, file: Path, *, version: int | None = None, sequence: bool = False) -> Answer:
-    """A server's answer to the content of a file; with `sequence`, to its samples one by one as a sequence.
+    """Sends a file's content to a server and returns the answer; with `sequence`, its samples one by one as a sequence.
 
-    Without a `version`, the highest that is served answers.
+    Without a `version`, the highest served version answers.
 
     Raises:
         UsageError: there is no such file.
@@ -74,7 +74,7 @@ def request_arrays(file: Path) -> Arrays:
 
 
 def matched(arrays: Arrays, signature: Signature, file: Path) -> Arrays:
-    """The arrays for the inputs of a model; a single array matches the only input needed, whatever its name."""
+    """The arrays for a model's inputs. A single array goes to the only required input, whatever its name."""
     names = [spec.name for spec in signature.inputs]
     needed = [spec.name for spec in signature.inputs if not spec.optional]
     if len(needed) == 1 and len(arrays) == 1:

@@ -1,8 +1,8 @@
-"""Signals that reach a stage, on both engines: which interrupt it and which must not.
+"""Signals that reach a stage, on both engines: which of them interrupt it.
 
 Steps call libraries that catch `Exception` and carry on, so an interruption is a `BaseException`. The attempt records
-the error that it carries. Only the main thread can set signal handlers: in any other thread these context managers
-do nothing.
+the error that it carries. Python lets only the main thread set signal handlers: in any other thread these context
+managers do nothing.
 """
 
 import signal
@@ -15,7 +15,7 @@ from typing import Any
 
 from shiplift.runtime.base.errors import Cancelled, DeadlineExceeded, ShipliftError
 
-GRACE_S = 60  # for a stage to clean up after its deadline, before its process is ended from outside
+GRACE_S = 60  # how long a stage may clean up after its deadline before its process is killed from outside
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -33,8 +33,9 @@ def interruptible(
 ) -> Iterator[Callable[[], None]]:
     """The first SIGINT or SIGTERM raises `Interrupted` with the error from `cancelled`; later signals are ignored.
 
-    `on_signal` is called with the first signal's number. Yields a function that raises the exception again, because
-    Python drops an exception raised inside one of its own callbacks, such as a finalizer.
+    Later ones must not interrupt the clean-up that the first began. `on_signal` is called with the first signal's
+    number. Yields a function that raises the exception again: if the signal arrives while Python runs one of its own
+    callbacks, such as a finalizer, Python drops the exception, so a walk calls the function between stages.
     """
     raised: list[Interrupted] = []
 
@@ -55,7 +56,10 @@ def interruptible(
 
 @contextmanager
 def shielded() -> Iterator[None]:
-    """Ignores SIGINT and SIGTERM: between moving traffic and moving aliases, and while a release is concluded."""
+    """Ignores SIGINT and SIGTERM while traffic and aliases move, and while a release is concluded.
+
+    Interrupted in between, production would serve one version and the registry would name another.
+    """
     with _handling(signal.SIG_IGN, *_ENDING):
         yield
 
@@ -79,7 +83,7 @@ def deadline(stage: str, seconds: int) -> Iterator[None]:
 
 @contextmanager
 def _handling(handler: Any, *numbers: signal.Signals) -> Iterator[bool]:
-    """Sets a signal handler inside the block; yields whether it could."""
+    """Sets a signal handler for the duration of the block; yields False where that is impossible."""
     if threading.current_thread() is not threading.main_thread():
         yield False
         return

@@ -1,4 +1,4 @@
-"""Report pages of releases that ran elsewhere: saved here, so that a browser can open them."""
+"""Report pages of releases that ran elsewhere, saved on this machine so that a browser can open them."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from shiplift.runtime.store.published import PublishedRelease
 
 
 def with_page(published: PublishedRelease, home: Path) -> ReleaseReport:
-    """A report from the registry, with its page saved in `home`; without a page, `report` in it is empty.
+    """A report from the registry, with its page saved in `home`; if there is no page, its `report` is empty.
 
     Raises:
         NotFound: the version was never released.
@@ -18,7 +18,7 @@ def with_page(published: PublishedRelease, home: Path) -> ReleaseReport:
 
 
 def save_page(report: ReleaseReport, page: str, home: Path) -> ReleaseReport:
-    """The report, with the path of its page, which is saved in `home`; an empty page is not, and has no path."""
+    """Saves the page in `home` and returns the report with its path. An empty page is not saved and has no path."""
     if not page:
         return report.model_copy(update={"report": ""})
     file = home / "reports" / f"{release_name(report.model, report.version, '')}.html"

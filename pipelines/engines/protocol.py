@@ -1,7 +1,7 @@
 """The interface of an engine, a place that runs releases: a class with these methods, listed in `table.py`.
 
-Methods raise only subclasses of `ShipliftError`. Besides those named, `StackDown` where this machine's stack does not
-run, and `ClusterUnreachable`, `ClusterRefused` or `Temporary` where a cluster does not answer.
+Methods raise only subclasses of `ShipliftError`. Besides those they name, any may raise `StackDown` if this machine's
+stack is not running, and `ClusterUnreachable`, `ClusterRefused` or `Temporary` if a cluster does not answer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ class Releasing(Protocol):
     def attended(self) -> bool:
         """Whether a command that orders a release waits for it by default, and cancels it when interrupted.
 
-        Where false, a release runs on its own, and is only followed on request.
+        If false, a release runs on its own, and a command follows it only on request.
         """
 
     def order(self, name: str, spec: str, *, again: bool, allow_older: bool) -> Accepted:
@@ -41,7 +41,7 @@ class Releasing(Protocol):
         """Registers the next version of a model, which consists of these files; returns its number.
 
         Raises:
-            NotAdmitted: the registry keeps its files where they can't be written from here.
+            NotAdmitted: the registry stores files in a place that can't be written from here.
         """
 
     def under_way(self, name: str) -> bool:
@@ -98,7 +98,7 @@ class PastReleases(Protocol):
         """The champion of each model (0: none); None if the registry does not answer."""
 
     def members(self, pipeline: PipelineSpec) -> dict[str, Package | Unusable]:
-        """A pipeline's members as they were promoted, by its own names for them, or why they can't be members."""
+        """A pipeline's members as they were promoted, by the pipeline's names for them, or why they can't be used."""
 
     def store(self) -> ArtifactStore:
         """Where the packages of past releases are stored."""
@@ -122,11 +122,11 @@ class Serving(Protocol):
         """Where a model answers for a client on this machine, and what it takes.
 
         Raises:
-            NotFound: the model is not served, or has no address that reaches from here.
+            NotFound: the model is not served, or it can't be reached from here.
         """
 
     def discover_all(self) -> list[ServedModel]:
-        """Where each model answers that a client on this machine reaches."""
+        """Where each model answers that a client on this machine can reach."""
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
         """Yields the last lines of a log and, with `follow`, new lines.
@@ -145,7 +145,7 @@ class Serving(Protocol):
         """
 
     def targets(self) -> Catalogue:
-        """The targets that a spec may name.
+        """The targets that a spec can name.
 
         Raises:
             SpecInvalid: the catalogue is not valid.

@@ -1,13 +1,14 @@
 """The loop over stages, the same on every engine: which are cache hits, which run, what each one takes, what ends it.
 
-An engine is a subclass: a walk in this process over a whole pipeline, or one in a pod over the pod's stages. What it
-adds are the methods under "the seam", each of which has a default.
+An engine is a subclass: a walk in this process over a whole pipeline, or one in a pod over the pod's stages. An engine
+overrides the methods under "the seam", each of which has a default.
 
-Three things stay with each engine, because they are not loops over stages. Which pod runs when is Argo's business: the
-Workflow is a graph, and goes on while none of our processes runs. How the release ended is known to a walk over the
-whole pipeline, while a cluster puts it together from what each pod left, some of which were killed (`argo.ending`).
-And an error of the exit stage is raised to the dispatcher on a machine, which tries again later, while on a cluster
-the exit stage is a pod like others, which Argo tries again.
+Three things stay with each engine, because they are not loops over stages:
+- The order of pods. Argo decides it: the Workflow is a graph that Argo runs even while none of our processes does.
+- How the release ended. A walk over the whole pipeline knows. On a cluster, `argo.ending` works it out from what the
+  pods left, and some of those were killed.
+- An error in the exit stage. On a machine it is raised to the dispatcher, which tries again later. On a cluster the
+  exit stage is a pod like any other, and Argo retries it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,8 +32,8 @@ from shiplift.runtime.records.site import SandboxSettings, Site
 class Walk:
     """A walk over stages: the records so far by name, how each stage went, and how the last attempt ended.
 
-    `ahead` are all stages that may run, in order: while one runs, the next sandbox is started below `scratch`. `check`
-    raises `Interrupted` if the walk has to stop.
+    `ahead` lists all stages that may run, in order: while one runs, the next one's sandbox is started below `scratch`.
+    `check` raises `Interrupted` if the walk has to stop.
     """
 
     known: dict[str, Any]
@@ -51,7 +52,7 @@ class Walk:
         )
 
     def attempt(self, stage: Stage, arguments: Callable[[], Mapping[str, Any]], target: str = "") -> Attempt:
-        """An attempt at a stage, with what this engine adds to it."""
+        """An attempt at a stage, with this engine's retries, listener and delivery."""
         return Attempt(
             stage=stage,
             arguments=arguments,
@@ -63,20 +64,20 @@ class Walk:
         )
 
     def note(self, run: StageRun) -> None:
-        """Notes how a stage went, and tells it."""
+        """Records how a stage went, and tells listeners."""
         self.runs.append(run)
         self.tell(Event.finished(run))
 
     # --- the seam: what an engine adds ---
 
     def enter(self, stage: Stage, target: str) -> None:
-        """Is called before a stage is looked up, and again before its step runs."""
+        """Called before a stage is looked up in the cache, and again before its step runs."""
 
     def tell(self, event: Event) -> None:
-        """Tells whoever watches what happens."""
+        """Passes an event on to those who follow the release."""
 
     def retry(self, stage: Stage, target: str) -> Retry:  # noqa: ARG002
-        """How often what fails is called again."""
+        """How a failing call is retried."""
         return once
 
     def arguments(self, stage: Stage, known: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -87,10 +88,10 @@ class Walk:
         """Takes a stage's record, before the stage counts as done."""
 
     def left(self, stage: Stage, done: Done) -> None:
-        """Is called after a stage."""
+        """Called after a stage."""
 
     def items(self, fan_out: FanOut) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The items of a fan-out that run here: the name of each, and the records that only its stages take."""
+        """The items of a fan-out that run here: each item's name, and the records that only its stages take."""
         for item in getattr(self.known[fan_out.source], fan_out.attribute):
             yield item.name, {fan_out.item.parameter(): item}
 
@@ -107,7 +108,10 @@ class Walk:
         return True
 
     def _stage(self, stage: Stage, known: dict[str, Any], target: str) -> bool:
-        """A stage with an effect is a hit, too, until a later one uses it: then the effect is set up again first."""
+        """Runs a stage or recalls its record; returns whether the walk goes on.
+
+        A stage with an effect can be recalled too. Its effect is set up again only when a later stage needs it.
+        """
         self.check()
         attempt = self.attempt(stage, lambda: self.arguments(stage, known), target)
         with shielded() if stage.at.shielded else nullcontext():
@@ -144,7 +148,7 @@ class Walk:
         return True
 
     def _warm_next(self, stage: Stage) -> None:
-        """Starts the next sandbox while `stage` runs: after a miss, later stages will most likely run too."""
+        """Starts the next sandbox while `stage` runs: after a cache miss, later stages will most likely run too."""
         if self.scratch is None or stage.at.keep != "result":
             return
         later = self.ahead[self.ahead.index(stage) + 1 :]
@@ -153,7 +157,7 @@ class Walk:
             workplace.warm(entry, self.scratch, site.sandbox if isinstance(site, Site) else SandboxSettings())
 
     def _take(self, attempt: Attempt, done: Done, known: dict[str, Any]) -> bool:
-        """Notes how an attempt went, and adds its record; returns whether it neither failed nor objects."""
+        """Records how an attempt went and adds its record; returns False if it failed or objects."""
         self.last = done
         if done.record is not None:
             known |= parts_of(done.record)

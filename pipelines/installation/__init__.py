@@ -1,1 +1,1 @@
-"""Shiplift on a cluster: its values and its manifests, installing and removing it."""
+"""Shiplift on a cluster: values, manifests, installation and removal."""

@@ -1,12 +1,14 @@
-"""The accounts of our own MLflow on a cluster: those of Shiplift's parts, and those of people.
+"""The accounts of the MLflow server that Shiplift installs on a cluster: those of Shiplift's parts, and of people.
 
-    python -m shiplift.pipelines.installation.accounts ensure /accounts    # MLflow's pod, before the server starts
+    python -m shiplift.pipelines.installation.accounts ensure /accounts    # in MLflow's pod, before the server starts
     python -m shiplift.pipelines.installation.accounts add ana             # by kubectl exec in that pod, for a person
 
-MLflow's own basic authentication checks who asks; this writes the accounts where it looks, through MLflow's own store,
-so that no password is sent or shown. Parts get theirs from Secrets: after a change of a Secret, a restart of MLflow's
-pod is all it takes. Every account may read. The releases' may change every model and run, and a person's what that
-person registered or logged; so may that of git pushes, which registers services.
+MLflow's basic authentication checks requests. This module writes the accounts with MLflow's own store, directly into
+its database, so that no password is sent or shown. Shiplift's parts get their passwords from Secrets: to change one,
+change the Secret and restart MLflow's pod.
+
+Every account may read. The releases' account may change every model and run. A person's account may change what that
+person registered or logged, and so may the account of git pushes, which registers services.
 """
 
 import argparse
@@ -20,14 +22,14 @@ from shiplift.runtime.store.registry.client import prepare_environment
 
 ADMIN, RELEASE, READER, PUSH = "shiplift-admin", "shiplift-release", "shiplift-reader", "shiplift-push"
 USERNAME, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
-_WORKSPACE = "default"  # of a server without workspaces
-# What a release writes to: tags and aliases of any version, and records in the run of whoever logged it. An alias can
-# only be removed by who may manage the model.
+_WORKSPACE = "default"  # the workspace of a server that has no others
+# A release writes tags and aliases of any version, and records in the run that logged it, whoever owns that. Only an
+# account that may manage a model can remove an alias.
 _GRANTS = (("registered_model", "MANAGE"), ("experiment", "EDIT"))
 
 
 def ensure(folder: Path) -> None:
-    """Creates or updates the accounts in `folder`, which has a folder per account with a user name and a password.
+    """Creates or updates the accounts in `folder`, which has a subfolder per account with a user name and a password.
 
     Raises:
         UsageError: a file is missing or empty.
@@ -47,7 +49,7 @@ def add(name: str) -> str:
         UsageError: the account belongs to one of Shiplift's parts.
     """
     if name in (ADMIN, RELEASE, READER, PUSH):
-        raise UsageError(f"{name!r} is an account of Shiplift's own", do="Choose another name.")
+        raise UsageError(f"{name!r} is one of Shiplift's own accounts", do="Choose another name.")
     password = secrets.token_urlsafe(18)
     _set(_store(), name, password, admin=False)
     return password
@@ -71,7 +73,7 @@ def _set(store: Any, name: str, password: str, *, admin: bool) -> None:
 
 
 def _grant(store: Any, name: str) -> None:
-    """Gives an account a role of its name that covers everybody's models and runs."""
+    """Gives an account a role, named after it, that covers all models and runs."""
     user = store.get_user(name)
     if any(role.name == name for role in store.list_roles([_WORKSPACE])):
         return

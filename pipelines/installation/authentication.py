@@ -1,8 +1,8 @@
-"""MLflow's `authorization_function` on a cluster: its own basic authentication, also behind the API server's proxy.
+"""MLflow's `authorization_function` on a cluster: MLflow's basic authentication, made to work behind the API server.
 
-The command line reaches MLflow through the API server, which removes `Authorization` from what it passes on. So the
-command line sends the same credentials under another name as well, and here they get their usual name back. Nothing
-else changes: MLflow checks them as ever.
+The command line reaches MLflow through the API server, which removes the header `Authorization` from requests that it
+forwards. So the command line also sends the credentials in another header, and this function copies them back. MLflow
+then checks them as usual.
 """
 
 from typing import Any
@@ -11,8 +11,8 @@ from shiplift.runtime.serving.service_proxy import FORWARDED
 
 
 def authenticate() -> Any:
-    """The account of the request that Flask is handling, or MLflow's response to a request without a valid one."""
-    from flask import request  # noqa: PLC0415 - both come with MLflow's server
+    """The account that made Flask's current request, or MLflow's response if it has no valid one."""
+    from flask import request  # noqa: PLC0415 - both modules come with MLflow's server
     from mlflow.server.auth import authenticate_request_basic_auth  # noqa: PLC0415
 
     forwarded = request.headers.get(FORWARDED)

@@ -1,4 +1,4 @@
-"""Installs Shiplift on a cluster: idempotent, and waits until it works."""
+"""Installs Shiplift on a cluster, or upgrades it, and waits until it works. Running it again is harmless."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,12 +29,12 @@ from shiplift.runtime.store.registry.lease import RegistryLease
 from shiplift.runtime.store.registry.rest import RestRegistry
 
 CREATED = f"{LABEL}created-by-install"
-DEFINITION = f"{LABEL}definition"  # which definition of a custom resource: several installations share them
+DEFINITION = f"{LABEL}definition"  # the number of a custom resource's definition, which several installations share
 Change = Literal["created", "configured", "unchanged", "kept"]
 
 
 class Applied(Record):
-    """What happened to an object; `kept` is a newer installation's definition of a custom resource."""
+    """What happened to an object. `kept` means that a newer installation defined the custom resource."""
 
     object: str
     change: Literal["created", "configured", "unchanged", "kept", "deleted"]
@@ -52,7 +52,7 @@ class Installed(Record):
 
     @property
     def changed(self) -> tuple[Applied, ...]:
-        """The objects that were not left as they are."""
+        """The objects that changed."""
         return tuple(applied for applied in self.objects if applied.change not in ("unchanged", "kept"))
 
 
@@ -66,10 +66,10 @@ def install(
 ) -> Installed:
     """Installs Shiplift on the current cluster, or upgrades it, and waits until it is ready.
 
-    With `dry_run` the cluster validates every object, and nothing changes.
+    With `dry_run` the cluster validates every object, but changes nothing.
 
     Raises:
-        RegistryHeld: another installation releases from the registry; `take_over` takes it over.
+        RegistryHeld: another installation releases from the registry; `take_over` takes the lease from it.
         ClusterUnreachable: no cluster answers.
         ClusterRefused: the cluster forbids or rejects an object, or Argo Workflows is missing.
         ServerFailed: a part did not become ready in time; the message says which, and why its pods are not ready.
@@ -109,16 +109,13 @@ def summary(installed: Installed) -> str:
     changed = len(installed.changed)
     same = f"{len(installed.objects) - changed} unchanged"
     if installed.dry_run:
-        return f"{changed} objects would change, {same}; nothing was done"
+        return f"{changed} objects would change, {same}; this dry run changed nothing"
     port_forward = f"kubectl -n {installed.namespace} port-forward service/mlflow 5000"
     return "\n".join(
         [
             f"{changed} objects changed, {same}; everything is ready",
             f"MLflow:   {installed.mlflow} (from outside: {port_forward})",
-            (
-                "accounts: MLflow asks everybody for a password. To create a person's account, or to give it a new "
-                "password:"
-            ),
+            "accounts: MLflow requires a password. To create a person's account, or to give it a new password:",
             f"          kubectl -n {installed.namespace} exec deploy/mlflow -- python -m {accounts.__name__} add NAME",
             (
                 f"webhooks: {installed.receiver}/webhooks/github and /gitlab; their secrets are in Secret "
@@ -129,7 +126,7 @@ def summary(installed: Installed) -> str:
 
 
 def completed(cluster: KubernetesClient, values: Values) -> Values:
-    """The values, completed with what only the cluster knows: the addresses of its API server."""
+    """The values, completed with the API server's addresses, which network policies need and only the cluster knows."""
     if values.network.api_server or not values.network.policies:
         return values
     slices = cluster.find(kinds.ENDPOINT_SLICE, "kubernetes.io/service-name=kubernetes", "default")
@@ -150,9 +147,9 @@ def _require(cluster: KubernetesClient, values: Values) -> None:
 
 
 def _hold_registry(values: Values, *, take_over: bool) -> None:
-    """Checks that no other installation holds the registry, or takes it over.
+    """Checks that no other installation holds the registry's lease, or takes it over.
 
-    A registry that can't be reached from here, or is not there yet, is left to the reconciler, which checks it too.
+    If the registry can't be reached from here, or does not exist yet, the reconciler checks later.
     """
     uri = values.registry_uri
     transport = transport_to(KubernetesClient(values.namespace), uri)
@@ -179,13 +176,13 @@ def _apply(cluster: KubernetesClient, body: Object, *, dry_run: bool) -> Applied
 
 
 def _definition(body: Object) -> int:
-    """The number of a custom resource's definition; 0 for any other object, and for what is no number."""
+    """The number of a custom resource's definition; 0 for other objects, and if it is not a number."""
     number = str((body["metadata"].get("annotations") or {}).get(DEFINITION, ""))
     return int(number) if number.isdecimal() else 0
 
 
 def _comparable(body: Object) -> Object:
-    """An object without the fields that change by themselves. (A dry run does not bump `resourceVersion`.)"""
+    """An object without the fields that change by themselves. (A dry run does not increase `resourceVersion`.)"""
     meta = {k: v for k, v in body["metadata"].items() if k not in ("managedFields", "resourceVersion", "generation")}
     return {**body, "metadata": meta, "status": None}
 
@@ -200,12 +197,12 @@ def _marked(cluster: KubernetesClient, body: Object) -> Object:
 
 def _tell_change(tell: Tell, applied: Applied, *, dry_run: bool) -> None:
     if applied.change == "kept":
-        tell(f"kept: {applied.object}, which is newer than this Shiplift's")
+        tell(f"kept: {applied.object}, which a newer Shiplift installed")
     elif applied.change != "unchanged":
         tell(f"{'would be ' if dry_run else ''}{applied.change}: {applied.object}")
 
 
-# Kinds whose objects may become obsolete when values change. Kinds that hold data are not among them.
+# Objects of these kinds are deleted when changed values no longer include them. Kinds that hold data are not listed.
 _KINDS: tuple[Kind, ...] = (
     kinds.DEPLOYMENT,
     kinds.SERVICE,
@@ -239,19 +236,19 @@ def installed(cluster: KubernetesClient, namespace: str) -> Iterator[Object]:
 
 
 def cluster_wide(cluster: KubernetesClient, namespace: str) -> Iterator[Object]:
-    """The objects of an installation that are in no namespace; bindings first, since they need what they bind."""
+    """An installation's objects outside of namespaces: bindings first, because they refer to the others."""
     bindings = (kinds.ADMISSION_POLICY_BINDING, kinds.CLUSTER_ROLE_BINDING)
     for kind in (*bindings, kinds.ADMISSION_POLICY, kinds.CLUSTER_ROLE):
         yield from find(cluster, kind, "", f"{INSTALLED}=true,{INSTALLATION}={namespace}")
 
 
 def find(cluster: KubernetesClient, kind: Kind, namespace: str, selector: str = "") -> list[Object]:
-    """Every object whose labels match; none if the cluster doesn't have the kind."""
+    """Every object whose labels match; empty if the cluster doesn't have the kind."""
     return cluster.find(kind, selector, namespace) if cluster.serves(kind) else []
 
 
 def _ensure_secrets(cluster: KubernetesClient, values: Values, *, dry_run: bool) -> Iterator[Applied]:
-    """Creates missing Secrets and keys; existing ones stay, whoever created them."""
+    """Creates missing Secrets and keys. Existing ones are never changed."""
     for name, keys in secret_keys(values).items():
         existing = cluster.get(kinds.SECRET, name, values.namespace)
         missing = {key: make for key, make in keys.items() if key not in ((existing or {}).get("data") or {})}
@@ -264,8 +261,8 @@ def _ensure_secrets(cluster: KubernetesClient, values: Values, *, dry_run: bool)
 
 
 def _copy_secret(cluster: KubernetesClient, values: Values, name: str, *, dry_run: bool) -> Applied:
-    """Makes the Secret in the serving namespace equal to the pipeline's."""
-    original = cluster.get(kinds.SECRET, name, values.namespace) or {}  # {}: in a dry run, not created yet
+    """Copies a Secret from the pipeline's namespace to the serving namespace."""
+    original = cluster.get(kinds.SECRET, name, values.namespace) or {}  # a dry run has not created it
     existing = cluster.get(kinds.SECRET, name, values.serving_namespace)
     body = _secret(name, values.serving_namespace, {"data": original.get("data") or {}})
     changed = existing is None or existing.get("data") != body["data"]
@@ -290,5 +287,5 @@ def _write_secret(cluster: KubernetesClient, body: Object, existing: Object | No
     if existing is not None:
         cluster.merge(kinds.SECRET, body["metadata"]["name"], body, body["metadata"]["namespace"])
         return
-    with suppress(Conflict):  # somebody created it meanwhile: it stays as it is
+    with suppress(Conflict):  # another client created it in the meantime: leave it alone
         cluster.create(body)

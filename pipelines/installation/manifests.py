@@ -1,7 +1,7 @@
 """Every object of Shiplift on a cluster, rendered from values.
 
 `install` applies these objects, and `render` writes the same objects to files for GitOps. Secrets with content are not
-among them: they are created once, on the cluster. All objects carry a label that selects them.
+included: they are created once, on the cluster. All objects carry a label that selects them.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ from shiplift.runtime.serving.kubernetes.objects.bench import METER
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP, LABEL, REGISTRY_READER, USER
 from shiplift.runtime.serving.operator.resources import Activation, ConditionType, Reason
 
-# In the order of their dependencies; `workflows` come from `pipelines.engines.argo.templates`.
+# In the order of their dependencies. `workflows` comes from `pipelines.engines.argo.templates`, the rest from jinja2.
 PARTS = (
     "namespaces",
     "resources",
@@ -73,7 +73,7 @@ def part_of(values: Values, part: str) -> list[Object]:
 
 
 def render(values: Values, folder: Path) -> list[Path]:
-    """Writes the objects as YAML files into `folder`, for GitOps: a file per part, to be applied in order of file name.
+    """Writes the objects as YAML files into `folder`, for GitOps: one file per part. Apply them in order of file name.
 
     Raises:
         UsageError: the folder can't be written to.
@@ -97,14 +97,14 @@ def text_of(bodies: list[Object]) -> str:
 
 
 def left_to_do(values: Values) -> Iterator[str]:
-    """What is left to do after `render`, as sentences: the Secrets, and what only the cluster knows."""
-    yield f"Secrets are in no file. Create them once in the namespace {values.namespace}, by hand or from your vault:"
+    """What is left to do after `render`, as sentences: the Secrets, and settings that depend on the cluster."""
+    yield f"The files contain no Secrets. Create these in namespace {values.namespace}, by hand or from your vault:"
     for name, keys in secret_keys(values).items():
         contents = "; ".join(f"{key} ({_CONTENT.get(key) or make()})" for key, make in keys.items())
-        copy = f", and the same in {values.serving_namespace}" if name in copied_secrets(values) else ""
+        copy = f", with a copy in {values.serving_namespace}" if name in copied_secrets(values) else ""
         yield f"  {name}{copy}: {contents}"
     if values.network.policies and not values.network.api_server:
-        yield "Set network.api_server, or pods that load models may reach ports 443 and 6443 anywhere."
+        yield "Set network.api_server: without it, pods that load models may reach ports 443 and 6443 anywhere."
 
 
 def _workflows(values: Values) -> list[str]:
@@ -131,7 +131,7 @@ def _environment() -> Environment:
 
 
 def _quoted(value: str | dict[str, str]) -> str:
-    """A text, or a mapping of texts, as a line of quoted YAML, so that no text can add YAML of its own."""
+    """A text, or a mapping of texts, as a line of quoted YAML, so that a text can't inject YAML."""
     return yaml.dump(
         dict(value) if isinstance(value, dict) else str(value),
         Dumper=_Dumper,
@@ -142,7 +142,7 @@ def _quoted(value: str | dict[str, str]) -> str:
 
 
 class _Dumper(libyaml.Dumper):  # type: ignore[misc] # one of two
-    """One with PyYAML's own texts: Hera changes those of the safe ones for the whole process."""
+    """A dumper with PyYAML's representer of strings: Hera replaces that of safe dumpers in the whole process."""
 
 
 _Dumper.add_representer(str, yaml.representer.SafeRepresenter.represent_str)
@@ -230,7 +230,7 @@ def _serving_images(values: Values) -> Iterator[str]:
 
 
 def _hosts(values: Values) -> Iterator[str]:
-    """The Host headers that MLflow accepts: its Service's names, addresses (for port forwards, probes), the user's."""
+    """The Host headers that MLflow accepts: its Service's names, addresses (port forwards, probes), the user's own."""
     for name in ("mlflow", f"mlflow.{values.namespace}", f"mlflow.{values.namespace}.svc"):
         yield from (name, f"{name}:*")
     yield f"mlflow.{values.namespace}.svc.*"
@@ -253,17 +253,17 @@ def _outside(values: Values) -> set[int]:
     return ports
 
 
-_GIT_PORTS = {"https": (443,), "http": (80, 443), "ssh": (22,), "git": (9418,)}  # http may lead to https
+_GIT_PORTS = {"https": (443,), "http": (80, 443), "ssh": (22,), "git": (9418,)}  # http may redirect to https
 
 
 def _git_ports(values: Values) -> set[int]:
-    """The ports of the repositories' hosts."""
+    """The ports at which the repositories are reached."""
     urls = [urlsplit(repository.url) for repository in values.repositories]
     return {port for url in urls for port in ((url.port,) if url.port else _GIT_PORTS.get(url.scheme, ()))}
 
 
 def _index_ports(values: Values) -> set[int]:
-    """The port of the index that Python models get their packages from, if the site takes such models."""
+    """The port of the package index for Python models, if the site accepts such models."""
     index = urlsplit(values.policy.package_index)
     if not index.hostname or "sandbox" not in values.policy.python:
         return set()
@@ -271,7 +271,7 @@ def _index_ports(values: Values) -> set[int]:
 
 
 def labelled(body: Object) -> Object:
-    """An object with the labels of an installation."""
+    """An object with the labels that mark it as part of an installation."""
     labels = {"app.kubernetes.io/part-of": "shiplift", "app.kubernetes.io/managed-by": "shiplift", INSTALLED: "true"}
     meta = body["metadata"]
     return {**body, "metadata": {**meta, "labels": {**labels, **(meta.get("labels") or {})}}}
@@ -292,7 +292,7 @@ _CONTENT = {
 
 
 def secret_keys(values: Values) -> dict[str, dict[str, Callable[[], str]]]:
-    """The keys of each Secret, by the Secret's name, with a function that makes the value."""
+    """The keys of each Secret, by the Secret's name, each with a function that makes its value."""
     hosts = ["mlflow", *sorted({repository.host for repository in values.repositories})]
     keys = {
         layout.LEDGER_SECRET: {"secrets.json": _ledger},
@@ -305,7 +305,7 @@ def secret_keys(values: Values) -> dict[str, dict[str, Callable[[], str]]]:
 
 
 def copied_secrets(values: Values) -> tuple[str, ...]:
-    """The Secrets that the serving namespace has a copy of: those of the pods that serve."""
+    """The Secrets that are copied to the serving namespace, for the pods that serve."""
     return (REGISTRY_READER,) if values.mlflow.enabled else ()
 
 
@@ -314,7 +314,7 @@ def _account(name: str) -> dict[str, Callable[[], str]]:
 
 
 def _ledger() -> str:
-    """What `runtime.base.secrets` reads: a pod gets only the secret with which it signs records."""
+    """The content that `runtime.base.secrets` reads. A pod gets only the key that signs records."""
     return json.dumps({"webhook": "", "ledger": secrets.token_urlsafe(32), "mlflow": ""})
 
 

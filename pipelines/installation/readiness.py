@@ -1,4 +1,4 @@
-"""Waits until an installation works, and says why it does not."""
+"""Waits until an installation works; if it does not, says why."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -37,7 +37,7 @@ def wait(cluster: KubernetesClient, bodies: Iterable[Object], timeout_s: float, 
 
 
 def _where(body: Object) -> str:
-    """The arguments of kubectl that show what a reader wants to see next."""
+    """The arguments with which kubectl shows more about a problem."""
     namespace = body["metadata"].get("namespace")
     if namespace:
         return f"-n {namespace} describe pods"

@@ -1,4 +1,4 @@
-"""Removes Shiplift from a cluster: the objects of releases, those of the installation and, if asked, its data."""
+"""Removes Shiplift from a cluster: the objects of releases, those of the installation and, on request, its data."""
 
 import time
 from collections.abc import Mapping
@@ -40,12 +40,12 @@ def served(values: Values) -> list[str]:
 
 
 def uninstall(values: Values, *, data: bool, timeout_s: float = 300, tell: Tell = lambda _: None) -> Removed:
-    """Removes releases under way, the models that serve, and everything that `install` created.
+    """Removes running releases, the models that serve, and everything that `install` created.
 
-    MLflow's volume, and the Secrets that belong to its content, are kept unless `data` is true.
+    MLflow's volume, and the Secrets that its content depends on, are kept unless `data` is true.
 
     Raises:
-        NotFound: Shiplift is not in that namespace.
+        NotFound: Shiplift is not installed in that namespace.
         ClusterUnreachable: no cluster answers.
         ServerFailed: an object was not deleted in time.
     """
@@ -54,7 +54,7 @@ def uninstall(values: Values, *, data: bool, timeout_s: float = 300, tell: Tell 
     ours = [namespace for namespace in namespaces if namespace and INSTALLED in _labels(namespace)]
     if not ours:
         raise NotFound(
-            f"Shiplift is not in the namespace {values.namespace!r} of this cluster",
+            f"Shiplift is not installed in the namespace {values.namespace!r} of this cluster",
             do="Pass the right --namespace, or point KUBECONFIG at the right cluster.",
         )
     deadline = time.monotonic() + timeout_s
@@ -64,7 +64,7 @@ def uninstall(values: Values, *, data: bool, timeout_s: float = 300, tell: Tell 
         for body in same:
             if cluster.delete(*cluster.locate(body)):
                 tell(f"deleted: {name_of(body)}")
-        for body in same if kind in ("Workflow", "Namespace") else ():  # they end side by side
+        for body in same if kind in ("Workflow", "Namespace") else ():  # all of a kind end at the same time
             _wait_gone(cluster, body, deadline)
     _wait_no_pods(cluster, values.namespace, deadline)
     return Removed(objects=tuple(map(name_of, removed)), kept=tuple(map(name_of, kept)))
@@ -114,7 +114,7 @@ def _split(
 
 
 def _definitions(cluster: KubernetesClient, namespaces: list[Object]) -> list[Object]:
-    """The definitions of the custom resources, unless somebody else uses them: they are the cluster's."""
+    """The definitions of the custom resources, unless another installation uses them: all share them."""
     ours = {namespace["metadata"]["name"] for namespace in namespaces}
     others = [body for body in cluster.find(kinds.NAMESPACE, f"{INSTALLED}=true") if not _in(body, ours)]
     names = {namespace["metadata"]["name"] for namespace in cluster.find(kinds.NAMESPACE)} - ours
@@ -132,7 +132,7 @@ def _labels(body: Object) -> Mapping[str, str]:
 
 
 def _opaque(secrets: list[Object]) -> list[Object]:
-    """The Secrets without service accounts' tokens, which are deleted with their account."""
+    """The Secrets, except tokens of service accounts, which are deleted with their account."""
     return [body for body in secrets if body.get("type") == "Opaque"]
 
 
@@ -149,7 +149,7 @@ def _wait_gone(cluster: KubernetesClient, body: Object, deadline: float) -> None
         if time.monotonic() > deadline:
             raise ServerFailed(
                 f"{name_of(body)} was not deleted in time",
-                do="See what holds it with `kubectl describe`, then try again.",
+                do="See what blocks it with `kubectl describe`, then try again.",
             )
         time.sleep(0.5)
 

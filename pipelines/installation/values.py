@@ -1,7 +1,7 @@
 """The settings of an installation on a cluster: a YAML file of values, checked before anything is applied.
 
-Every default works on a cluster with Argo Workflows and a storage class. The settings of Shiplift's parts (a `Site`,
-`TriggerSettings`) are derived here, so that each value is set only once.
+The defaults work on any cluster with Argo Workflows and a storage class. The settings of Shiplift's parts (a `Site`,
+`TriggerSettings`) are derived here, so that users set each value only once.
 """
 
 from importlib.resources import files
@@ -57,10 +57,10 @@ Count = Annotated[int, Field(ge=1, le=100)]
 
 
 class Images(Record):
-    """Shiplift's images, and how nodes pull them. `pull_secrets` are Secrets that the user created.
+    """Shiplift's images, and how nodes pull them. `pull_secrets` names Secrets that the user created.
 
-    `gpu` is the image in which models are quantized and tuned for NVIDIA targets (`make image-gpu`); empty: `pipeline`,
-    which has neither TensorRT nor modelopt.
+    `gpu` is the image that quantizes and tunes models for NVIDIA targets (`make image-gpu`). If it is empty, `pipeline`
+    is used, which has neither TensorRT nor modelopt.
     """
 
     pipeline: Image = "localhost/shiplift-pipeline:dev"
@@ -71,7 +71,7 @@ class Images(Record):
 
 
 class Resources(Record):
-    """The requests of a pod and its memory limit. CPU is never limited: a limit would only slow the pod down."""
+    """A pod's requests and its memory limit. CPU is never limited: a limit would only slow the pod down."""
 
     cpu: Quantity = "50m"
     memory: Quantity = "256Mi"
@@ -93,7 +93,7 @@ class Storage(Record):
     @model_validator(mode="after")
     def _check_path(self) -> Self:
         if (self.kind == "hostPath") != bool(self.path):
-            raise ValueError("`path` is required for hostPath, and allowed for nothing else")
+            raise ValueError("`path` is required for hostPath, and not allowed otherwise")
         if self.path and (not PurePosixPath(self.path).is_absolute() or ".." in PurePosixPath(self.path).parts):
             raise ValueError(f"path {self.path!r} is not absolute")
         return self
@@ -103,7 +103,7 @@ class Database(Record):
     """MLflow's database: a file next to its artifacts, or PostgreSQL.
 
     PostgreSQL's URI (`postgresql://USER:PASSWORD@HOST:PORT/NAME`) is read from the key `key` of the Secret `secret`,
-    which the user creates in the pipeline's namespace. `port` is its port, for the network policy.
+    which the user creates in the pipeline's namespace. `port` is PostgreSQL's port, for the network policy.
     """
 
     kind: Literal["sqlite", "postgresql"] = "sqlite"
@@ -113,7 +113,7 @@ class Database(Record):
 
 
 class Labels(Record):
-    """The labels of pods or namespaces; without any, all of them."""
+    """Labels that select pods or namespaces; without labels, all of them."""
 
     matchLabels: dict[str, str] = Field(default_factory=dict)  # noqa: N815 - as Kubernetes names it
 
@@ -125,9 +125,9 @@ class IpBlock(Record):
 
 
 class Client(Record):
-    """Who may reach the registry's port, as in a NetworkPolicy: pods by labels, namespaces by labels, or a network.
+    """A client that may reach the registry's port, as in a NetworkPolicy: pods or namespaces by labels, or a network.
 
-    Without `namespaceSelector`, pods of the pipeline's own namespace.
+    Without `namespaceSelector`, pods are those of the pipeline's own namespace.
     """
 
     namespaceSelector: Labels | None = None  # noqa: N815 - as Kubernetes names it
@@ -147,13 +147,14 @@ class Client(Record):
 
 
 class Mlflow(Record):
-    """The registry: Shiplift's own or, with `enabled: false`, the external one at `uri`.
+    """The registry: Shiplift's own or, with `enabled: false`, an external one at `uri`.
 
-    `allowed_hosts` are more host names that its own registry is reached by, through an ingress for example.
-    `clients` may reach its port, beside Shiplift's own pods: those of the people who log models, or of an ingress.
-    `artifacts` is where its own registry stores artifacts; empty: on its volume. Credentials for that store, or for an
-    external registry, are variables (MLFLOW_TRACKING_TOKEN, AWS_ACCESS_KEY_ID ...) in the optional Secret
-    `shiplift-artifacts`.
+    For Shiplift's own registry, `allowed_hosts` lists further host names under which it is reached, for example through
+    an ingress. `clients` may reach its port in addition to Shiplift's pods: pods of people who log models, or an
+    ingress. `artifacts` is where it stores artifacts; empty means its volume.
+
+    Credentials for that store, or for an external registry, are variables (MLFLOW_TRACKING_TOKEN, AWS_ACCESS_KEY_ID
+    ...) in the optional Secret `shiplift-artifacts`.
     """
 
     enabled: bool = True
@@ -178,7 +179,7 @@ class Mlflow(Record):
 
 
 class Receiver(Record):
-    """The receiver of webhooks. `deliveries_per_minute` is per replica and source address; see `triggers.settings`."""
+    """The receiver of webhooks. `deliveries_per_minute` applies per replica and source address: `triggers.settings`."""
 
     replicas: Count = 2
     deliveries_per_minute: int = Field(600, ge=1)
@@ -189,7 +190,7 @@ class Receiver(Record):
 class Reconciler(Record):
     """The reconciler: every `every_s` seconds it starts releases whose webhook was lost; see `triggers.settings`.
 
-    It asks git hosts every `git_every_s`, and gives a push's webhook `git_grace_s`.
+    It asks git hosts every `git_every_s`, and waits `git_grace_s` for a push's webhook.
     """
 
     every_s: float = Field(60, ge=1)
@@ -202,12 +203,14 @@ class Reconciler(Record):
 
 
 class Operator(Record):
-    """The operator, which makes what serves match the TritonServices.
+    """The operator, which makes production match the TritonServices.
 
-    With `read_nodes` it may list the cluster's nodes, by a ClusterRole: then it starts another pod of a service with
-    only one before that is evicted from a cordoned node. Without, such an eviction waits until the service is scaled.
-    It keeps a copy of the packages that serve, of at most `packages_gb`, from which pods start while the registry is
-    away: in an empty folder, or with `storage_class` on a volume, where it outlives the operator's pod.
+    With `read_nodes`, a ClusterRole lets it list the cluster's nodes. If a service has a single pod on a cordoned node,
+    the operator can then start another before that one is evicted. Without it, the eviction waits until the service is
+    scaled.
+
+    The operator keeps copies of the packages in production, of at most `packages_gb`, so that pods can start while the
+    registry is down. They are in an emptyDir or, with `storage_class`, on a volume that outlives the operator's pod.
     """
 
     read_nodes: bool = False
@@ -255,7 +258,7 @@ def _checked(repository: GitRepository) -> GitRepository:
 
 
 class Gateway(Record):
-    """The Gateway that routes production traffic by weight (Gateway API v1): Istio, Envoy Gateway or any other."""
+    """The Gateway that splits production traffic by weight (Gateway API v1): Istio, Envoy Gateway or any other."""
 
     class_name: Name
     http_port: int = Field(8000, ge=1, le=65535)
@@ -265,14 +268,15 @@ class Gateway(Record):
     @model_validator(mode="after")
     def _check_ports(self) -> Self:
         if self.http_port == self.grpc_port:
-            raise ValueError("http_port and grpc_port are the same")
+            raise ValueError("http_port and grpc_port must differ")
         return self
 
 
 class Activator(Record):
-    """What holds the requests of services that are scaled to zero (`spec.scaling.toZero`), in the serving namespace.
+    """The activator, which holds requests to services that are scaled to zero (`spec.scaling.toZero`).
 
-    Each of its pods holds at most `requests` of a service, and `held_mb` MiB of all; a request waits at most `hold_s`.
+    It runs in the serving namespace. Each of its pods holds at most `requests` per service, and `held_mb` MiB in total.
+    A request waits for at most `hold_s`.
     """
 
     replicas: Count = 2
@@ -283,9 +287,9 @@ class Activator(Record):
 
 
 class Ingress(Record):
-    """The way in from outside where there is no Gateway API: HTTP at `host`, gRPC at `MODEL.host`, without weights.
+    """Access from outside on clusters without the Gateway API: HTTP at `host`, gRPC at `MODEL.host`, without weights.
 
-    `tls_secret` names a Secret of the serving namespace with the certificate: many controllers need TLS for gRPC.
+    `tls_secret` names a Secret in the serving namespace with the certificate: many controllers need TLS for gRPC.
     """
 
     class_name: Name
@@ -297,8 +301,8 @@ class Ingress(Record):
 class Serving(Record):
     """The pods that serve models: their resources, and how long a pod may take to become ready.
 
-    `images` may run there beside `images.server` and those of `targets`: images of targets that specs define in full.
-    `sharing` is about servers with several models.
+    `images` lists further images that may run there, beside `images.server` and those of `targets`: a spec that defines
+    a target itself may name one. `sharing` configures servers with several models.
     """
 
     cpu: Quantity = "250m"
@@ -310,11 +314,11 @@ class Serving(Record):
 
 
 class Monitoring(Record):
-    """What watches the models. `prometheus` is the address at which KEDA reaches the Prometheus that scrapes them.
+    """Monitoring. `prometheus` is the address at which KEDA reaches the Prometheus that scrapes the models.
 
-    `labels` are those by which the Prometheus operator selects monitors and rules, if it does not take all.
-    `pod_monitors`: the installation has PodMonitors for its own pods, which needs the Prometheus operator. Those of the
-    models, their alerts and dashboards need no value: they are there where the cluster has the kinds.
+    `labels` are those by which the Prometheus operator selects monitors and rules, if it does not select all.
+    `pod_monitors` adds PodMonitors for Shiplift's own pods, which needs the Prometheus operator. Monitors, alerts and
+    dashboards of models need no setting: they are created if the cluster has their kinds.
     """
 
     prometheus: str = ""
@@ -325,28 +329,28 @@ class Monitoring(Record):
     def _check_address(self) -> Self:
         parts = urlsplit(self.prometheus)
         if self.prometheus and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise ValueError("`prometheus` must begin with http:// or https://, and name a host")
+            raise ValueError("`prometheus` must begin with http:// or https:// and include a host")
         if parts.username or parts.password:
             raise ValueError("`prometheus` contains credentials: use an address inside the cluster that needs none")
         return self
 
 
 class StageSize(Record):
-    """The resources of a stage's pods, in place of those in `pipelines.release`; None keeps those."""
+    """The resources of a stage's pods. They replace those in `pipelines.release`; None keeps these."""
 
     cpu: Quantity | None = None
     memory: Quantity | None = None
 
 
 class Keep(Record):
-    """How long Workflows and finished pods are kept, in seconds; the registry keeps the results for good."""
+    """How long Workflows and finished pods are kept, in seconds. The registry keeps the results permanently."""
 
     workflows_s: int = Field(7 * 86400, ge=60)
     pods_s: int = Field(300, ge=0)
 
 
 class Admission(Record):
-    """Policies by which the API server checks what the pipeline's accounts create (Kubernetes 1.30 or newer)."""
+    """Admission policies: the API server checks what the pipeline's accounts create (Kubernetes 1.30 or newer)."""
 
     policies: bool = True
 
@@ -354,9 +358,9 @@ class Admission(Record):
 class Network(Record):
     """Network policies, for clusters whose network enforces them.
 
-    `api_server` are the networks (CIDR) of the API server's addresses: `kubectl get endpoints kubernetes`. If it is
-    empty, `install` asks the cluster; rendered files then let pods that load models reach ports 443 and 6443 anywhere.
-    `store_ports` are the ports of an object store, if there is one.
+    `api_server` lists the API server's addresses as networks (CIDR): `kubectl get endpoints kubernetes`. If it is
+    empty, `install` asks the cluster, while rendered files let pods that load models reach ports 443 and 6443 anywhere.
+    `store_ports` lists the ports of an external object store.
     """
 
     policies: bool = True
@@ -397,8 +401,8 @@ class Values(Record):
     parallel_releases: Count = 10
     keep: Keep = Keep()
     network: Network = Network()
-    # The runtime's default seccomp profile, which our namespaces' Pod Security level demands, lets no container make
-    # namespaces. A stage's container is one by itself, and what it could steal is in another.
+    # Our namespaces' Pod Security level requires the runtime's default seccomp profile, and that forbids containers to
+    # make namespaces. A stage runs in a container of its own anyway, and what it could steal is in another.
     sandbox: SandboxSettings = SandboxSettings(allow_without=("namespaces",))
     admission: Admission = Admission()
 
@@ -436,8 +440,8 @@ class Values(Record):
             return self.artifacts_uri
         parts = urlsplit(self.registry_uri)
         scheme = "mlflow-artifacts+https" if parts.scheme == "https" else "mlflow-artifacts"
-        # In our own MLflow, below its default experiment, which only releases may write to: MLflow lets nobody but its
-        # administrator write to a path without an experiment.
+        # In our own MLflow, artifacts go below the default experiment, which only releases may write to. A path outside
+        # of experiments would be open to MLflow's administrator alone.
         folder = "0/shiplift" if self.mlflow.enabled else "shiplift"
         return f"{scheme}://{parts.netloc}/{folder}"
 
@@ -487,7 +491,7 @@ class Values(Record):
 
     @property
     def holder(self) -> str:
-        """What names this installation in the registry's lease."""
+        """The name of this installation in the registry's lease."""
         return f"cluster-{self.namespace}-{self.serving_namespace}"
 
     @property
@@ -518,7 +522,7 @@ class Values(Record):
 
     @property
     def template_settings(self) -> TemplateSettings:
-        """What the WorkflowTemplates depend on."""
+        """The settings of the WorkflowTemplates."""
         placements = {name: _STAGES[name].at for name in self.stages}
         sizes = {
             name: Size(cpu=size.cpu or placements[name].cpu, memory=size.memory or placements[name].memory)

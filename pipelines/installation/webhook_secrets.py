@@ -1,11 +1,11 @@
-"""Webhooks whose secret another key encrypted are disabled before MLflow's server starts.
+"""Disables webhooks whose secret was encrypted with another key, before MLflow's server starts.
 
     python -m shiplift.pipelines.installation.webhook_secrets    # in MLflow's pod, with the server's environment
 
-MLflow decrypts every webhook's secret to list any of them. Its database outlives the key: `shiplift uninstall --data`
-removes the key, and keeps a database on a server of its own or in a folder of the host. A single webhook from before
-would then make every request about webhooks fail, and the new installation would never be ready. The reconciler
-enables Shiplift's own webhook again, with a new secret. Others stay disabled until their owners give them one.
+To list webhooks, MLflow decrypts the secret of each one. Its database can outlive the key: `shiplift uninstall --data`
+removes the key, but keeps a database on a separate server or in a folder of the host. A single old webhook would then
+make every request about webhooks fail, and a new installation would never become ready. The reconciler enables
+Shiplift's own webhook again, with a new secret. Others stay disabled until their owners give them a new secret.
 """
 
 import os
@@ -57,7 +57,7 @@ def disable_unreadable(database: str, key: str) -> tuple[str, ...]:
 
 
 def main() -> None:
-    """Reads the server's environment, and names what it disabled."""
+    """Reads the server's environment, and prints which webhooks it disabled."""
     for name in disable_unreadable(os.environ[DATABASE], os.environ[KEY]):
         print(f"webhook {name!r} is disabled: another installation's key encrypted its secret", file=sys.stderr)
 

@@ -1,1 +1,1 @@
-"""What starts releases: webhooks, git pushes, and the registry sweep that finds what they missed."""
+"""What starts releases: webhooks, git pushes, and sweeps that find what webhooks missed."""

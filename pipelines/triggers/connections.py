@@ -1,9 +1,9 @@
-"""Connections that send their headers slowly, or not at all, must not keep others out.
+"""Limits on connections, so that slow or silent clients can't lock out others (the slowloris attack).
 
-A connection waits until its request's headers are complete. It may do so for a few seconds, and while too many wait, of
-one source or altogether, the one that has waited longest is closed: a real delivery sends its headers at once. A source
-may have only so many requests in progress. Uvicorn has a limit on connections, which slow ones would fill, and no such
-time-out; so do its alternatives (hypercorn, granian).
+A connection waits until its request's headers are complete, for a few seconds at most. If too many wait, from one
+source or in total, the one that has waited longest is closed: a real delivery sends its headers at once. The number of
+requests in progress per source is limited too. Uvicorn only limits the number of connections, which slow clients would
+use up, and has no time-out for headers. The same is true of its alternatives (hypercorn, granian).
 """
 
 import asyncio
@@ -18,16 +18,16 @@ from shiplift.pipelines.triggers.settings import DeliveryLimits
 
 
 class Crowd:
-    """The connections of one listener: those that wait, in the order in which they came, and requests by source."""
+    """The connections of one listener: those waiting for headers, oldest first, and requests in progress by source."""
 
     def __init__(self, limits: DeliveryLimits, *, exempt: Callable[[str], bool] = lambda _: False) -> None:
         self._limits = limits
-        self._exempt = exempt  # proxies, behind which are many sources
+        self._exempt = exempt  # a proxy's address stands for many sources
         self._waiting: dict[GuardedProtocol, None] = {}
         self._in_progress: Counter[str] = Counter()
 
     def wait(self, connection: "GuardedProtocol") -> None:
-        """Adds a connection that waits; closes those that have waited too long already for so many."""
+        """Adds a connection that waits for headers; if that makes too many, closes the one that has waited longest."""
         self._waiting[connection] = None
         same = [each for each in self._waiting if each.source == connection.source]
         if len(same) > self._limits.connections_per_source and not self._exempt(connection.source):
@@ -36,11 +36,11 @@ class Crowd:
             next(iter(self._waiting)).drop()
 
     def stop_waiting(self, connection: "GuardedProtocol") -> None:
-        """Removes a connection whose headers are complete, or that is closed."""
+        """Removes a connection that has complete headers or is closed."""
         self._waiting.pop(connection, None)
 
     def begin(self, source: str) -> bool:
-        """Counts a request in progress; returns whether its source may have another one."""
+        """Counts a request in progress; returns whether its source is still within its limit."""
         self._in_progress[source] += 1
         return self._exempt(source) or self._in_progress[source] <= self._limits.connections_per_source
 
@@ -82,7 +82,7 @@ class GuardedProtocol(H11Protocol):
             self.drop()
 
     def on_response_complete(self) -> None:
-        """The request is done; uvicorn's keep-alive timer closes the connection if no other one begins."""
+        """Counts the request as done. If no other follows, uvicorn's keep-alive timer closes the connection."""
         self._end()
         super().on_response_complete()
 
@@ -115,6 +115,6 @@ class GuardedProtocol(H11Protocol):
 
 
 def guarded(limits: DeliveryLimits, *, exempt: Callable[[str], bool] = lambda _: False) -> type[Any]:
-    """A protocol class for one listener of uvicorn; `exempt` sources have no limit of their own."""
+    """A protocol class for one listener of uvicorn. The limits per source don't apply to `exempt` sources."""
     shared = {"crowd": Crowd(limits, exempt=exempt), "header_timeout_s": limits.header_timeout_s}
     return type("Guarded", (GuardedProtocol,), shared)

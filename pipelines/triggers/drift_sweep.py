@@ -1,7 +1,7 @@
-"""Finds models whose aliases somebody moved by hand, on either engine, and has them moved back.
+"""Finds models whose aliases were moved by hand, on either engine, and has them moved back.
 
-Looking into a model takes several requests, so it happens only if its aliases or what it serves changed since they were
-last seen to be right.
+Checking a model takes several requests, so it is checked only if its aliases or its serving version have changed since
+the last check that found them right.
 """
 
 from collections.abc import Callable, Container, Iterator, MutableMapping
@@ -22,7 +22,7 @@ class ListedRegistry(Protocol):
 
 
 def undeclared(registry: ListedRegistry, declared: Container[str]) -> Iterator[tuple[str, int]]:
-    """The models with a champion that production has no word of, and the champion's version."""
+    """The models that have a champion but are unknown to production, with the champion's version."""
     for model, _, aliases in registry.models():
         if model not in declared and (champion := aliases.get(CHAMPION, 0)):
             yield model, champion
@@ -36,9 +36,9 @@ def sweep(
     *,
     tell: Callable[[str], object],
 ) -> None:
-    """Looks into each model that production serves and whose state is not in `known`.
+    """Checks each model that production serves and whose state is not in `known`.
 
-    `look_into` returns whether the state is right; it is then added to `known`.
+    `look_into` returns whether the state is right. If it is, the state is added to `known`.
 
     Raises:
         Temporary: the registry or production does not respond.

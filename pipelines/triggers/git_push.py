@@ -1,11 +1,11 @@
-"""Releases what a push to a repository of release specs and services changed, in a pod of `git-push`.
+"""Releases what a push changed in a repository of release specs and services. Runs in a pod of the Workflow `git-push`.
 
     python -m shiplift.pipelines.triggers.git_push
 
 Each `releases/*.yaml` that the push added or changed releases the newest version of the model it names, with that spec
-and the commit as lineage. A spec that a later commit changed again is left to that commit's own run, so a push that
+and the commit as lineage. If a later commit changed the spec again, that commit's own run releases it, so a push that
 arrives late or twice never restores an old spec. Each state of a folder `services/NAME` is registered once, as it is at
-the tip (`services.py`). One bad file does not keep the others from being released.
+the branch's tip (`services.py`). A bad file doesn't stop the release of the others.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def changed_specs(commits: Commits, branch: str, before: str, after: str, log: L
     """The specs that a push added or changed, and that are still the same at the tip of the branch.
 
     Raises:
-        NotFound: the repository lacks the branch or the commit.
+        NotFound: the repository does not have the branch or the commit.
         SpecInvalid: there are more than `MAX_SPECS`.
         Temporary: the repository does not respond.
     """
@@ -76,7 +76,10 @@ def changed_specs(commits: Commits, branch: str, before: str, after: str, log: L
 
 
 def _changed(commits: Commits, branch: str, before: str, after: str) -> set[str] | None:
-    """The paths that changed; None if unknown, because the commit before does not exist (any more)."""
+    """The paths that changed; None if unknown, because there is no earlier commit, or it no longer exists.
+
+    A new branch has none: git hosts then send a commit of zeros. A force push can remove it from the repository.
+    """
     if not before.strip("0"):
         return None
     try:

@@ -1,7 +1,7 @@
-"""Finds pushes whose webhook was lost: git hosts send a push once, so each branch's latest commit has to be compared.
+"""Finds pushes whose webhook was lost. Git hosts send a push only once, so each branch's latest commit is compared.
 
-A ConfigMap keeps the last commit of each repository that was handled: `install` creates it, and only the reconciler
-writes to it. A repository seen for the first time has no push to make up for, so its latest commit is only recorded.
+A ConfigMap keeps the last handled commit of each repository. `install` creates it, and only the reconciler writes to
+it. For a repository that is seen for the first time, no push can have been lost: its latest commit is only recorded.
 """
 
 import time
@@ -24,8 +24,8 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import CONFIG_MAP
 
-_ANSWER_S = 20.0  # for one repository
-_TURN_S = 60.0  # for all of them: the rest waits for the next turn
+_ANSWER_S = 20.0  # time limit for one repository
+_TURN_S = 60.0  # time limit for all of them together: the rest wait for the next turn
 
 Start = Callable[[Push], Accepted]
 Head = Callable[[Repository], str | None]
@@ -35,18 +35,18 @@ class BranchDecision(Enum):
     """What to do about a branch."""
 
     NOTHING = "nothing"
-    RECORD = "record"  # its latest commit is handled
-    RELEASE = "release"  # the push from the last handled commit to the latest one
+    RECORD = "record"  # write down its latest commit as handled
+    RELEASE = "release"  # release the push from the last handled commit to the latest one
 
 
 def decide(
     handled: str | None, head: str | None, pushes: Iterable[Push], *, active: bool, stalled_s: float, grace_s: float
 ) -> BranchDecision:
-    """Decides about a branch whose latest commit is `head` (None: there is no branch).
+    """Decides what to do about a branch whose latest commit is `head` (None: the branch does not exist).
 
-    `pushes` are the repository's pushes that have a Workflow; `active` says whether one of these has not ended. However
-    it ended, the push was tried, and its Workflow says why it failed. `stalled_s` is how long the branch has been ahead
-    of all of them.
+    `pushes` are the repository's pushes that have a Workflow; `active` says whether one of these is still running. A
+    push with a Workflow counts as handled even if it failed: it was tried, and its Workflow says why it failed.
+    `stalled_s` is how long the branch has been ahead of all of them. Until `grace_s`, the webhook may still arrive.
     """
     if head is None or head == handled:
         return BranchDecision.NOTHING
@@ -60,7 +60,7 @@ def decide(
 
 
 def reached(commit: str, pushes: Iterable[Push]) -> frozenset[str]:
-    """A commit, and all to which an unbroken chain of pushes leads from it, in whichever order they ran."""
+    """A commit, and every commit that an unbroken chain of pushes leads to from it, in whatever order they ran."""
     pushes = tuple(pushes)
     commits, last = {commit}, {commit}
     while last := {push.after for push in pushes if push.before in last} - commits:
@@ -76,7 +76,7 @@ class Handled(Record):
     url: str
 
     def is_of(self, repository: Repository) -> bool:
-        """Whether it is of this branch: another branch has a history of its own."""
+        """Whether the commit belongs to this branch: another branch or URL has another history."""
         return (self.branch, self.url) == (repository.branch, repository.url)
 
 
@@ -90,7 +90,7 @@ class HandledCommits:
         """The commits by the repository's slug; None for an entry that can't be read.
 
         Raises:
-            NotFound: there is no ConfigMap.
+            NotFound: the ConfigMap does not exist.
         """
         body = self._api.get(CONFIG_MAP, GIT_COMMITS)
         if body is None:
@@ -101,7 +101,7 @@ class HandledCommits:
         """Records commits; None removes an entry.
 
         Raises:
-            NotFound: there is no ConfigMap.
+            NotFound: the ConfigMap does not exist.
         """
         data = {slug: entry.model_dump_json() if entry else None for slug, entry in entries.items()}
         if self._api.merge(CONFIG_MAP, GIT_COMMITS, {"data": data}) is None:
@@ -119,7 +119,7 @@ def _parsed(text: str) -> Handled | None:
 
 
 def ask(repository: Repository) -> str | None:
-    """A branch's latest commit; None if there is no such branch.
+    """A branch's latest commit; None if the branch does not exist.
 
     Raises:
         Temporary: the repository does not respond in time, or refuses access.
@@ -128,9 +128,9 @@ def ask(repository: Repository) -> str | None:
 
 
 class GitSweep:
-    """The sweep of a cluster's repositories. What it keeps in memory is only timing, and may be lost.
+    """The sweep of a cluster's repositories. It keeps only timing in memory, so a restart loses nothing that matters.
 
-    `start` starts a push's Workflow, `swept` is told about each one that was started, `head` asks a repository.
+    `start` starts a push's Workflow, `swept` is called for each one that was started, `head` asks a repository.
     """
 
     def __init__(
@@ -155,12 +155,12 @@ class GitSweep:
         self._ahead_of: dict[str, tuple[frozenset[str], float]] = {}
 
     def parts(self, runs: Iterable[Run]) -> Iterator[Callable[[], None]]:
-        """A call for each repository that is due; any of them may fail without the others.
+        """Yields a call for each repository that is due. If one fails, the others can still run.
 
-        Repositories that were asked long ago come first, so those that don't respond can't keep others waiting.
+        Repositories that were asked longest ago come first, so those that don't respond can't hold up the others.
 
         Raises:
-            NotFound: there is no ConfigMap.
+            NotFound: the ConfigMap does not exist.
             Temporary: the cluster does not respond.
         """
         if not self._repositories:
@@ -183,7 +183,7 @@ class GitSweep:
         return sorted(due, key=lambda repository: asked_at[repository.name])
 
     def _look(self, repository: Repository, entry: Handled | None, runs: Iterable[Run]) -> None:
-        """Compares a branch once, and acts."""
+        """Compares a branch's latest commit with the handled one, and acts on the difference."""
         self._asked_at[repository.name] = self._clock()
         head = self._head(repository)
         handled = entry.commit if entry and entry.is_of(repository) else None
@@ -207,7 +207,7 @@ class GitSweep:
                 self._swept(push, accepted)
 
     def _stalled_s(self, name: str, handled: str | None, head: str | None, pushes: Iterable[Push]) -> float:
-        """How long the branch has been ahead while no push was added: each one shows that webhooks arrive."""
+        """How long the branch has been ahead while no push arrived. Every push resets it: webhooks still arrive."""
         commits = reached(handled, pushes) if handled else frozenset[str]()
         if head is None or head in commits:
             self._ahead_of.pop(name, None)

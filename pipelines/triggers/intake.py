@@ -1,7 +1,7 @@
-"""What a webhook delivery becomes: a release, a push to look into, or a refusal with its reason.
+"""Turns a webhook delivery into a release, a run of `git_push`, or a refusal with its reason.
 
-A delivery is trusted if its signature is valid and recent. Even then only names and numbers are taken from it: the
-registry is asked whether the version exists, and the repository must be listed.
+A delivery is trusted if its signature is valid and recent. Even then, only names and numbers are taken from it: the
+registry must confirm that the version exists, and the settings must list the repository.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from shiplift.runtime.base.storage import room_for
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.store.registry.terms import check_name
 
-_KEEP_DELIVERIES_S = 2 * MAX_AGE_S
+_KEEP_DELIVERIES_S = 2 * MAX_AGE_S  # a sender's clock may be MAX_AGE_S ahead; after that, its signature is too old
 _FORGET_EVERY_S = 30.0
 
 Secrets = Callable[[], tuple[str, ...]]
@@ -34,7 +34,7 @@ Answer = tuple[int, str]
 
 
 class VersionCreated(BaseModel):
-    """The fields of `model_version.created` that are used."""
+    """The fields of `model_version.created` that the receiver uses."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -53,7 +53,7 @@ class WebhookBody(BaseModel):
 
 
 class Deliveries:
-    """Recent delivery ids, as files: exactly one request claims each, across any number of processes."""
+    """Recent delivery ids, as files: creating a file is atomic, so exactly one request claims each id."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -61,7 +61,7 @@ class Deliveries:
         folder.mkdir(parents=True, exist_ok=True)
 
     def claim(self, delivery: str) -> bool:
-        """Whether this call is the first with this id."""
+        """Claims an id; returns False if another call already has."""
         file = self._file(delivery)
         try:
             with room_for("a delivery's id", self._folder):
@@ -72,14 +72,14 @@ class Deliveries:
         return True
 
     def unclaim(self, delivery: str) -> None:
-        """Frees an id whose delivery failed: the sender will retry with the same id."""
+        """Frees the id of a delivery that failed: the sender will retry with the same id."""
         self._file(delivery).unlink(missing_ok=True)
 
     def _file(self, delivery: str) -> Path:
         return self._folder / hashlib.sha256(delivery.encode()).hexdigest()
 
     def _forget_old(self) -> None:
-        """Removes expired ids, but only from time to time, since there may be thousands."""
+        """Removes expired ids, but only from time to time, because listing thousands of files is slow."""
         if time.monotonic() < self._next_cleanup:
             return
         self._next_cleanup = time.monotonic() + _FORGET_EVERY_S
@@ -94,9 +94,9 @@ class Deliveries:
 class Intake:
     """What the receiver needs, on one machine or on a cluster.
 
-    `exists` asks the registry for a version. Secrets are read for each delivery. `deliveries` refuses duplicate
-    deliveries, where releases can't detect them. Pushes are accepted if `push` is set. `ready` raises the reason why
-    deliveries can't be accepted now.
+    `exists` asks the registry for a version. Secrets are read for each delivery. `deliveries` refuses duplicates, where
+    release names don't reveal them. Pushes are accepted if `push` is set. `ready` raises the reason why no delivery can
+    be accepted now.
     """
 
     accept: Callable[[Request, Trigger], Accepted]
@@ -111,7 +111,7 @@ class Intake:
 
 
 def of_mlflow(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer:
-    """Answers a delivery from MLflow with an HTTP status and a sentence; a new version becomes a release."""
+    """Answers a delivery from MLflow with an HTTP status and a sentence; a new version starts a release."""
     refusal = check_mlflow(intake.mlflow(), headers, body, now=time.time())
     if refusal:
         return refusal
@@ -124,7 +124,7 @@ def of_mlflow(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer
 
 
 def of_github(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer:
-    """Answers a delivery from GitHub; a push becomes a run of `git_push`."""
+    """Answers a delivery from GitHub; a push starts a run of `git_push`."""
     refusal = check_github(intake.github(), headers, body)
     event = headers.get("x-github-event", "")
     if refusal is None and event == "ping":
@@ -133,7 +133,7 @@ def of_github(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer
 
 
 def of_gitlab(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer:
-    """Answers a delivery from GitLab; a push becomes a run of `git_push`."""
+    """Answers a delivery from GitLab; a push starts a run of `git_push`."""
     refusal: Refusal | None = check_gitlab(intake.gitlab(), headers, body, now=time.time())
     return refusal or _pushed(intake, "gitlab", headers.get("x-gitlab-event", "") == "Push Hook", body)
 
@@ -156,7 +156,7 @@ def _pushed(intake: Intake, host: Literal["github", "gitlab"], is_push: bool, bo
 
 
 def _once(deliveries: Deliveries | None, delivery: str, act: Callable[[str], Answer]) -> Answer:
-    """Acts on a delivery unless one with the same id succeeded before."""
+    """Acts on a delivery, unless one with the same id has succeeded before."""
     if deliveries is None:
         return _answered(partial(act, delivery))
     try:
@@ -168,13 +168,13 @@ def _once(deliveries: Deliveries | None, delivery: str, act: Callable[[str], Ans
     try:
         status, message = _answered(partial(act, delivery))
     finally:
-        if status >= 500:
+        if status >= 500:  # the sender retries these
             deliveries.unclaim(delivery)
     return status, message
 
 
 def _answered(act: Callable[[], Answer]) -> Answer:
-    """Turns errors into answers: 503 makes the sender retry; the details of others stay in the log."""
+    """Turns errors into answers. 503 makes the sender retry. Details of other errors go only to the log."""
     try:
         return act()
     except (Temporary, StorageFull) as error:

@@ -1,7 +1,7 @@
-"""What a push to a repository releases on one machine: the specs that changed, and the services whose folders did.
+"""Releases what a push to a repository changed, on one machine: the specs and services that differ from last time.
 
-`releases/*.yaml` are release specs, and `services/NAME/` services, as on a cluster. The last commit that was handled of
-a repository is kept in the stack's home, so that a spec is released when it changes.
+`releases/*.yaml` are release specs, and `services/NAME/` are services, as on a cluster. The stack's home keeps the last
+handled commit of each repository, so that a spec is released only when it changes.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ from shiplift.runtime.records.base import Record
 
 
 class Pushed(Record):
-    """What a push led to: versions that it registered or released, by model, and why others were not."""
+    """What a push led to: the versions that it registered or released, by model, and why others were refused."""
 
     repository: str
     branch: str
@@ -31,7 +31,7 @@ class Pushed(Record):
 
 
 class LocalPush:
-    """The latest commit of a repository's branch; `folder` is the one in the home that keeps what was handled."""
+    """The latest commit of a repository's branch; `folder` in the home keeps which commits were handled."""
 
     def __init__(self, origin: Origin, branch: str, folder: Path) -> None:
         self._origin, self._branch = origin, branch
@@ -41,15 +41,15 @@ class LocalPush:
     def handle(
         self, newest: Newest, register: Register, accept: git_push.Accept
     ) -> tuple[Pushed, ShipliftError | None]:
-        """Registers and releases; returns what that was, and the first error, which kept nothing else from it.
+        """Registers and releases what changed; returns what it did, and the first error. An error stops nothing else.
 
         Raises:
-            NotFound: there is no such branch.
+            NotFound: the branch does not exist.
             Temporary: the repository or the registry does not respond; running it again is harmless.
         """
         self._handled.parent.mkdir(parents=True, exist_ok=True)
         with self._handled.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # two pushes at once must not register a service twice
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two simultaneous pushes must not register a service twice
             return self._handle(newest, register, accept)
 
     def _handle(
@@ -69,7 +69,7 @@ class LocalPush:
                 git_push.specs_of(commits, specs), tip, lambda model: newest(model).version, accept, log
             )
             services = register_services(commits, tip, newest, register)
-        if not isinstance(error, Temporary):  # else its specs are still to be released
+        if not isinstance(error, Temporary):  # after a temporary error, the next push tries these specs again
             write_atomically(self._handled, f"{tip}\n")
         released = {str(each["model"]): int(str(each["version"])) for each in told if "model" in each}
         refused = [str(each["what"]) for each in told if each["event"] == "not released"]

@@ -1,7 +1,7 @@
 """Reads a push: its repository, its branch, and its first and last commit. Nothing else in it is trusted.
 
-The settings must list the repository, with the host that sent the push. They also say where to clone it from; the
-sender never does.
+The settings must list the repository with the host that sent the push. They also say where to clone it from: a sender
+must not choose which code runs.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ class _GitLab(_Part):
 
 
 def read_push(host: Literal["github", "gitlab"], body: bytes, find: Find) -> Push | tuple[int, str]:
-    """The push in a genuine delivery, or the HTTP status and the sentence to answer with."""
+    """The push in a delivery whose signature is valid, or the HTTP status and the sentence to answer with."""
     kind: type[Any] = _GitHub if host == "github" else _GitLab
     try:
         payload: _GitHub | _GitLab = kind.model_validate_json(body)
@@ -61,7 +61,7 @@ def read_push(host: Literal["github", "gitlab"], body: bytes, find: Find) -> Pus
         return 200, "ignored: not a push of commits to a branch"
     repository = find(payload.name)
     if repository is None or repository.host != host:
-        return 403, "this repository is not listed to release models here"
+        return 403, "this repository is not in the list of repositories that may release models here"
     if payload.ref != f"refs/heads/{repository.branch}":
         return 200, f"ignored: only pushes to {repository.branch} release models"
     if not payload.after.strip("0"):

@@ -1,8 +1,8 @@
-"""Signed webhooks in, releases out, exactly once.
+"""Turns signed webhooks into releases, exactly once.
 
-A delivery is answered once its release exists: an answered delivery is never lost, and an unanswered one is sent again.
-On one machine releases are folders in the home. On a cluster they are Workflows, whose names reveal duplicate
-deliveries, so any number of receivers can run in parallel.
+A delivery is answered only after its release exists: an answered delivery is never lost, and the sender repeats an
+unanswered one. On one machine releases are folders in the home. On a cluster they are Workflows, whose names reveal
+duplicate deliveries, so any number of receivers can run in parallel.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from shiplift.runtime.store.registry.rest import RestRegistry
 MAX_BODY_BYTES = 64 * 1024
 MAX_PUSH_BYTES = 5 * 1024 * 1024  # a push lists its commits and their files
 _GRACE_S = 20
-_REGISTRY_S = 15.0  # a slow answer is better than none: MLflow waits 30 s for it before it sends again
+_REGISTRY_S = 15.0  # must stay below the 30 s that MLflow waits for our answer before it sends the delivery again
 
 
 def create_app(intake: Intake, limits: DeliveryLimits | None = None) -> FastAPI:
@@ -109,7 +109,7 @@ def on_a_cluster(settings: TriggerSettings) -> Intake:
 
     def ready() -> None:
         if not read_secrets(files.mlflow):
-            raise UsageError("there is no secret for MLflow's deliveries", do="Mount one; see `shiplift install`.")
+            raise UsageError("the secret for MLflow's deliveries is missing", do="Mount one; see `shiplift install`.")
         if releases.installed_at() is None:
             raise Temporary("the WorkflowTemplate 'release' does not exist yet", do="Run `shiplift install`.")
 

@@ -25,7 +25,7 @@ def sweep(
     since: float,
     tell: Callable[[str], object],
 ) -> list[Accepted]:
-    """Accepts each model's newest version if it has no release and was registered after `since`; returns the new ones.
+    """Accepts each model's newest version if it has no release and was registered after `since`; returns new releases.
 
     Raises:
         Temporary: the registry or the engine does not respond; releases accepted so far stay accepted.

@@ -1,4 +1,4 @@
-"""Limits that every delivery must pass before it is parsed: the rate of its source, its size, and its time.
+"""Limits that every delivery must pass before it is parsed: the rate of its source, its size, and how long it takes.
 
 Each delivery is counted for Prometheus and logged with its source and its answer, never with its content or headers.
 """
@@ -32,7 +32,7 @@ class DeliveryMetrics:
         )
         self.seconds = Histogram(
             "shiplift_delivery_seconds",
-            "From a delivery's first byte to its answer.",
+            "Time from a delivery's first byte to its answer.",
             ("kind",),
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
             registry=self.registry,
@@ -50,7 +50,7 @@ class RequestLimiter:
         self._log = structlog.get_logger()
 
     async def handle(self, kind: str, request: Request, max_bytes: int, decide: Decide) -> Response:
-        """Reads a delivery and sends the answer that `decide`, called in a thread, returns."""
+        """Reads a delivery, calls `decide` in a thread, and sends the answer that it returns."""
         began = time.monotonic()
         status, message = 500, "internal error"
         try:
@@ -86,7 +86,7 @@ class RequestLimiter:
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes | None:
-    """The body, or None if it is too large, whatever its Content-Length says."""
+    """The body, or None if it is too large. Counts bytes as they arrive, because Content-Length can lie."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk

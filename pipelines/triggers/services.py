@@ -1,7 +1,7 @@
-"""The services of a repository: folders `services/NAME/`, each of whose states is registered once.
+"""The services of a repository: folders `services/NAME/`. Each state of a folder is registered once.
 
-A service is a Triton Python model (`runtime.serving.triton.service`). Its registration starts its release, like that of
-any version. git's own digest of the folder is the state that a version is tagged with.
+A service is a Triton Python model (`runtime.serving.triton.service`). Registering it starts its release, as for any
+version. The version is tagged with git's own digest of the folder, by which a later push sees that nothing changed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ Newest = Callable[[str], VersionInfo]
 
 @dataclass(frozen=True, kw_only=True)
 class Registered:
-    """What became of each service: the version that was registered, nothing because it is known, or an error."""
+    """What happened to each service: a new version, no change since the newest version, or an error."""
 
     versions: dict[str, int] = field(default_factory=dict)
     unchanged: list[str] = field(default_factory=list)
@@ -30,10 +30,10 @@ class Registered:
 
 
 def register_services(commits: Commits, commit: str, newest: Newest, register: Register) -> Registered:
-    """Registers every service of a commit whose state is not its newest version; one error keeps no other from it.
+    """Registers every service of a commit that differs from its newest version. An error in one doesn't stop others.
 
     Raises:
-        NotAdmitted: there are more than a hundred.
+        NotAdmitted: the commit has more than a hundred services.
         NotFound, Temporary: the commit can't be read.
     """
     told = Registered()
@@ -63,21 +63,21 @@ def _services(commits: Commits, commit: str) -> list[TreeEntry]:
 def _registered(
     commits: Commits, commit: str, entry: TreeEntry, name: str, newest: Newest, register: Register
 ) -> int | None:
-    """The version that was registered; None: this state already is the newest version."""
-    from shiplift.runtime.serving.triton import service  # noqa: PLC0415 - gRPC, which most pushes do without
+    """The version that was registered; None if the newest version already has this state."""
+    from shiplift.runtime.serving.triton import service  # noqa: PLC0415 - loads gRPC, which most pushes don't need
 
     check_name(name)
     try:
         if newest(name).tags.get(SOURCE_TAG) == entry.blob:
             return None
     except NotFound:
-        pass  # it is its first version
+        pass  # this is the first version
     files = service.as_version(name, dict(_files(commits, commit, entry)))
     try:
         return register(name, files, {SOURCE_TAG: entry.blob})
-    except RegistryDenied as error:  # it may read the registry, as was seen
+    except RegistryDenied as error:  # reading worked a moment ago, so the account itself is valid
         raise NotAdmitted(
-            f"the registry lets pushes register no version of {name}: somebody else owns the model",
+            f"the registry does not let pushes register a version of {name}: another account owns the model",
             do="Give the service another name, or ask the model's owner for the right to edit it.",
         ) from error
 
@@ -93,7 +93,7 @@ def _files(commits: Commits, commit: str, folder: TreeEntry) -> Iterator[tuple[s
                 raise NotAdmitted(
                     f"{path} is beyond the limits of a service: {_MOST_FILES} files of {MAX_FILE_BYTES >> 20} MiB, "
                     f"and {_MOST_BYTES >> 20} MiB together",
-                    do="Let `service.py` get large files from a package in its requirements.",
+                    do="Move large files into a package in the service's requirements.",
                 )
             if entry.kind == "folder":
                 waiting.append(entry)
@@ -107,5 +107,5 @@ def _checked(path: str) -> str:
     try:
         check_path(path)
     except Irregular as error:
-        raise NotAdmitted(f"{ascii(path)[1:-1][:100]} is no path of a file in a service", do="Rename it.") from error
+        raise NotAdmitted(f"{ascii(path)[1:-1][:100]} is not a valid path in a service", do="Rename it.") from error
     return path

@@ -1,7 +1,7 @@
 """The settings of a cluster's triggers, in one file that the receiver, the reconciler and a git push's pod read.
 
-It has names and paths, never secrets: those are files, mounted from Kubernetes Secrets, and read anew each time, so
-that a rotated secret takes effect at once.
+The file has names and paths, never secrets. Secrets are files of their own, mounted from Kubernetes Secrets and read
+again each time, so that a rotated secret takes effect at once.
 """
 
 import re
@@ -38,7 +38,7 @@ def _branch(name: str) -> str:
 
 
 class Repository(Record):
-    """A git repository whose pushes release models: only those to `branch`, announced by `host`.
+    """A git repository whose pushes release models, if they go to `branch` and `host` announces them.
 
     `credentials` is a file in git's credential-store format (`https://USER:TOKEN@HOST`), for https; `ssh_key` and
     `known_hosts` are files for ssh.
@@ -64,7 +64,7 @@ class Repository(Record):
 
 
 class SecretFiles(Record):
-    """Files with one secret each. A sender has two while one is being replaced; both are valid then."""
+    """Files with one secret each. While a sender's secret is being replaced, it has two, and both are valid."""
 
     mlflow: tuple[Path, ...] = ()
     github: tuple[Path, ...] = ()
@@ -72,7 +72,7 @@ class SecretFiles(Record):
 
 
 class DeliveryLimits(Record):
-    """How much load a sender may cause. The rate and `connections_per_source` are per replica and source address.
+    """How much load a sender may cause. The rate and `connections_per_source` apply per replica and source address.
 
     A connection must send a request's headers within `header_timeout_s`.
     """
@@ -87,7 +87,8 @@ class DeliveryLimits(Record):
 class Listening(Record):
     """Where the receiver listens, and whose `X-Forwarded-For` it trusts (addresses or networks).
 
-    `health_port` answers `/healthz`, `/readyz` and `/metrics` alone, from a thread of its own; 0: only `port` does.
+    `health_port` answers only `/healthz`, `/readyz` and `/metrics`, from a separate thread. If it is 0, `port` answers
+    them.
     """
 
     host: str = "0.0.0.0"  # noqa: S104 - a pod's own address
@@ -99,10 +100,11 @@ class Listening(Record):
 class Reconciling(Record):
     """How often the reconciler looks, and how long it waits for pods.
 
-    `webhook_url` is where MLflow announces new versions; if empty, somebody else manages its webhook. Versions older
-    than `since` (default: than the pipeline on this cluster) are ignored. A pod that can't start may take `stuck_s`,
-    one that fits no node `unschedulable_s`: raise that where nodes are added on demand. Where a node fits but is full,
-    the pod may take `full_s`, since running releases will make room.
+    `webhook_url` is where MLflow announces new versions; if empty, the reconciler leaves MLflow's webhooks alone.
+    Versions older than `since` (default: the installation of the pipeline on this cluster) are ignored.
+
+    A pod that can't start gets `stuck_s`, and one that fits no node gets `unschedulable_s`: raise that on clusters that
+    add nodes on demand. If a node fits but is full, the pod gets `full_s`, because running releases will free it.
 
     Each repository is asked for its branch's latest commit every `git_every_s`. A commit that no webhook announces is
     released after `git_grace_s`.
@@ -138,7 +140,7 @@ class TriggerSettings(Record):
         for repository in self.repositories:
             other = names.setdefault(repository_slug(repository.name), repository.name)
             if other is not repository.name:
-                raise ValueError(f"repositories {other!r} and {repository.name!r} have names that are too alike")
+                raise ValueError(f"the names of repositories {other!r} and {repository.name!r} are too similar")
         return self
 
     def repository(self, name: str) -> Repository | None:
@@ -150,7 +152,7 @@ def load(file: Path) -> TriggerSettings:
     """The settings in a JSON file.
 
     Raises:
-        UsageError: the file can't be read, or has wrong fields, each of which is named.
+        UsageError: the file can't be read, or has wrong fields. The message names each field.
     """
     try:
         return TriggerSettings.model_validate_json(file.read_bytes())

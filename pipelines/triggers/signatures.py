@@ -1,8 +1,8 @@
-"""Whether a delivery is genuine: the schemes of three senders, checked in constant time.
+"""Checks whether a delivery is genuine: the signature schemes of three senders, compared in constant time.
 
-Each sender may have several secrets, since a secret is replaced while deliveries signed with the old one are on their
-way. MLflow and newer GitLab versions sign id, time and body (standardwebhooks.com); GitHub signs the body; older GitLab
-versions send the secret itself.
+Each sender may have several secrets, because deliveries signed with an old secret may still arrive after it is
+replaced. MLflow and newer GitLab versions sign the id, time and body (standardwebhooks.com). GitHub signs the body.
+Older GitLab versions send the secret itself.
 """
 
 import base64
@@ -23,7 +23,7 @@ def check_mlflow(secrets: Iterable[str], headers: Mapping[str, str], body: bytes
 
 
 def check_github(secrets: Iterable[str], headers: Mapping[str, str], body: bytes) -> Refusal | None:
-    """The same for GitHub, whose signature covers no time: what a delivery starts must be idempotent."""
+    """The same for GitHub. Its signature doesn't cover the time, so it can be replayed: callers must be idempotent."""
     signature = headers.get("x-hub-signature-256", "")
     if not signature:
         return 401, "the delivery is not signed"
@@ -32,7 +32,7 @@ def check_github(secrets: Iterable[str], headers: Mapping[str, str], body: bytes
 
 
 def check_gitlab(secrets: Iterable[str], headers: Mapping[str, str], body: bytes, *, now: float) -> Refusal | None:
-    """The same for GitLab, which signs with a signing token, or else sends a plain token."""
+    """The same for GitLab, which either signs with a signing token or sends a plain token."""
     known = list(secrets)
     tokens = [secret for secret in known if not secret.startswith(SIGNING_TOKEN)]
     if _any_equal(tokens, [headers.get("x-gitlab-token", "")]):
@@ -49,7 +49,7 @@ def check_gitlab(secrets: Iterable[str], headers: Mapping[str, str], body: bytes
 def _check_standard(
     keys: Iterable[bytes], names: tuple[str, str, str], headers: Mapping[str, str], body: bytes, now: float
 ) -> Refusal | None:
-    """`v1,` and base64 of HMAC-SHA256 over `id.time.body`; one valid signature among several is enough."""
+    """Checks `v1,` and base64 of HMAC-SHA256 over `id.time.body`; one valid signature among several is enough."""
     delivery, sent, signatures = (headers.get(name, "") for name in names)
     if not (delivery and sent and signatures):
         return 401, "the delivery is not signed"
@@ -72,6 +72,6 @@ def _signing_key(secret: str) -> bytes:
 
 
 def _any_equal(valid: list[str], received: list[str]) -> bool:
-    """Whether a received value is valid; compares all pairs, so that timing does not reveal which one."""
+    """Whether a received value is valid. Compares all pairs, so that timing does not reveal which one matches."""
     equal = [hmac.compare_digest(value.encode(), other.encode()) for value in valid for other in received if value]
     return any(equal)

@@ -1,6 +1,6 @@
 """An example: makes an ONNX graph that reads digits, logs it with MLflow and registers it. That is all.
 
-Registering the model starts its release. Nothing else in this file is specific to Shiplift but where it finds MLflow.
+Registering the model starts its release. Only the line that finds MLflow is specific to Shiplift.
 
     python train.py
 """
@@ -20,7 +20,7 @@ import shiplift
 
 
 def graph_of(weights: np.ndarray, bias: np.ndarray) -> object:
-    """The graph: float32 `image` (batch, 64) in, probabilities `scores` (batch, 10) out. It is its own contract."""
+    """The graph: float32 `image` (batch, 64) in, probabilities `scores` (batch, 10) out. The graph is the contract."""
     shapes = {
         name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])
         for name, size in (("image", len(weights)), ("scores", len(bias)))
@@ -48,7 +48,7 @@ def main() -> None:
     print(f"accuracy {fitted.score(valid_x, valid_y):.3f} on {len(valid_y)} images")
     model = graph_of(fitted.coef_.T.astype(np.float32), fitted.intercept_.astype(np.float32))
 
-    mlflow.set_tracking_uri(shiplift.tracking_uri())  # MLFLOW_TRACKING_URI, else the stack that runs here
+    mlflow.set_tracking_uri(shiplift.tracking_uri())  # MLFLOW_TRACKING_URI, or else the running stack's
     with mlflow.start_run(), TemporaryDirectory() as folder:
         data = Path(folder) / "validation.npz"  # it decides int8 and the accuracy gate
         np.savez(data, image=valid_x, label=valid_y)

@@ -1,7 +1,7 @@
 """An example: a model of plain Python and NumPy, which knows digits by their centroids. That is all.
 
 Registering the model starts its release. `shiplift.yaml` has `admission: {python: sandbox}`, which accepts its code.
-It runs with the packages that are logged with it, and nothing else.
+The code runs with the packages that are logged with it, and no others.
 
     python train.py
 """
@@ -47,7 +47,7 @@ def main() -> None:
     answers = model.predict(None, valid_x)
     print(f"accuracy {np.mean(answers.argmax(axis=1) == valid_y):.3f} on {len(valid_y)} images")
 
-    mlflow.set_tracking_uri(shiplift.tracking_uri())  # MLFLOW_TRACKING_URI, else the stack that runs here
+    mlflow.set_tracking_uri(shiplift.tracking_uri())  # MLFLOW_TRACKING_URI, or else the running stack's
     with mlflow.start_run(), TemporaryDirectory() as folder:
         data = Path(folder) / "validation.npz"  # it decides the accuracy gate
         np.savez(data, input=valid_x, label=valid_y)

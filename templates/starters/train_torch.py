@@ -1,6 +1,6 @@
 """An example: trains a small CNN on scikit-learn's digits, logs it with MLflow and registers it. That is all.
 
-Registering the model starts its release. Nothing else in this file is specific to Shiplift but where it finds MLflow.
+Registering the model starts its release. Only the line that finds MLflow is specific to Shiplift.
 
     python train.py --epochs 20
 """
@@ -70,7 +70,7 @@ def main() -> None:
     if arguments.answers:
         np.savez(arguments.answers, image=valid_x[:32], logits=logits[:32])
 
-    mlflow.set_tracking_uri(shiplift.tracking_uri())  # MLFLOW_TRACKING_URI, else the stack that runs here
+    mlflow.set_tracking_uri(shiplift.tracking_uri())  # MLFLOW_TRACKING_URI, or else the running stack's
     with mlflow.start_run(), TemporaryDirectory() as folder:
         data = Path(folder) / "validation.npz"
         np.savez(data, image=valid_x, label=valid_y)

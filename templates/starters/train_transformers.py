@@ -1,8 +1,8 @@
-"""An example: trains a small BERT to judge films, logs its pipeline with MLflow and registers it. That is all.
+"""An example: trains a small BERT to judge film reviews, logs its pipeline with MLflow and registers it. That is all.
 
-Registering the model starts its release. Nothing else in this file is specific to Shiplift but where it finds MLflow.
-Production then takes texts and answers with labels and scores, as the pipeline does. A pipeline of your own, such as
-`transformers.pipeline("text-classification", FOLDER)`, is logged in the same way.
+Registering the model starts its release. Only the line that finds MLflow is specific to Shiplift. Production then takes
+texts and answers with labels and scores, as the pipeline does. Log your own pipeline, such as
+`transformers.pipeline("text-classification", FOLDER)`, in the same way.
 
     python train.py
 """
@@ -30,7 +30,7 @@ LABELS = list(JUDGEMENTS)
 
 
 def reviews() -> tuple[list[str], list[int]]:
-    """Every sentence, in a random order, and the number of its label."""
+    """All sentences in a random order, and the number of each one's label."""
     pairs = [
         (f"{subject} {verb} {judgement}", LABELS.index(label))
         for label, judgements in JUDGEMENTS.items()
@@ -91,7 +91,7 @@ def main() -> None:
     right = [answer["label"] == LABELS[label] for answer, label in zip(judge(texts[-120:]), labels[-120:], strict=True)]
     print(f"accuracy {np.mean(right):.3f} on {len(right)} sentences")
 
-    mlflow.set_tracking_uri(shiplift.tracking_uri())  # MLFLOW_TRACKING_URI, else the stack that runs here
+    mlflow.set_tracking_uri(shiplift.tracking_uri())  # MLFLOW_TRACKING_URI, or else the running stack's
     with mlflow.start_run(), TemporaryDirectory() as folder:
         data = Path(folder) / "validation.npz"  # it decides the precision and the accuracy gate
         np.savez(data, text=np.array(texts[-120:]), label=np.array([LABELS[label] for label in labels[-120:]]))

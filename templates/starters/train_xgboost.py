@@ -1,6 +1,6 @@
-"""An example: boosts trees with XGBoost on scikit-learn's digits, logs it with MLflow and registers it. That is all.
+"""An example: trains XGBoost on scikit-learn's digits, logs the model with MLflow and registers it. That is all.
 
-Registering the model starts its release. Nothing else in this file is specific to Shiplift but where it finds MLflow.
+Registering the model starts its release. Only the line that finds MLflow is specific to Shiplift.
 
     python train.py
 """
@@ -33,7 +33,7 @@ def main() -> None:
     print(f"accuracy {model.score(valid_x, valid_y):.3f} on {len(valid_y)} images")
     example = valid_x[:8]
 
-    mlflow.set_tracking_uri(shiplift.tracking_uri())  # MLFLOW_TRACKING_URI, else the stack that runs here
+    mlflow.set_tracking_uri(shiplift.tracking_uri())  # MLFLOW_TRACKING_URI, or else the running stack's
     with mlflow.start_run(), TemporaryDirectory() as folder:
         data = Path(folder) / "validation.npz"  # it decides int8 and the accuracy gate
         np.savez(data, input=valid_x, label=valid_y)

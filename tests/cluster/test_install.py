@@ -378,16 +378,16 @@ FOREIGN = {"name": "stolen", "secret": {"secretName": "foreign"}}
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"volumes": [FOREIGN]}, "may mount empty folders, and no Secret"),
+        ({"volumes": [FOREIGN]}, "may only mount empty folders: no Secret"),
         ({"volumes": [{"name": "x", "projected": {"sources": [{"secret": {"name": "foreign"}}]}}]}, "no Secret"),
-        ({"container": {"envFrom": [{"secretRef": {"name": "foreign"}}]}}, "servers here may have no credentials"),
+        ({"container": {"envFrom": [{"secretRef": {"name": "foreign"}}]}}, "servers here may not have credentials"),
         (
             {"container": {"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "foreign", "key": "x"}}}]}},
-            "no variable from a Secret",
+            "may not take variables from a Secret",
         ),
         ({"container": {"image": "example.org/evil:1"}}, "may not run the image example.org/evil:1 here"),
-        ({"serviceAccountName": "other"}, "no account and no token"),
-        ({"automountServiceAccountToken": True}, "no account and no token"),
+        ({"serviceAccountName": "other"}, "may not have an account or a token"),
+        ({"automountServiceAccountToken": True}, "may not have an account or a token"),
     ],
 )
 @pytest.mark.parametrize("account", ["shiplift-release", "shiplift-operator"])
@@ -424,7 +424,7 @@ def test_a_receiver_starts_our_templates_and_defines_no_pod(place: Place) -> Non
     )
     assert "name a WorkflowTemplate and its arguments" in place.try_as("shiplift-receiver", patched).stderr
     foreign = workflow(workflowTemplateRef={"name": "other"})
-    assert "no other" in place.try_as("shiplift-receiver", foreign).stderr
+    assert "may only start the WorkflowTemplates" in place.try_as("shiplift-receiver", foreign).stderr
 
 
 WATCH, WRITE = ["get", "list", "watch"], ["create", "patch", "delete"]
@@ -508,7 +508,7 @@ def test_a_cluster_that_is_not_there_has_its_own_exit_code(kube: Kube, tmp_path:
 def test_what_is_not_installed_can_not_be_removed(kube: Kube) -> None:
     done = kube.shiplift("uninstall", "--namespace", "nowhere", check=False)
     assert done.returncode == NotFound.exit_code
-    assert "is not in the namespace 'nowhere'" in done.stderr
+    assert "is not installed in the namespace 'nowhere'" in done.stderr
 
 
 # --- upgrades: each continues from the one before, since each replaces pods ------------------------------------------

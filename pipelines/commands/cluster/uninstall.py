@@ -13,7 +13,7 @@ def uninstall(
     namespace: Namespace = None,
     values: ValuesFile = None,
     data: Annotated[bool, typer.Option("--data", help="Also remove MLflow's volume and the secrets.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask, although models serve.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation, even if models serve.")] = False,
     timeout: Timeout = 300,
     as_json: Json = False,
 ) -> None:
@@ -31,10 +31,10 @@ def uninstall(
 
 
 def _ask(models: list[str], namespace: str) -> None:
-    """Asks whether production may end.
+    """Asks whether the models that serve may be removed.
 
     Raises:
-        UsageError: models serve, and nobody is there to ask.
+        UsageError: models serve, and there is no terminal to ask on.
     """
     from shiplift.runtime.base.errors import UsageError
 
@@ -42,5 +42,5 @@ def _ask(models: list[str], namespace: str) -> None:
         return
     what = f"{', '.join(models)} {'serves' if len(models) == 1 else 'serve'} in the namespace {namespace}"
     if not sys.stdin.isatty():
-        raise UsageError(f"{what}, and would end with this", do="Pass --yes if it should.")
-    typer.confirm(f"{what}, and will end with this. Go on?", abort=True, err=True)
+        raise UsageError(f"{what}, and would be removed", do="Pass --yes to remove them.")
+    typer.confirm(f"{what}, and will be removed. Continue?", abort=True, err=True)

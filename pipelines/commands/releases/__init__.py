@@ -1,1 +1,1 @@
-"""Commands about releases: start, watch, cancel, roll back, report, judge again; and requests to production."""
+"""Commands for releases: start, watch, cancel, roll back, report, judge again; and for requests to production."""

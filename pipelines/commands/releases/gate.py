@@ -11,16 +11,16 @@ from shiplift.pipelines.commands.options import Engine, Json, Namespace
 
 def gate(
     name: Annotated[
-        str, typer.Argument(help="A version of a model, or the model for all of them.", metavar="MODEL[/VERSION]")
+        str, typer.Argument(help="A version of a model, or a model for all its versions.", metavar="MODEL[/VERSION]")
     ],
-    policy: Annotated[Path, typer.Option(help="Spec whose sections policy, slo, quality and data to judge by.")],
+    policy: Annotated[Path, typer.Option(help="Spec with the sections policy, slo, quality and data to judge by.")],
     engine: Engine = None,
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Judge past releases by another policy, from their stored measurements; shows which verdicts would change.
+    """Judge past releases by another policy, from their stored measurements; show which verdicts would change.
 
-    Runs and changes nothing. Exits as a release with the (newest) verdict would: 0, 20 or 21. Example:
+    Runs and changes nothing. Exits with the code of the (newest) verdict, as a release does: 0, 20 or 21. Example:
     `shiplift gate digits/3 --policy stricter.yaml`
     """
     from shiplift.pipelines.commands.releases import gate_replay

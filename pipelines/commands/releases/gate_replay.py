@@ -1,7 +1,7 @@
 """`shiplift gate`: judges past releases again by another policy, from their stored measurements. It runs nothing.
 
-A release stores the evidence of its verdict. The sections `policy`, `slo`, `quality` and `data` of the given file
-replace those of the release's spec; sections that the file leaves out stay as they were.
+A release stores the evidence for its verdict. The sections `policy`, `slo`, `quality` and `data` of the given file
+replace those of the release's spec. Sections that the file leaves out stay as they were.
 """
 
 from rich.table import Table
@@ -26,9 +26,9 @@ _SECTIONS = ("quality", "data", "slo", "policy", "rollout")
 
 
 class Flip(Record):
-    """A check whose verdict changes under the new policy; `before` or `after` is empty where there is no such check.
+    """A check whose verdict changes under the new policy. `before` or `after` is empty if only the other has the check.
 
-    `reason` belongs to the verdict after.
+    `reason` explains the new verdict.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Replayed(Record):
 class Replay(Record):
     """Every release judged again, newest first, and how many verdicts would change.
 
-    `verified` is false where the signatures of the measurements could not be checked.
+    `verified` is false if the signatures of the measurements could not be checked.
     """
 
     policy: str
@@ -75,7 +75,7 @@ def replay(engine: Engine, name: str, file: str, text: str) -> Replay:
 
     Raises:
         SpecInvalid: the text is not a valid spec.
-        NotFound: there is no such release, or it stored no evidence.
+        NotFound: the release does not exist, or it stored no evidence.
     """
     changed = parse(text)
     model, version = model_and_version(name)
@@ -106,12 +106,12 @@ def _judged(engine: Engine, report: ReleaseReport, changed: ReleaseSpec) -> Repl
         after=after.outcome,
         checks=after.checks,
         flips=_flips(before, after),
-        note="" if evidence.load_report else "it ended before the load test: only its quality is judged",
+        note="" if evidence.load_report else "the release ended before the load test: only quality is judged",
     )
 
 
 def _early(report: ReleaseReport, history: History) -> Evidence | None:
-    """The evidence of a release that its quality stopped."""
+    """The evidence of a release that ended because of its quality, before its load test."""
     exported, candidates = history.last(Exported), history.last(Candidates)
     if exported is None or candidates is None:
         return None

@@ -13,7 +13,7 @@ def infer(
     model: Model,
     file: Annotated[Path, typer.Option("--input", help="NPZ or JSON file of arrays by input name.")],
     version: Annotated[
-        int | None, typer.Option(min=1, help="An earlier version that is served too (`serving.version_policy`).")
+        int | None, typer.Option(min=1, help="An earlier version that still serves (`serving.version_policy`).")
     ] = None,
     sequence: Annotated[bool, typer.Option("--sequence", help="Send the samples one by one, as a sequence.")] = False,
     engine: Engine = None,

@@ -13,21 +13,21 @@ def pipeline(
     action: Annotated[
         Literal["check", "register", "build", "plan"],
         typer.Argument(
-            help="check: find every mistake, and draw it; register: make it the next version of a registered model, "
-            "and release that; build: only write what Triton serves; "
-            "plan: find the cheapest settings of all members that hold an end-to-end limit."
+            help="check: find every mistake, and draw the graph; register: make it the next version of a registered "
+            "model, and release that; build: only write what Triton serves; "
+            "plan: find the cheapest settings of all members that meet an end-to-end limit."
         ),
     ],
     file: Annotated[Path, typer.Argument(help="The pipeline, such as pipeline.yaml.")],
     out: Annotated[Path | None, typer.Option(help="For build: a new or empty folder for the repository.")] = None,
     example: Annotated[
-        Path | None, typer.Option(help="For register: requests (NPZ, by input name), a row for each.")
+        Path | None, typer.Option(help="For register: requests (NPZ, by input name), one per row.")
     ] = None,
     validation: Annotated[
-        Path | None, typer.Option(help="For register: inputs with labels, to score its answers by.")
+        Path | None, typer.Option(help="For register: inputs with labels, against which its answers are scored.")
     ] = None,
     spec: Annotated[
-        Path | None, typer.Option(help="For register: its release spec. [default: shiplift.yaml beside it, if any]")
+        Path | None, typer.Option(help="For register: the release spec. [default: shiplift.yaml beside it, if any]")
     ] = None,
     detach: Detach = False,
     watch: Watch = False,
@@ -35,22 +35,23 @@ def pipeline(
     rate: Annotated[float | None, typer.Option(min=0.001, max=1e6, help="For plan: requests per second.")] = None,
     p99_ms: Annotated[float | None, typer.Option("--p99-ms", min=0.001, help="For plan: the end-to-end limit.")] = None,
     cv: Annotated[
-        float | None, typer.Option(min=0, max=20, help="For plan: how bursty: 0 a clock, 1 at random. [default: 1]")
+        float | None, typer.Option(min=0, max=20, help="For plan: burstiness, 0 a clock, 1 at random. [default: 1]")
     ] = None,
     arrivals: Annotated[
-        Path | None, typer.Option(help="For plan: recorded arrivals instead of a rate, a time in s per line.")
+        Path | None, typer.Option(help="For plan: recorded arrivals instead of a rate, one time in s per line.")
     ] = None,
     profiles: Annotated[
-        Path | None, typer.Option(help="For plan: what is known of steps, and members' times that no release measured.")
+        Path | None, typer.Option(help="For plan: facts about steps, and times of members that no release measured.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="For plan: of all that is random in it.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="For plan: seed of its random numbers.")] = 0,
     engine: Engine = None,
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
     """Check a pipeline of models against its members' contracts, release it, build what Triton serves, or plan it.
 
-    Lists every mistake with its line; exits with 65 if there is any. Examples: `shiplift pipeline check pipeline.yaml`,
+    Lists every mistake with its line, and exits with 65 if it finds any. Examples:
+    `shiplift pipeline check pipeline.yaml`,
     `shiplift pipeline register pipeline.yaml --example requests.npz`,
     `shiplift pipeline build pipeline.yaml --out bundle`,
     `shiplift pipeline plan pipeline.yaml --rate 200 --p99-ms 50`

@@ -18,7 +18,7 @@ def release(
     watch: Watch = False,
     as_json: Json = False,
 ) -> None:
-    """Release a version now (the newest by default); if its release exists already, follow that one.
+    """Release a version now (the newest by default). If its release already exists, follow that one.
 
     Example: `shiplift release digits/3 --spec shiplift.yaml`, `shiplift release digits --engine argo --watch`
     """

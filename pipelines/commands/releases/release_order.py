@@ -23,7 +23,7 @@ class ReleaseOrder:
 
 
 def place(engine: Engine, order: ReleaseOrder, *, detach: bool, watch: bool, as_json: bool) -> None:
-    """Places an order. An attended or watched release is followed to its end, and its exit code is the command's."""
+    """Places an order. Follows an attended or watched release to its end, and exits with the release's exit code."""
     accepted = engine.order(order.name, order.spec, again=order.again, allow_older=order.allow_older)
     if not accepted.queued and not engine.under_way(accepted.name):
         edge.say("this release has already ended; `shiplift rerun` runs it again")
@@ -42,20 +42,20 @@ def _show_accepted(accepted: Accepted) -> None:
 
 @contextmanager
 def _interruptible(engine: Engine, name: str) -> Iterator[None]:
-    """On Ctrl-C, cancels an attended release and waits for it to clean up; for others, only stops watching."""
+    """On Ctrl-C, cancels an attended release and waits for its clean-up. Other releases continue unwatched."""
     try:
         yield
     except KeyboardInterrupt:
         if not engine.attended:
             raise
-        edge.say("cancelling, and cleaning up ...")
+        edge.say("cancelling and cleaning up ...")
         engine.stop(name)
         tell_if_promoted(engine, name)
         raise Cancelled(f"release {name} was cancelled", do="Run the same command again to resume it.") from None
 
 
 def tell_if_promoted(engine: Engine, name: str) -> None:
-    """Says that a cancelled release was promoted all the same, if it was, and exits: its traffic was moving already."""
+    """If a cancelled release was promoted anyway, because its traffic was already moving, says so and exits."""
     try:
         report = engine.result(name)
     except ShipliftError:  # it was cancelled before it began

@@ -49,7 +49,7 @@ def _named(name: str) -> str:
     from shiplift.runtime.base.errors import UsageError
 
     if not name:
-        raise UsageError("no version is named", do="Write MODEL/VERSION, such as digits/3, or `--index`.")
+        raise UsageError("the version is missing", do="Write MODEL/VERSION, such as digits/3, or `--index`.")
     return name
 
 
@@ -63,6 +63,6 @@ def _open(page: Path) -> None:
 
 
 def _has_display() -> bool:
-    """Whether a browser could show something; Linux alone says that it can't."""
+    """Whether a browser could show a page. Only Linux can tell that none can."""
     known = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
     return sys.platform != "linux" or any(os.environ.get(name) for name in known)

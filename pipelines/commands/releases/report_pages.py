@@ -48,7 +48,7 @@ def index(engine: Engine, folder: Path) -> Path:
 def _summary(
     engine: Engine, champions: dict[str, int] | None, model: str, reports: tuple[ReleaseReport, ...]
 ) -> ModelSummary:
-    """A model's entry: the champion from the registry, or from the releases' reports where the registry is down."""
+    """A model's entry. If the registry is down, the champion comes from the releases' reports."""
     promoted = [report.version for report in reports if report.alias]
     champion = promoted[-1] if promoted else 0
     limits = ""

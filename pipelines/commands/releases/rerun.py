@@ -14,7 +14,7 @@ def rerun(
     watch: Watch = False,
     as_json: Json = False,
 ) -> None:
-    """Run a release again; stages with unchanged inputs come from the cache. Example: `shiplift rerun digits/3`"""
+    """Run a release again. Stages with unchanged inputs come from the cache. Example: `shiplift rerun digits/3`"""
     from shiplift.pipelines.commands.releases.release_order import ReleaseOrder, place
 
     edge.version_of(name)

@@ -1,1 +1,1 @@
-"""Commands about the stack: start and stop it, show its state and logs, check the machine."""
+"""Commands for the stack: start and stop it, show its state and logs, check the machine."""

@@ -33,7 +33,7 @@ _MARKS: dict[str, tuple[str, str]] = {"ok": ("✓", "green"), "warning": ("!", "
 
 
 class CheckResult(Record):
-    """The result of one check: `missing` means that releases can't run; with `warning` they can."""
+    """The result of one check. With `missing`, releases can't run; with `warning`, they can."""
 
     name: str
     state: State
@@ -127,7 +127,7 @@ def _program(name: str, program: Path, environment: ServerEnvironment) -> CheckR
 
 
 def _sandbox(settings: Settings) -> Iterator[CheckResult]:
-    """Each mechanism, tried in a child: what one has entered can't be undone."""
+    """Tries each mechanism in a child process, because a process can't leave a confinement that it has entered."""
     running = stack.read(settings.root)
     accepted = (running or settings).sandbox.allow_without
     with TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ def openai(
     """Serve OpenAI's API for the text generators in production, until Ctrl-C. Example: `shiplift openai --port 8004`
 
     Clients use http://HOST:PORT/v1 as their base URL: models, completions and chats, streamed or not. If
-    SHIPLIFT_API_KEY is set, they must send it as their API key; without one, it listens only to this machine.
+    SHIPLIFT_API_KEY is set, they must send it as their API key. Without a key, only this machine can connect.
     """
     from shiplift.runtime.base.errors import UsageError
     from shiplift.runtime.host.processes import require_free
@@ -28,7 +28,7 @@ def openai(
 
     key = os.environ.get(KEY, "")
     if not key and not is_loopback(host):
-        raise UsageError(f"anybody who reaches {host} could use the models", do=f"Set {KEY}, or leave out --host.")
+        raise UsageError(f"everyone who can reach {host} could use the models", do=f"Set {KEY}, or leave out --host.")
     chosen = edge.engine(engine, namespace)
     names = sorted(each.model for each in chosen.discover_all() if each.signature.streamed)
     require_free(host, port, "the API", "--port")

@@ -13,11 +13,11 @@ def push(
     branch: Annotated[str, typer.Option(help="The branch that is released.")] = "main",
     as_json: Json = False,
 ) -> None:
-    """Release what a git repository has, on one machine. Example: `shiplift push /srv/git/models.git`
+    """Release the specs and services of a git repository, on one machine. Example: `shiplift push /srv/git/models.git`
 
-    Specs in `releases/*.yaml` release the models that they name, when they change. Folders in `services/` are services:
-    a Triton Python model as `service.py`, its `config.pbtxt`, `requirements.txt`, and a spec, `shiplift.yaml`. Call it
-    by hand, or in a bare repository's `hooks/post-receive`. On a cluster, pushes come by webhook.
+    A changed spec in `releases/*.yaml` releases the model that it names. Each folder in `services/` is a service: a
+    Triton Python model as `service.py`, its `config.pbtxt`, `requirements.txt`, and a spec, `shiplift.yaml`. Run this
+    command by hand, or in a bare repository's `hooks/post-receive`. On a cluster, webhooks announce pushes.
     """
     from shiplift.pipelines.engines.local import stack
     from shiplift.pipelines.engines.local.engine import LocalEngine
@@ -44,14 +44,14 @@ def _url(repository: str) -> str:
         return repository
     folder = Path(repository).resolve()
     if not folder.is_dir():
-        raise UsageError(f"{repository} is no folder", do="Name one with a git repository, or a repository's URL.")
+        raise UsageError(f"{repository} is not a folder", do="Name one with a git repository, or a repository's URL.")
     return folder.as_uri()
 
 
 def _show(pushed: object) -> None:
     from shiplift.pipelines.triggers.local_push import Pushed
 
-    assert isinstance(pushed, Pushed)  # noqa: S101 - it prints nothing else
+    assert isinstance(pushed, Pushed)  # noqa: S101 - the command prints nothing else
     for what, versions in (("registered", pushed.registered), ("releasing", pushed.released)):
         for model, version in versions.items():
             edge.say(f"{what} {model} version {version}, commit {pushed.commit[:12]}")

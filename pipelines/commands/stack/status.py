@@ -16,11 +16,11 @@ def status(
     engine: Engine = None,
     namespace: Namespace = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help=f"Show it again every {_EVERY_S} s, until interrupted.")
+        bool, typer.Option("--watch", "-w", help=f"Refresh every {_EVERY_S} s, until interrupted.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the stack, or a model: its versions, their aliases, and how their releases ended or where they are.
+    """Show the stack, or a model: its versions, their aliases, and how their releases ended or how far they are.
 
     Example: `shiplift status digits --watch`, `shiplift status --engine argo --json`
     """
@@ -37,5 +37,5 @@ def status(
         except KeyboardInterrupt:
             return
         if not as_json:
-            console.stdout.clear()  # a terminal alone
+            console.stdout.clear()  # has no effect unless stdout is a terminal
         edge.print_result(shown, status_tables.show, as_json=as_json)

@@ -1,4 +1,4 @@
-"""Tables for `shiplift status` and `shiplift up`: one for each kind of status, whichever engine it comes from."""
+"""Tables for `shiplift status` and `shiplift up`: one for each kind of status, on either engine."""
 
 import time
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from shiplift.pipelines.engines.answers import (
 )
 from shiplift.pipelines.engines.local.status import Endpoints
 
-_INCIDENTS = 5  # the newest
+_INCIDENTS = 5  # how many of the newest are shown
 
 
 def show(status: Status) -> None:
@@ -70,7 +70,7 @@ def _show_model(status: ModelVersions) -> None:
 
 
 def _answers(served: ModelStatus | ModelVersions) -> Text:
-    """What golden requests to production last showed of a model."""
+    """Whether a model's last golden request was answered correctly, and when one last was."""
     ago = f"{max(0.0, time.time() - served.verified_at):.0f} s ago"
     if served.finding:
         return Text(f"{served.finding} (last verified {ago if served.verified_at else 'never'})", style="red")

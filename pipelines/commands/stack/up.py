@@ -22,22 +22,22 @@ def up(
     ] = None,
     rate_limiter: Annotated[bool, typer.Option("--rate-limiter", help="Enable Triton's rate limiter.")] = False,
     metrics_interval_ms: Annotated[
-        int | None, typer.Option(help="How often Triton reads metrics that it does not count.", show_default="2000")
+        int | None, typer.Option(help="How often Triton samples metrics that are not counters.", show_default="2000")
     ] = None,
     metrics_quantile: Annotated[
         list[float] | None,
-        typer.Option(help="A quantile of latencies in Triton's metrics, beside 0.5 and 0.99; may be repeated."),
+        typer.Option(help="A latency quantile in Triton's metrics, in addition to 0.5 and 0.99; may be repeated."),
     ] = None,
     allow_without: Annotated[
         list[str] | None,
-        typer.Option(help="What the sandbox may lack here: namespaces, landlock, seccomp; `nothing` takes that back."),
+        typer.Option(help="What the sandbox may lack here: namespaces, landlock, seccomp; `nothing` revokes it."),
     ] = None,
     warm_minutes: Annotated[
         float | None,
         typer.Option(
             min=0,
             show_default="60",
-            help="How long after a release what the next one imports stays loaded (half a gigabyte); 0: not at all.",
+            help="How long to keep the imports of the next release loaded after a release (half a gigabyte); 0: never.",
         ),
     ] = None,
     take_over: Annotated[
@@ -47,7 +47,7 @@ def up(
 ) -> None:
     """Start the embedded stack: MLflow, the webhook receiver, production Triton and the dispatcher.
 
-    Leaves alone what is already running. Example: `shiplift up --free-ports`
+    Processes that are already running are left alone. Example: `shiplift up --free-ports`
     """
     from shiplift.pipelines.commands.stack import status_tables
     from shiplift.pipelines.engines.local import stack

@@ -1,8 +1,8 @@
 """`shiplift demo`: the whole workflow on one machine, narrated and checked as it runs.
 
-The example script that `shiplift init` writes trains and registers three versions of a digit classifier; nothing else
-starts a release. The first version is promoted, the second refused, and the third promoted while a client keeps sending
-requests, then rolled back under the same load.
+The example script that `shiplift init` writes trains and registers three versions of a digit classifier, and only that
+starts the releases. The first version is promoted, the second refused. The third is promoted while a client keeps
+sending requests, then rolled back under the same load.
 """
 
 import os
@@ -123,10 +123,10 @@ class Traffic:
 
 
 def play(settings: Settings, tell: Tell, *, keep: bool) -> dict[str, Any]:
-    """Plays the demo in the home of `settings`; returns the summary that the last line prints.
+    """Plays the demo in the home of `settings`; returns the summary that the command prints last.
 
     Raises:
-        ShipliftError: a release did not end as it should, or failed to start.
+        ShipliftError: a release did not start, or did not end as expected.
     """
     started = time.monotonic()
     home = settings.root
@@ -192,13 +192,13 @@ def _unfinished(home: Path) -> Path:
 
 
 def settle(home: Path, running: stack.Stack, tell: Tell) -> None:
-    """Finishes an earlier demo that was stopped, so that this one starts with a champion that can be improved on.
+    """Finishes an earlier demo that was stopped, so that this one starts with a champion that it can improve on.
 
-    The earlier one may have been stopped anywhere. Its training stopped too, but the release of the last version it
-    registered continues, or starts with the stack: wait for that release, and roll it back if it was promoted.
+    The earlier demo may have been stopped at any point. Its training stopped too, but the release of the last version
+    that it registered continues, or starts with the stack: wait for that release, and roll it back if it was promoted.
 
     Raises:
-        StackDown: the dispatcher is gone, so a release under way would never end.
+        StackDown: the dispatcher is gone, so a running release would never end.
         Temporary: the registry or production does not answer.
     """
     releases = Releases(home)
@@ -213,7 +213,7 @@ def settle(home: Path, running: stack.Stack, tell: Tell) -> None:
 
 def _wait_for(engine: LocalEngine, name: str, tell: Tell) -> None:
     """Follows a release to its end. A release that was taken off the queue has ended too, without a result."""
-    tell(f"Release {name} of an earlier demo is under way: waiting for its end.")
+    tell(f"Release {name} of an earlier demo is still running: waiting for its end.")
     try:
         console.follow(engine, name)
     except StackDown:
@@ -241,7 +241,7 @@ def _release(
     while not releases.folder(name).is_dir():
         if time.monotonic() > deadline:
             raise Temporary(
-                f"no webhook came for {MODEL}/{version} within {_WEBHOOK_S} s", do="See `shiplift logs receiver`."
+                f"no webhook arrived for {MODEL}/{version} within {_WEBHOOK_S} s", do="See `shiplift logs receiver`."
             )
         time.sleep(0.05)
     report = console.follow(LocalEngine(home), name)

@@ -1,4 +1,4 @@
-"""`shiplift init`: the files it writes."""
+"""`shiplift init`: the files that it writes."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from shiplift.runtime.spec import document
 
 STARTERS = ("torch", "sklearn", "xgboost", "onnx", "transformers", "pyfunc")  # templates/starters
 SCHEMA = "shiplift.schema.json"
-_SPECS = {"pyfunc": ("\n  python: refuse  ", "\n  python: sandbox ")}  # what a starter's spec has to say
+_SPECS = {"pyfunc": ("\n  python: refuse  ", "\n  python: sandbox ")}  # changes that a starter needs in the spec
 _WORKFLOW = {".github/workflows/shiplift-release.yaml": "github/shiplift-release.yaml"}
 
 
@@ -20,8 +20,8 @@ def write(folder: Path, *, force: bool, starter: str = STARTERS[0], github_actio
     With `github_actions`, writes only a GitHub Actions workflow that releases models whose spec changed.
 
     Raises:
-        UsageError: there is no such starter, a file exists and `force` is not set, or the folder can't be created.
-            Nothing is written then.
+        UsageError: the starter does not exist, a file exists and `force` is not set, or the folder can't be created.
+            Then nothing is written.
     """
     if starter not in STARTERS:
         raise UsageError(f"there is no starter for {starter!r}", do=f"Choose one of {', '.join(STARTERS)}.")

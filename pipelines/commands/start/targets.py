@@ -11,7 +11,7 @@ from shiplift.pipelines.commands.options import Engine, Json, Namespace
 def targets(
     action: Annotated[
         Literal["list", "detect"],
-        typer.Argument(help="list: show the catalogue; detect: add what is detected to it."),
+        typer.Argument(help="list: show the catalogue; detect: add the detected targets to it."),
     ] = "list",
     cluster: Annotated[bool, typer.Option("--cluster", help="Same as `--engine argo`.")] = False,
     name: Annotated[str, typer.Option(help="Name for the detected target, if there is only one.")] = "",
@@ -19,7 +19,7 @@ def targets(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """List the targets that a spec may name, or detect those of this machine or of a cluster's nodes.
+    """List the targets that a spec can name, or detect those of this machine or of a cluster's nodes.
 
     Example: `shiplift targets detect --engine argo`
     """

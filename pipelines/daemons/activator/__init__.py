@@ -1,1 +1,1 @@
-"""The process that holds the requests of services without a pod, until there is one."""
+"""The process that holds requests to services that have no pod, until one is ready."""

@@ -1,4 +1,4 @@
-"""`python -m shiplift.pipelines.daemons.activator`, a pod's command."""
+"""`python -m shiplift.pipelines.daemons.activator`, the command of the activator's pods."""
 
 from shiplift.pipelines.daemons.activator.servers import main
 from shiplift.runtime.base.daemon import run_main

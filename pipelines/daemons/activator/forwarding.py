@@ -1,4 +1,4 @@
-"""What both protocols of the activator share: which service a request is for, and where its Services are."""
+"""Shared by both protocols of the activator: which service a request is for, and where its Services are."""
 
 import re
 from collections.abc import Mapping
@@ -33,20 +33,20 @@ class Addresses:
 
 
 def target_of(headers: Mapping[str, str]) -> AskedService | None:
-    """The service and backends that a route wrote into a request's headers; None if it wrote none that are names."""
+    """The service and backends that a route wrote into a request's headers; None if they are missing or not names."""
     service, backends = headers.get(SERVICE_HEADER, ""), headers.get(BACKENDS_HEADER, "").split(",")
     if not _SERVICE_NAME.fullmatch(service) or len(backends) > _MOST_BACKENDS:
         return None
-    # One label each: what is sent on never leaves the namespace.
+    # A backend is a single DNS label, without dots: a forged header can't send a request out of the namespace.
     return AskedService(service=service, backends=tuple(backends)) if all(map(_NAME.fullmatch, backends)) else None
 
 
 class Readiness:
-    """Asks a Service whether a pod behind it is ready: it has no endpoints otherwise."""
+    """Asks a Service whether a pod behind it is ready. If none is, the Service has no endpoints, so no one answers."""
 
     def __init__(self, addresses: Addresses) -> None:
         self._addresses = addresses
-        limits = httpx.Limits(max_keepalive_connections=0)  # each question goes to a pod that is an endpoint now
+        limits = httpx.Limits(max_keepalive_connections=0)  # a new connection reaches a pod that is an endpoint now
         self._client = httpx.AsyncClient(timeout=_ANSWER_S, trust_env=False, limits=limits)
 
     async def __call__(self, name: str) -> bool:

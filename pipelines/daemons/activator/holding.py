@@ -1,6 +1,6 @@
-"""Holds requests until a pod of their service is ready: how many, how many bytes, and for how long is bounded.
+"""Holds requests until a pod of their service is ready, within limits on their number, size and time.
 
-It is told nothing: it asks the Services that a request names whether a pod behind them is ready.
+No one notifies the activator of a ready pod: it asks the Services that a request names.
 """
 
 import asyncio
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from enum import Enum
 
 _POLL_S = 0.1
-_FRESH_S = 1.0  # how long a backend that was ready counts as ready
+_FRESH_S = 1.0  # how long a backend counts as ready after the last check
 _SERVICES = 1000
 
 
 class Limit(Enum):
-    """Which bound a request exceeded."""
+    """Which limit a request exceeded."""
 
     FULL = "full"
     LATE = "late"
 
 
 class NotHeld(Exception):
-    """A request that is not held, or not any longer; the message is for the client."""
+    """A request that is not held, or no longer; the message is for the client."""
 
     def __init__(self, limit: Limit, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class NotHeld(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class HoldingLimits:
-    """How many requests of one service are held, how many bytes of all services, and for how many seconds."""
+    """Limits on the requests held: their number per service, their bytes over all services, and the seconds of each."""
 
     requests: int = 100
     size_bytes: int = 64 << 20
@@ -49,7 +49,7 @@ class AskedService:
 
 
 class Holding:
-    """The requests that wait. `is_ready` asks a Service, by name, whether a pod answers there."""
+    """The requests held. `is_ready` asks a Service, by name, whether one of its pods answers."""
 
     def __init__(self, bounds: HoldingLimits, is_ready: Callable[[str], Awaitable[bool]]) -> None:
         self.bounds = bounds
@@ -60,10 +60,10 @@ class Holding:
 
     @asynccontextmanager
     async def place(self, target: AskedService, size_bytes: int) -> AsyncIterator[float]:
-        """A place for a request; yields the deadline, on the loop's clock.
+        """Holds a place for a request; yields its deadline on the event loop's clock.
 
         Raises:
-            Refused: there is no room.
+            NotHeld: a limit is reached.
         """
         self._admit(target.service, size_bytes)
         try:
@@ -73,10 +73,10 @@ class Holding:
             self._size_bytes -= size_bytes
 
     async def ready(self, target: AskedService, deadline: float) -> str:
-        """The name of a Service with a ready pod, as soon as there is one.
+        """Waits for a ready pod; returns the name of its Service. Requests for the same backends share one wait.
 
         Raises:
-            Refused: there was none before the deadline.
+            NotHeld: no pod was ready before the deadline.
         """
         name, asked_at = self._ready.get(target.backends, ("", 0.0))
         if name and time.monotonic() - asked_at < _FRESH_S:
@@ -90,7 +90,7 @@ class Holding:
             raise self.late(target) from None
 
     def late(self, target: AskedService) -> NotHeld:
-        """The refusal of a request for which no pod was ready in time."""
+        """The error for a request for which no pod was ready in time."""
         self.refused[target.service] += 1
         do = f"See `kubectl describe tritonservice {target.service}`."
         message = f"{target.service} had no pod, and none was ready within {self.bounds.seconds:g} s. {do}"
@@ -98,22 +98,22 @@ class Holding:
 
     def _admit(self, service: str, size_bytes: int) -> None:
         if service not in self.arrived and len(self.arrived) >= _SERVICES:
-            raise NotHeld(Limit.FULL, f"requests of {_SERVICES} services were held already: restart the activator")
+            raise NotHeld(Limit.FULL, f"requests of {_SERVICES} services have been held: restart the activator")
         self.arrived[service] += 1
         if self.held[service] >= self.bounds.requests:
-            why = f"{self.bounds.requests} requests wait for a pod of {service}, as many as are held"
+            why = f"{self.bounds.requests} requests already wait for a pod of {service}, which is the limit"
         elif self._size_bytes + size_bytes > self.bounds.size_bytes:
-            why = f"the requests that wait would have {self._size_bytes + size_bytes} bytes, more than the limit"
+            why = f"the waiting requests would have {self._size_bytes + size_bytes} bytes, more than the limit"
             why += f" of {self.bounds.size_bytes}"
         else:
             self.held[service] += 1
             self._size_bytes += size_bytes
             return
         self.refused[service] += 1
-        raise NotHeld(Limit.FULL, f"{why}: try again when one is ready")
+        raise NotHeld(Limit.FULL, f"{why}: try again when a pod is ready")
 
     async def _wait(self, target: AskedService) -> str:
-        """Asks as long as a request waits."""
+        """Polls the backends as long as a request waits."""
         while self.held[target.service]:
             if name := await self._first(target.backends):
                 self._ready[target.backends] = name, time.monotonic()

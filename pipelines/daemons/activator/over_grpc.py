@@ -1,4 +1,4 @@
-"""Holds calls over gRPC and sends them on as the bytes they are, whatever the method."""
+"""Holds calls over gRPC and forwards them as raw bytes, whatever the method."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -20,7 +20,7 @@ _CHANNELS = 64
 
 
 class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no types
-    """The handler of every method. Calls without a route's metadata are health checks, which it answers itself."""
+    """The handler for every method. Calls without a route's metadata are health checks, which it answers itself."""
 
     def __init__(self, holding: Holding, addresses: Addresses) -> None:
         self._holding, self._addresses = holding, addresses
@@ -53,7 +53,7 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no typ
     async def _stream(
         self, method: str, target: AskedService, requests: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[bytes]:
-        """Holds a stream before anything of it is read, then passes messages on in both directions."""
+        """Holds a stream before reading any of it, then forwards messages in both directions."""
         try:
             async with self._holding.place(target, 0) as deadline:
                 channel = await self._channel(target, deadline)
@@ -68,7 +68,7 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no typ
             await context.abort(error.code(), error.details(), tuple(error.trailing_metadata()))
 
     async def _channel(self, target: AskedService, deadline: float) -> Any:
-        """A channel to a server that is ready and connected: a call over it reaches one, or fails by itself."""
+        """A connected channel to a ready server: a call over it reaches the server or fails with its own error."""
         address = self._addresses.grpc(await self._holding.ready(target, deadline))
         if address not in self._channels and len(self._channels) >= _CHANNELS:
             await self._channels.pop(next(iter(self._channels))).close(grace=self._holding.bounds.seconds)
@@ -88,7 +88,7 @@ async def _own_answer(target: AskedService | None, _: bytes, context: Any) -> by
 
 
 async def _passed_on(call: Any, context: Any) -> bytes:
-    """A call's answer, with its metadata, or its error."""
+    """Forwards a call's answer and metadata, or its error."""
     try:
         response: bytes = await call
     except grpc.aio.AioRpcError as error:
@@ -100,7 +100,7 @@ async def _passed_on(call: Any, context: Any) -> bytes:
 
 
 def _arguments(context: Any) -> dict[str, Any]:
-    """The client's metadata, without what the route added, and the time that is left."""
+    """The client's metadata without what the route added, and the time left for the call."""
     kept: Sequence[tuple[str, Any]] = [
         (name, value)
         for name, value in context.invocation_metadata()

@@ -1,4 +1,4 @@
-"""Holds requests over HTTP and sends them on, as an ASGI application."""
+"""Holds requests over HTTP and forwards them, as an ASGI application."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ class HttpFront:
 
     def __init__(self, holding: Holding, addresses: Addresses) -> None:
         self._holding, self._addresses = holding, addresses
-        timeout = httpx.Timeout(None, connect=2.0)  # the client's patience and the gateway's end a request
+        timeout = httpx.Timeout(None, connect=2.0)  # the client or the gateway decides when to give up
         self._client = httpx.AsyncClient(
             timeout=timeout, trust_env=False, limits=httpx.Limits(max_connections=None, keepalive_expiry=2)
         )
@@ -73,7 +73,7 @@ class HttpFront:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > limit:
-                raise NotHeld(Limit.FULL, f"the request has more than the {limit} bytes that are held")
+                raise NotHeld(Limit.FULL, f"the request has more than {limit} bytes, the limit for held requests")
             if not message.get("more_body"):
                 return b"".join(parts)
 
@@ -86,7 +86,7 @@ class HttpFront:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Holds a request and sends it on, unless the client goes away first."""
+        """Holds a request and forwards it, unless the client goes away first."""
         async with self._holding.place(target, len(body)) as deadline:
             work = asyncio.create_task(self._send_on(scope, headers, body, target, deadline, send))
             gone = asyncio.create_task(_gone(receive))
@@ -122,7 +122,7 @@ class HttpFront:
     async def _asked(
         self, scope: dict[str, Any], headers: list[tuple[str, str]], body: bytes, target: AskedService, deadline: float
     ) -> httpx.Response:
-        """The answer's head; asks again as long as no server has got the request."""
+        """The start of the answer. Retries only failed connections: once a server has the request, it may act on it."""
         query = b"?" + scope["query_string"] if scope["query_string"] else b""
         while True:
             name = await self._holding.ready(target, deadline)
@@ -140,7 +140,7 @@ class HttpFront:
 
 
 def _kept(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Headers without those of one connection, and those that a route added."""
+    """The headers, without those that concern one connection and those that a route added."""
     headers = [(name.lower(), value) for name, value in headers]
     listed = {part.strip().lower() for name, value in headers if name == "connection" for part in value.split(",")}
     dropped = _HOP_BY_HOP | listed
@@ -154,7 +154,7 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _answer(send: Send, status: int, text: str = "", *, headers: dict[str, str] | None = None) -> None:
-    """A short answer of the activator itself, in Triton's form if it is an error."""
+    """Sends a short answer of the activator's own; errors have Triton's JSON form."""
     body = json.dumps({"error": text}).encode() if text else b""
     fields = {"content-length": str(len(body)), **({"content-type": "application/json"} if text else {})}
     pairs = [(name.encode(), value.encode()) for name, value in (fields | (headers or {})).items()]

@@ -1,8 +1,8 @@
-"""The activator: holds the requests of services that are scaled to zero, and sends them on once a pod is ready.
+"""The activator: holds requests to services that are scaled to zero, and forwards them once a pod is ready.
 
     python -m shiplift.pipelines.daemons.activator --namespace shiplift-serving
 
-It has no permissions. The operator asks it how many requests wait, and starts the pods.
+It has no permissions in the cluster. The operator asks it how many requests wait, and starts the pods.
 """
 
 import argparse
@@ -29,16 +29,16 @@ from shiplift.runtime.serving.kubernetes.objects.activator import ADMIN
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
 
 _HEADER_BYTES = 64 << 10
-_CALLS = 1000  # over gRPC at once: beyond that, the library refuses
+_CALLS = 1000  # gRPC calls at once: the library refuses more
 Application = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
 
 class _Server(uvicorn.Server):
-    """A server in a loop with others, which have one handler of signals together."""
+    """One of several servers in an event loop. The process handles signals for all of them."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Captures none."""
+        """Leaves the signal handlers alone."""
         yield
 
 
@@ -47,9 +47,9 @@ class _Metrics(Collector):
         self._holding = holding
 
     def collect(self) -> Iterator[Metric]:
-        """The requests that wait, came and were refused, by service."""
-        held = GaugeMetricFamily("shiplift_activator_held", "Requests that wait or are passed on.", labels=["service"])
-        arrived = CounterMetricFamily("shiplift_activator_arrived", "Requests that came.", labels=["service"])
+        """The numbers of requests held, arrived and refused, by service."""
+        held = GaugeMetricFamily("shiplift_activator_held", "Requests held or being forwarded.", labels=["service"])
+        arrived = CounterMetricFamily("shiplift_activator_arrived", "Requests that arrived.", labels=["service"])
         refused = CounterMetricFamily("shiplift_activator_refused", "Requests that were refused.", labels=["service"])
         for family, values in (
             (held, self._holding.held),
@@ -110,7 +110,7 @@ async def serve(
     *,
     ports: tuple[int, int, int] = (HTTP, GRPC, ADMIN),
 ) -> None:
-    """Serves on these ports (HTTP, gRPC, the operator's) until `stop` is set; requests that wait are finished first."""
+    """Serves on these ports (HTTP, gRPC, admin) until `stop` is set, and finishes the requests that it holds."""
     readiness = Readiness(addresses)
     holding = Holding(bounds, readiness)
     over_http, over_grpc = HttpFront(holding, addresses), GrpcFront(holding, addresses)
@@ -133,12 +133,12 @@ async def serve(
 def main() -> None:
     """Holds the requests of a namespace's services until SIGTERM."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--namespace", required=True, help="where the models serve")
+    parser.add_argument("--namespace", required=True, help="the namespace in which models serve")
     parser.add_argument(
-        "--requests", type=int, default=HoldingLimits.requests, help="the most that wait for one service"
+        "--requests", type=int, default=HoldingLimits.requests, help="the most requests that wait for one service"
     )
     parser.add_argument("--bytes", type=int, default=HoldingLimits.size_bytes, help="the most bytes that wait in all")
-    parser.add_argument("--seconds", type=float, default=HoldingLimits.seconds, help="how long a request waits at most")
+    parser.add_argument("--seconds", type=float, default=HoldingLimits.seconds, help="the longest that a request waits")
     arguments = parser.parse_args()
     log_as_json()
     bounds = HoldingLimits(requests=arguments.requests, size_bytes=arguments.bytes, seconds=arguments.seconds)

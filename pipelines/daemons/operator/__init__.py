@@ -1,1 +1,1 @@
-"""The process that keeps the TritonServices of a cluster: it looks, decides and acts, again and again."""
+"""The process that manages a cluster's TritonServices: it observes, decides and acts, again and again."""

@@ -1,4 +1,4 @@
-"""`python -m shiplift.pipelines.daemons.operator`, a pod's command."""
+"""`python -m shiplift.pipelines.daemons.operator`, the command of the operator's pods."""
 
 from shiplift.pipelines.daemons.operator.process import main
 from shiplift.runtime.base.daemon import run_main

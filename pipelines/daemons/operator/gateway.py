@@ -1,7 +1,7 @@
-"""Notices at once that the gateway takes no connections any more, or takes them again.
+"""Notices at once when the gateway stops accepting connections, and when it accepts them again.
 
-A heartbeat every few seconds is too seldom for what all services share: while its proxies start again, nobody is
-answered, and a status that still says Ready is wrong for as long. Opening a connection costs next to nothing.
+All services share the gateway, so a heartbeat every few seconds is too slow for it: while its proxies restart, no
+request is answered, and each status that still says Ready is wrong. Opening a connection costs next to nothing.
 """
 
 import socket
@@ -13,30 +13,30 @@ from contextlib import suppress
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
 from shiplift.runtime.serving.operator.observed import GatewaySeen
 
-POLL_S, _POLL_AWAY_S = 0.1, 0.05  # the latter while it takes none: its return is to be told at once
-_AGAIN_S = 0.05  # a connection that fails is tried once more: one lost packet is no outage
+POLL_S, _POLL_AWAY_S = 0.1, 0.05  # the latter while the gateway is away, so that its return is noticed at once
+_AGAIN_S = 0.05  # a failed connection is tried once more: one lost packet is not an outage
 _CONNECT_S, _LONGER_S = 0.25, 0.3
 
 
 class GatewayWatch:
-    """Connects to the gateway's ports from time to time; `address` is empty while it has none."""
+    """Connects to the gateway's ports from time to time; `address` returns "" while the gateway has no address."""
 
     def __init__(self, address: Callable[[], str], *, ports: tuple[int, ...] = (GRPC, HTTP)) -> None:
         self._address, self._ports = address, ports
         self._seen = GatewaySeen()
 
     def seen(self) -> GatewaySeen:
-        """What was seen last."""
+        """The last observation."""
         return self._seen
 
     def run(self, stop: threading.Event, wake: Callable[[], object]) -> None:
-        """Watches until `stop` is set; `wake` is called when something has changed."""
+        """Watches until `stop` is set; calls `wake` on every change."""
         while not stop.wait(POLL_S if self._seen.accepts else _POLL_AWAY_S):
             if self.look():
                 wake()
 
     def look(self) -> bool:
-        """Looks once; returns whether something has changed."""
+        """Checks once; returns whether anything has changed."""
         address = self._address()
         if not address:
             return False

@@ -1,8 +1,9 @@
-"""Which of several processes acts: the holder of a Lease, for as long as it renews it (coordination.k8s.io/v1).
+"""Leader election: of several processes, only the holder of a Lease (coordination.k8s.io/v1) acts, while it renews it.
 
-As in Kubernetes' own controllers, a Lease lasts 15 s, its holder stops acting 10 s after its last
-renewal, and everybody looks every 2 s. A Lease counts as stale once it has not changed for as long as it lasts by the
-watcher's own clock, so clocks that differ do no harm. A holder whose pod is known to be gone is not waited for.
+As in Kubernetes' own controllers, a Lease lasts 15 s, its holder stops acting 10 s after its last renewal, and every
+process looks at it every 2 s. The 5 s between the two are the margin: the old holder has stopped before a new one
+begins. A Lease is stale if it has not changed for 15 s by the watcher's own clock, so differing clocks do no harm. If
+the holder's pod is known to be gone, others take over without waiting.
 """
 
 import time
@@ -19,7 +20,7 @@ LASTS_S, _ACTS_S, RENEW_S = 15.0, 10.0, 2.0
 
 
 class Leadership:
-    """A Lease held by one process at a time: `holds` after each `renew`, to be called every `RENEW_S` seconds."""
+    """A Lease that one process at a time holds. Call `renew` every `RENEW_S` seconds, then read `holds`."""
 
     def __init__(
         self,
@@ -30,9 +31,9 @@ class Leadership:
         is_gone: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`identity` outlives a restart of the process, but no two processes have it at once; empty: a random one.
+        """`identity` survives a restart of the process, but two processes never share it; if empty, it is random.
 
-        `is_gone` says whether a holder certainly runs no more.
+        `is_gone` says whether a holder has certainly stopped.
         """
         self._lease = Lease(api, name, lasts_s=LASTS_S, displaces=self._displaces, identity=identity)
         self._is_gone, self._clock = is_gone, clock
@@ -49,15 +50,15 @@ class Leadership:
         """Takes the Lease if it is free, or renews it.
 
         Raises:
-            Temporary, ClusterRefused: the API server can't say.
+            Temporary, ClusterRefused: the API server does not answer.
         """
-        asked = self._clock()
+        asked = self._clock()  # before the request: others start counting later, when they see the renewal
         self._until = asked + _ACTS_S if self._lease.take() else 0.0
 
     def release(self) -> None:
-        """Lets another process take it at once."""
+        """Lets another process take the Lease at once."""
         self._until = 0.0
-        with suppress(ShipliftError):  # otherwise it goes stale by itself
+        with suppress(ShipliftError):  # if this fails, the Lease goes stale by itself
             self._lease.release()
 
     def _displaces(self, spec: Object) -> bool:
@@ -71,17 +72,17 @@ class Leadership:
 
 
 def identity_of(pod: str, uid: str) -> str:
-    """The identity of the one container of a pod that leads; it keeps it when it is restarted."""
+    """The identity of a pod's container that can lead. It stays the same when the container restarts."""
     return f"{pod}_{uid}" if pod and uid else ""
 
 
 def pod_is_gone(api: KubernetesClient, identity: str) -> bool:
-    """Whether the pod of an identity no longer exists or has ended; False for whatever is no pod's identity.
+    """Whether an identity's pod no longer exists or has ended; False if the identity is not a pod's.
 
-    A pod that is being deleted still runs, and so may one on a node that does not answer.
+    A pod that is being deleted is still running, and so may be a pod on a node that does not respond.
 
     Raises:
-        Temporary, ClusterRefused: the API server can't say.
+        Temporary, ClusterRefused: the API server does not answer.
     """
     name, _, uid = identity.partition("_")
     if not uid:

@@ -1,7 +1,7 @@
-"""The operator's loop: which service is looked at when, by which thread, and what happens after an error.
+"""The operator's loop: when each service is looked at, by which thread, and what happens after an error.
 
-Two threads never look at the same service. Several reasons to look at one are one look. An error of one service makes
-that one wait, and no other.
+Two threads never work on the same service. Several reasons to look at a service lead to one look. After an error, only
+the service that it concerns has to wait.
 """
 
 import threading
@@ -23,15 +23,15 @@ from shiplift.runtime.serving.operator.resources import ServiceStatus
 from shiplift.runtime.serving.operator.upkeep.fronts import next_look_s
 
 RELIST_S = 10.0
-_SOON_S = 0.5  # between two lists, at the least
-_SPACING_S = 0.2  # between two looks at a service, however much happens to it
+_SOON_S = 0.5  # least time between two lists
+_SPACING_S = 0.2  # least time between two looks at a service, however many events arrive
 _LONGEST_PAUSE_S = 30.0
 _HEALTHY_S = 90.0
 
 
 @dataclass(kw_only=True)
 class _Service:
-    """What the loop knows of a service. `changed_at`: when something was last seen to happen to it, or done to it."""
+    """What the loop knows about a service. `changed_at` is the time of the last event, or of the loop's last action."""
 
     due: float = 0.0
     busy: bool = False
@@ -42,7 +42,7 @@ class _Service:
 
 
 class Loop:
-    """Looks at every service of a namespace, when something happened to it and from time to time."""
+    """Looks at every service of a namespace after each event that concerns it, and from time to time."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Loop:
         publish: Callable[[Snapshot], object] = lambda _: None,
         listed: Callable[[Snapshot], object] = lambda _: None,
     ) -> None:
-        """`leads`: whether this process is the one to act; then `publish` is told every list, and `listed` always."""
+        """`leads` says whether this process may act. Each list goes to `listed` and, while it leads, to `publish`."""
         self._observer, self._actor, self._metrics = observer, actor, metrics
         self._leads, self._decide, self._publish, self._listed = leads, decide, publish, listed
         self._services: dict[str, _Service] = {}
@@ -66,7 +66,7 @@ class Loop:
         self._log = structlog.get_logger()
 
     def wake(self, name: str) -> None:
-        """Something happened to a service, or to an object of it: look soon."""
+        """Call after an event of a service, or of one of its objects: the loop looks at it soon."""
         with self._changed:
             service = self._services.setdefault(name, _Service())
             service.changed_at = time.time()
@@ -74,7 +74,7 @@ class Loop:
             self._changed.notify()
 
     def wake_all(self) -> None:
-        """Something happened to what all services share."""
+        """Call after an event of something that all services share."""
         with self._changed:
             names = list(self._services)
         for name in names:
@@ -85,7 +85,7 @@ class Loop:
         return time.monotonic() - self._listed_at < _HEALTHY_S
 
     def relist(self) -> None:
-        """Lists all services, so that none is missed whatever the watches do."""
+        """Lists all services, so that none is missed even if a watch loses an event."""
         try:
             snapshot = self._observer.everything()
         except Exception as error:  # one odd object must not end the operator
@@ -102,11 +102,11 @@ class Loop:
         if self._leads():
             try:
                 self._publish(snapshot)
-            except Exception as error:  # services are more urgent than who looks them up
+            except Exception as error:  # a failure to publish addresses must not hold up the services
                 self._failed("", error)
 
     def run(self, stop: threading.Event, *, threads: int) -> None:
-        """Works until `stop` is set, with so many threads besides this one, which lists."""
+        """Works until `stop` is set. This thread lists services; `threads` others work on them."""
         workers = [threading.Thread(target=self._work, args=(stop,), daemon=True) for _ in range(threads)]
         for worker in workers:
             worker.start()
@@ -120,7 +120,7 @@ class Loop:
             worker.join(timeout=10)
 
     def _pause(self, stop: threading.Event) -> None:
-        """Waits until the services are to be listed again: sooner if another revision serves, which clients look up."""
+        """Waits until the next list is due: sooner if another revision serves now, because lists publish that."""
         until = time.monotonic() + RELIST_S
         while not stop.wait(_SOON_S) and time.monotonic() < until and not self._list_soon.is_set():
             pass
@@ -132,7 +132,7 @@ class Loop:
                 self.turn(name)
 
     def _next(self, stop: threading.Event) -> str:
-        """The service that is due, which nobody else looks at; waits for it, and returns empty at the end."""
+        """Waits for a due service that no other thread works on, and marks it busy; returns "" when `stop` is set."""
         with self._changed:
             while not stop.is_set():
                 name, service = min(
@@ -153,7 +153,7 @@ class Loop:
         began = service.looked_at = time.time()
         try:
             again_s = self._look(name, service)
-        except Exception as error:  # a bug in one service's way must not stop the others
+        except Exception as error:  # a bug that one service triggers must not stop the others
             self._failed(name, error)
             service.errors += 1
             again_s = min(_LONGEST_PAUSE_S, 0.5 * 2**service.errors)
@@ -169,12 +169,16 @@ class Loop:
         return None
 
     def _look(self, name: str, service: _Service) -> float | None:
-        """One look and what follows; returns the seconds until the next one, None if the service is gone."""
+        """Looks at a service and acts; returns the seconds until the next look, or None if the service is gone.
+
+        A list that is newer than the last event saves requests to the API server. It may still be outdated, so before
+        anything is written, the service is read again by itself.
+        """
         shared = self._snapshot.taken_at > service.changed_at and name in self._snapshot.services
         observed = self._observed(name, service, self._snapshot if shared else None)
         decision = self._decide(observed) if observed else None
         if shared and decision and decision.writes:
-            observed = self._observed(name, service, None)  # a list may be old: never write because of one
+            observed = self._observed(name, service, None)
             decision = self._decide(observed) if observed else None
         if observed is None or decision is None:
             return None
@@ -194,7 +198,7 @@ class Loop:
         return again_s
 
     def _tell(self, observed: Observed, service: _Service, applied: Sequence[Object]) -> ServiceStatus:
-        """Writes the status as it is after what was just applied and measured; all else waits for the next look."""
+        """Writes the status after what was just applied and measured. Any other action waits for the next look."""
         seen = self._observer.reread(observed, applied)
         now = replace(seen, evidence=service.evidence, now=time.time())
         decision = self._decide(now)
@@ -220,7 +224,7 @@ class Loop:
 
 
 def _summary(decision: Decision) -> dict[str, object]:
-    """A decision for the log."""
+    """A decision's fields for the log."""
     told = [event.message for event in decision.events]
     applied = [f"{body['kind']}/{body['metadata']['name']}" for body in decision.apply]
     deleted, patched = ["/".join(key) for key in decision.delete], ["/".join(key) for key, _ in decision.patch]

@@ -1,4 +1,4 @@
-"""The operator's metrics for Prometheus: its looks, acts and errors, and the conditions of services."""
+"""The operator's metrics for Prometheus: its looks, actions and errors, and the conditions of services."""
 
 from collections import Counter as Tally
 
@@ -17,7 +17,7 @@ class OperatorMetrics:
         self.looks = Counter("shiplift_operator_looks", "Looks at a service.", registry=self.registry)
         self.acts = Counter(
             "shiplift_operator_acts",
-            "What was done: apply, patch, delete, status, event, measure.",
+            "Actions: apply, patch, delete, status, event, measure.",
             ("kind",),
             registry=self.registry,
         )
@@ -29,7 +29,7 @@ class OperatorMetrics:
             registry=self.registry,
         )
         self.seen = ServiceMetrics(self.registry)
-        self.leads = Gauge("shiplift_operator_leads", "Whether this process acts.", registry=self.registry)
+        self.leads = Gauge("shiplift_operator_leads", "Whether this process leads.", registry=self.registry)
 
     def listed(self, snapshot: Snapshot) -> None:
         """Counts the services by their conditions."""

@@ -1,7 +1,7 @@
-"""Serves the packages that serve now to the pods that start with them, also while the registry is away.
+"""Hands the packages in production to pods that start with them, even while the registry is down.
 
-It speaks as much of MLflow's artifact proxy as `ArtifactStore` reads, so a pod asks it as it asks MLflow, with the same
-account: whoever may read the registry may read this, and without an account nobody may.
+It implements the part of MLflow's artifact proxy that `ArtifactStore` uses, so a pod reads from it as it reads from
+MLflow, with the same account. An account is required: those who may read the registry may read this.
 """
 
 import hmac
@@ -31,7 +31,7 @@ _EVERY_S = 30.0
 
 
 def packages_of(snapshot: Snapshot) -> dict[str, str]:
-    """The packages that serve or should, by digest, with the store that has them."""
+    """The packages that serve, or should serve, by digest, each with the store that has it."""
     packages = {}
     for body in snapshot.services.values():
         status = body.get("status") or {}
@@ -46,7 +46,7 @@ def packages_of(snapshot: Snapshot) -> dict[str, str]:
 
 
 class PackageKeeper:
-    """Keeps the copy of what serves up to date, in a thread of its own: a package may be large."""
+    """Keeps copies of the packages in production up to date, in its own thread, because a package may be large."""
 
     def __init__(self, cache: PackageCache) -> None:
         self._cache = cache
@@ -55,15 +55,15 @@ class PackageKeeper:
         self._log = structlog.get_logger()
 
     def listed(self, snapshot: Snapshot) -> None:
-        """The services as they are now."""
+        """Takes a new list of the services."""
         wanted = packages_of(snapshot)
         if wanted != self._wanted:
             self._wanted = wanted
             self._changed.set()
 
     def run(self, stop: threading.Event) -> None:
-        """Works until `stop` is set; what could not be copied is tried again."""
-        self._changed.wait(_EVERY_S)  # nothing is deleted before the first list
+        """Works until `stop` is set, and retries packages that could not be copied."""
+        self._changed.wait(_EVERY_S)  # before the first list, it is unknown which copies to keep
         while not stop.is_set():
             self._changed.clear()
             if self._wanted:
@@ -71,7 +71,7 @@ class PackageKeeper:
             self._changed.wait(_EVERY_S)
 
     def golden(self, package: Package, artifacts_uri: str) -> Arrays:
-        """A package's golden requests, from the copy if it has them."""
+        """A package's golden requests, from the copy if there is one."""
         try:
             return golden_of(package, self._cache.uri)
         except ArtifactCorrupt:
@@ -87,7 +87,7 @@ class PackageKeeper:
 
 
 def serve_packages(folder: Path) -> Callable[..., Iterable[bytes]]:
-    """A WSGI application that serves the blobs in a folder of artifacts to whoever has this process's account."""
+    """A WSGI application that serves the blobs of an artifacts folder to clients with this process's account."""
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         path = str(environ.get("PATH_INFO", ""))

@@ -1,9 +1,9 @@
-"""The operator: makes what serves match the TritonServices of a namespace, and says what it sees in their status.
+"""The operator: makes production match a namespace's TritonServices, and reports what it observes in their status.
 
     python -m shiplift.pipelines.daemons.operator --site site.json --packages DIR
 
-Watches only name the service to look at. What to do is decided in `runtime.serving.operator.deciding`, from
-what is there at that moment. So nothing is lost with a missed event: every service is looked at from time to time.
+A watch event only says which service to look at. `runtime.serving.operator.deciding` decides what to do, from the state
+at that moment. A missed event therefore does no harm: every service is looked at from time to time anyway.
 """
 
 import argparse
@@ -44,19 +44,19 @@ def read_site(file: Path) -> Site:
     """The site in a file.
 
     Raises:
-        UsageError: it can't be read, or its place is no cluster.
+        UsageError: it can't be read, or it describes a machine instead of a cluster.
     """
     try:
         site = Site.model_validate_json(file.read_text())
     except (OSError, ValidationError) as error:
-        raise UsageError(f"{file} is no site: {error}", do="Run `shiplift install`, which writes it.") from error
+        raise UsageError(f"{file} is not a valid site: {error}", do="`shiplift install` writes a valid one.") from error
     if not isinstance(site.place, Cluster):
         raise UsageError(f"the site in {file} is a machine", do="The operator is for clusters.")
     return site
 
 
 def _lead(leadership: Leadership, metrics: OperatorMetrics, stop: threading.Event) -> None:
-    """Holds the Lease; while another process does, this one only watches."""
+    """Keeps trying to hold the Lease. While another process holds it, this one only watches."""
     while not stop.is_set():
         try:
             leadership.renew()
@@ -67,7 +67,7 @@ def _lead(leadership: Leadership, metrics: OperatorMetrics, stop: threading.Even
 
 
 def serve(site: Site, stop: threading.Event, cache: PackageCache, *, identity: str = "") -> None:
-    """Operates the serving namespace until `stop` is set; `identity` is that of this process's pod."""
+    """Operates the serving namespace until `stop` is set; `identity` identifies this process's pod."""
     cluster = site.place
     if not isinstance(cluster, Cluster):
         raise UsageError("the site is a machine", do="The operator is for clusters.")
@@ -113,9 +113,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--site", type=Path, required=True, help="the site of this cluster, as JSON")
     parser.add_argument("--pod", default="", help="the name of this process's pod")
-    parser.add_argument("--pod-uid", default="", help="its UID: a successor need not wait for a pod that is gone")
-    parser.add_argument("--packages", type=Path, required=True, help="the folder for the packages that serve")
-    parser.add_argument("--packages-mb", type=int, default=18_000, help="the most that they may take, in MiB")
+    parser.add_argument("--pod-uid", default="", help="its UID, by which a successor sees that this pod is gone")
+    parser.add_argument("--packages", type=Path, required=True, help="the folder for packages in production")
+    parser.add_argument("--packages-mb", type=int, default=18_000, help="the most space they may take, in MiB")
     arguments = parser.parse_args()
     log_as_json()
     identity = identity_of(arguments.pod, arguments.pod_uid)

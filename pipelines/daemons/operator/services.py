@@ -1,6 +1,6 @@
-"""What the operator last saw of each service, as metrics with labels `service` and `revision`.
+"""The last observation of each service, as metrics with labels `service` and `revision`.
 
-Only the operator that acts looks at services, so a second one exports none.
+Only the leading operator looks at services, so other replicas export none.
 """
 
 import threading
@@ -20,7 +20,7 @@ _VALUES = {"True": 1, "False": 0, "Unknown": -1}
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A service at the last look; `failing` are the pods of each revision that missed their last golden request."""
+    """A service at the last look; `failing` counts the pods of each revision that failed their last golden request."""
 
     status: ServiceStatus
     most: int | None
@@ -36,19 +36,19 @@ class ServiceMetrics(Collector):
         registry.register(self)
 
     def look(self, observed: Observed, evidence: Evidence, status: ServiceStatus) -> None:
-        """After a look at a service."""
+        """Call after a look at a service."""
         failing = {
             name: sum(evidence.beats[pod.name].misses > 0 for pod in pods if pod.name in evidence.beats)
             for name, pods in observed.pods.items()
             if any(pod.name in evidence.beats for pod in pods)
         }
-        if status.activation:  # no pod is asked; the routes are
+        if status.activation:  # scaled to zero: the operator checks the routes instead of pods
             failing.setdefault(status.revision, 0)
         with self._lock:
             self._seen[observed.name] = Seen(status=status, most=_most(observed), failing=failing)
 
     def forget(self, name: str) -> None:
-        """A service was deleted."""
+        """Call when a service was deleted."""
         with self._lock:
             self._seen.pop(name, None)
 
@@ -58,7 +58,7 @@ class ServiceMetrics(Collector):
             seen = dict(self._seen)
         yield _gauge(
             "shiplift_service_replicas",
-            "Pods that are ready, of the revision with most of the traffic.",
+            "Ready pods of the revision with most of the traffic.",
             {(name,): each.status.ready_replicas for name, each in seen.items()},
         )
         yield _gauge(
@@ -89,7 +89,7 @@ class ServiceMetrics(Collector):
         )
         yield _gauge(
             "shiplift_group_replicas",
-            "Pods of a target that are ready, where several serve.",
+            "Ready pods of a target, if several targets serve.",
             {
                 (name, group.target): group.ready_replicas
                 for name, each in seen.items()
@@ -99,20 +99,20 @@ class ServiceMetrics(Collector):
         )
         yield _gauge(
             "shiplift_group_weight_percent",
-            "A target's part of the traffic, where several serve.",
+            "A target's share of the traffic, if several targets serve.",
             {(name, group.target): group.percent for name, each in seen.items() for group in each.status.groups},
             "target",
         )
         yield _gauge(
             "shiplift_heartbeat_failing_pods",
-            "Pods that missed their last golden request.",
+            "Pods that failed their last golden request.",
             {(name, revision): pods for name, each in seen.items() for revision, pods in each.failing.items()},
             "revision",
         )
 
 
 def _most(observed: Observed) -> int | None:
-    """The most pods that an autoscaler may choose; None if it has no choice."""
+    """The most pods that an autoscaler may choose; None if the number of pods is fixed."""
     spec = observed.spec
     most = spec.scaling.max_replicas if spec else None
     groups = max(1, len(observed.names(observed.status.revision)))

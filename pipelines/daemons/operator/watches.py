@@ -1,4 +1,4 @@
-"""What the operator watches: each event of a service, or of an object of it, wakes the service."""
+"""The operator's watches: each event of a service, or of one of its objects, wakes the service."""
 
 import threading
 import time
@@ -13,13 +13,13 @@ from shiplift.runtime.serving.kubernetes.kinds import TRITON_REVISION, Kind
 from shiplift.runtime.serving.kubernetes.objects.names import SERVICES
 from shiplift.runtime.serving.operator.resources import MODEL, SERVICE_KIND
 
-_REST_S = 5.0  # before a watch that failed begins again
-_WATCH_S = 300  # after that a watch goes on with a new request, so that one that hangs does not hang forever
+_REST_S = 5.0  # pause before a failed watch is restarted
+_WATCH_S = 300  # then a watch continues with a new request, so that a hanging connection does not hang forever
 _UNHEALTHY_S = 90.0
 
 
 def services_of(body: Any) -> tuple[str, ...]:
-    """The names of the services that an object belongs to: those with a model on it, for a shared server's pod."""
+    """The names of the services that an object belongs to: for a shared server's pod, all with a model on it."""
     shared = (body["metadata"].get("annotations") or {}).get(SERVICES, "")
     name = _service_of(body)
     return tuple(shared.split(",")) if shared else (name,) if name else ()
@@ -34,28 +34,28 @@ def _service_of(body: Any) -> str:
 
 
 class Watches:
-    """Watches of several kinds, each in a thread of its own; one that fails begins again with all objects."""
+    """Watches of several kinds, each in its own thread. A watch that fails starts over with all objects."""
 
     def __init__(self, api: KubernetesClient, kinds: Sequence[Kind], wake: Callable[[str], None]) -> None:
-        """Each event of these kinds in the client's namespace wakes a service. Nothing is written."""
+        """Each event of these kinds in the client's namespace wakes a service. Watches write nothing."""
         self._api, self._wake = api, wake
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(kind,), name=f"watch {kind.plural}", daemon=True) for kind in kinds
         ]
-        self._failing: dict[str, float] = {}  # kinds whose watch fails, and since when
+        self._failing: dict[str, float] = {}  # kinds whose watch is failing, and since when
 
     def start(self) -> None:
-        """Begins to watch."""
+        """Starts watching."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Ends the watches, each at its next event: their threads don't keep the process alive."""
+        """Ends each watch at its next event. The threads are daemons, so they don't keep the process alive."""
         self._stop.set()
 
     def alive(self) -> bool:
-        """Whether events still arrive, as far as one can know."""
+        """Whether every watch is running and none has been failing for long."""
         oldest = min(self._failing.copy().values(), default=time.monotonic())
         return all(thread.is_alive() for thread in self._threads) and time.monotonic() - oldest < _UNHEALTHY_S
 
@@ -64,7 +64,7 @@ class Watches:
         while not self._stop.is_set():
             try:
                 since = self._watch(kind, since)
-            except Exception as error:  # the services are listed meanwhile, and the watch begins again
+            except Exception as error:  # restart the watch; meanwhile the loop's lists find changes
                 since = ""
                 self._failing.setdefault(kind.plural, time.monotonic())
                 message = str(error) or type(error).__name__

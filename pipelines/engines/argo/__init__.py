@@ -1,1 +1,1 @@
-"""Argo Workflows as an engine: its templates, a stage in a pod, and releases as Workflows."""
+"""The engine for Argo Workflows: its templates, what runs in a pod, and releases as Workflows."""

@@ -1,7 +1,7 @@
-"""How a Workflow ended, as the record that engine 1 passes to its last stage: so both engines share one `conclude`.
+"""How a Workflow ended, as the record that the local engine makes too, so that both engines share the stage `conclude`.
 
-A pod leaves the records of its stages (`stage_runs`, `failure`). For one that could not (deleted, out of memory, never
-scheduled, image missing), they are made from what Argo says about its node.
+A pod leaves records about its stages (`stage_runs`, `failure`). If it could not (it was deleted, ran out of memory, was
+never scheduled, or its image is missing), they are made from what Argo says about its node.
 """
 
 import json
@@ -42,12 +42,12 @@ from shiplift.runtime.records.verdict import Judged, Outcome, Verdict
 from shiplift.runtime.serving.kubernetes.connection import Object
 
 Node = Mapping[str, Any]
-_KILLED = 128 + signal.SIGKILL  # the exit code of a pod that went over its memory
+_KILLED = 128 + signal.SIGKILL  # the exit code of a pod that exceeded its memory limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """A stage that a pod has reached: how it went, and the pod's node."""
+    """A stage that a pod has at least started: how it went, and the pod's node."""
 
     stage: Stage
     node: Node
@@ -55,7 +55,7 @@ class Reached:
 
 
 def ending_of(workflow: Object, pipeline: Pipeline) -> Ending:
-    """The ending of a pipeline's Workflow, as far as it has run."""
+    """How a pipeline's Workflow ended, from the stages that it reached."""
     stages, verdict, failure = [], None, None
     for reached in stages_of(workflow, pipeline):
         stages.append(reached.run)
@@ -74,10 +74,11 @@ def ending_of(workflow: Object, pipeline: Pipeline) -> Ending:
 
 
 def concluding_patch(workflow: Object, report: Record) -> Object:
-    """What the last stage writes on its release's Workflow: that it has concluded, and why it was not promoted.
+    """What the last stage writes on its Workflow: that the release is concluded, and why it was not promoted.
 
-    Argo gives an ended Workflow the message of its first node, and a DAG's node has none of its own. So the reason goes
-    there, for `kubectl get workflows`; or onto the Workflow, if that has ended. Compressed nodes are left alone.
+    An ended Workflow gets the message of its first node from Argo, and a DAG's node has no message. So the reason goes
+    onto that node, where `kubectl get workflows` shows it, or onto the Workflow if that has already ended. Compressed
+    nodes are left alone.
     """
     patch: Object = {"metadata": {"labels": {CONCLUDED: "true"}}}
     status, name = workflow.get("status", {}), workflow["metadata"]["name"]
@@ -94,7 +95,7 @@ def stages_of(
 ) -> list[Reached]:
     """Every stage that has started, in the pipeline's order, as the last attempt at its pod left it.
 
-    `told` says how far the pod of a node under way has come, as far as it is known; else its first stage is under way.
+    `told` says how far a running node's pod has come, if that is known. Otherwise its first stage counts as running.
     """
     together = {dashed(pod.name): pod for pod in pods.flat(pods.of(pipeline))}
     alone = {dashed(stage.name): Pod(stage.name, (stage,)) for stage in pipeline.flat()}
@@ -115,14 +116,17 @@ def _pods(workflow: Object) -> list[Node]:
 
 
 def _report(node: Node, told: Callable[[Node], StageRuns | None], shielded: StageRuns) -> StageRuns:
-    """What a pod says of its stages: in its outputs, elsewhere while it runs, or on its Workflow if that says more."""
+    """What a pod says about its stages: in its outputs, through `told` while it runs, or on its Workflow.
+
+    The report that covers the most stages counts.
+    """
     text = outputs(node).get(StageRuns.parameter())
     report = StageRuns.model_validate_json(text) if text else (told(node) if under_way(node) else None) or StageRuns()
     return shielded if len(shielded.runs) > len(report.runs) else report
 
 
 def _reached(node: Node, pod: Pod, report: StageRuns) -> Iterator[Reached]:
-    """The stages that a pod has reached: what it says of them, and the one under way according to Argo."""
+    """The stages that a pod has reached: those that it reported, and the current one, as Argo sees it."""
     by_name = {stage.name: stage for stage in pod.all_stages}
     runs = [run for run in report.runs if run.name in by_name]
     for run in runs:
@@ -141,7 +145,7 @@ def under_way(node: Node) -> bool:
 
 
 def _run_of(stage: Stage, node: Node, target: str) -> StageRun:
-    """How a stage went, according to Argo; a stage that has not ended counts as cancelled."""
+    """How a stage went according to Argo. A stage that has not ended counts as cancelled."""
     started, finished = node.get("startedAt"), node.get("finishedAt")
     return StageRun(
         name=stage.name,
@@ -158,7 +162,7 @@ def _verdict(reached: Reached) -> Verdict | None:
         return None
     try:
         record = stage.gives.model_validate_json(outputs(reached.node).get(stage.gives.parameter()) or "")
-    except ValidationError:  # there is none, or another version of Shiplift wrote it, before an upgrade
+    except ValidationError:  # the record is missing, or another version of Shiplift wrote it before an upgrade
         return None
     if isinstance(record, Verdict):
         return record
@@ -169,7 +173,7 @@ def _failure(reached: Reached) -> Failure | None:
     stage, node = reached.stage, reached.node
     if under_way(node) or node.get("phase") == SUCCEEDED or reached.run.outcome == "ok":
         return None
-    if LATE in str(node.get("message") or ""):  # whatever it wrote when Kubernetes ended it
+    if LATE in str(node.get("message") or ""):  # ended by Kubernetes: its own record would call that a cancel
         return Failure.of(_error_of_pod(stage, node))
     parameters = outputs(node)
     if text := parameters.get(Failure.parameter()):
@@ -180,12 +184,12 @@ def _failure(reached: Reached) -> Failure | None:
 
 
 def _error_of_pod(stage: Stage, node: Node) -> ShipliftError:
-    """The error of a pod that left no records, from what Argo says about it."""
+    """The error of a pod that left no records, made from what Argo says about its node."""
     message = " ".join(str(node.get("message") or "its pod gave no reason").split())
     what, code = f"stage {stage.name}: {message}", str((node.get("outputs") or {}).get("exitCode") or "")
     if "OOMKilled" in message or code == str(_KILLED):
         do = f"Raise `stages.{stage.name}.memory` in the values."
-        return SandboxLimit(f"{what}: it needs more memory", do=do)
+        return SandboxLimit(f"{what}: the stage needs more memory", do=do)
     if "deadline" in message.lower():
         return DeadlineExceeded(what, do="See the pod's log.")
     kind = by_exit_code(int(code)) if code.isdecimal() else ShipliftError

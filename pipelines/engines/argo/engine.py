@@ -1,6 +1,6 @@
-"""The engine for a cluster: Workflows in one namespace, with the registry and the models beside them.
+"""The engine for a cluster: Workflows in one namespace, with a registry and models that serve.
 
-It needs only a kubeconfig: services inside the cluster are reached through the API server's service proxy.
+It needs only a kubeconfig: it reaches services inside the cluster through the API server's service proxy.
 """
 
 import os
@@ -64,7 +64,7 @@ class ArgoEngine:
     namespace: str
     home: Path
     attended: bool = field(default=False, init=False)
-    verified: bool = field(default=False, init=False)  # the key that signs records stays on the cluster
+    verified: bool = field(default=False, init=False)  # the key that verifies signatures never leaves the cluster
 
     @cached_property
     def api(self) -> KubernetesClient:
@@ -138,7 +138,7 @@ class ArgoEngine:
             )
         try:
             return self._past.with_page(report)
-        except ShipliftError:  # such as no account of the registry's: it ended all the same
+        except ShipliftError:  # for example without an account for the registry: the release still ended
             return report.model_copy(update={"report": ""})
 
     def cancel(self, model: str, version: int) -> str:
@@ -170,7 +170,7 @@ class ArgoEngine:
         return self._past.reports(model)
 
     def history(self, report: ReleaseReport) -> History:
-        """The records that a release's stages produced, unverified: the key to verify them stays on the cluster."""
+        """The records that a release's stages produced, unverified: the key for that never leaves the cluster."""
         return self._past.history(report)
 
     def story(self, report: ReleaseReport) -> Story:
@@ -183,14 +183,14 @@ class ArgoEngine:
         return self._past.champions() | {model: version for model, version in served.items() if version}
 
     def members(self, pipeline: PipelineSpec) -> dict[str, Package | Unusable]:
-        """A pipeline's members as they were promoted, unverified, as `history`."""
+        """A pipeline's members as they were promoted, unverified like `history`."""
         served = declared.versions(self._services())
         promoted = Promoted(
             registry=self.registry,
             champion=lambda model: served.get(model, 0),
             promotion=lambda info: UncheckedLedger(self.registry, run_of(info)).promotion(),
         )
-        with TemporaryDirectory() as scratch:  # the store may not be reachable from here, and a digest is enough
+        with TemporaryDirectory() as scratch:  # the real store may be unreachable from here, and a digest is enough
             return members_of(pipeline, promoted.find, ArtifactStore(Path(scratch).as_uri()))
 
     def store(self) -> ArtifactStore:
@@ -253,7 +253,7 @@ class ArgoEngine:
         return logs.of_release(self.api, workflow, lines=lines, ended=ended)
 
     def status(self, model: str | None) -> Status:
-        """What serves, and its releases: those whose Workflows still exist, then those that only the registry knows."""
+        """What serves, then releases: those whose Workflows still exist, then those that only the registry knows."""
         runs = sorted(self.releases.runs(model=model or ""), key=lambda run: run.created_at, reverse=True)
         past, note = self._recorded(model or "")
         names = {run.name for run in runs}
@@ -299,14 +299,14 @@ class ArgoEngine:
         return place
 
     def _services(self) -> list[Declared]:
-        """What should serve, and what the operator last saw; nothing if Shiplift is not installed."""
+        """What should serve, and what the operator last saw; empty if Shiplift is not installed."""
         site = self.releases.site()
         if site is None or not isinstance(site.place, Cluster):
             return []
         return list(declared.everything(KubernetesClient(site.place.serving_namespace)))
 
     def _recorded(self, model: str) -> tuple[list[WorkflowStatus], str]:
-        """The releases that the registry knows; if it does not answer, none, and a note that says so."""
+        """The releases that the registry knows; if it does not answer, an empty list and a note that says so."""
         if self.releases.site() is None:
             return [], ""
         try:
@@ -315,7 +315,7 @@ class ArgoEngine:
             return [], f"releases whose Workflows were removed are not listed: {error}"
 
     def _now(self, run: Run) -> str:
-        """The stages of a release that are under way, in words."""
+        """The stages of a release that are running, in words."""
         stages = events.now(self.api, run.name) if run.active else ""
         return f"under way: {stages}" if stages else ""
 
@@ -324,7 +324,7 @@ class ArgoEngine:
         return {key: tag for key, tag in info.tags.items() if key.startswith(TAG)} if info else {}
 
     def _newest_workflow(self, name: str) -> str:
-        """The name of the Workflow: of the newest release of a version or model, or `name` itself if there is one."""
+        """The Workflow of the newest release of a version or model, or `name` itself if a Workflow has that name."""
         if "/" not in name and self.api.get(WORKFLOW, name) is not None:
             return name
         model, version = model_and_version(name)

@@ -1,4 +1,4 @@
-"""Names and paths that templates, manifests and pods share. Not in `templates`, so that pods don't load Hera."""
+"""Names and paths that templates, manifests and pods share, apart from `templates` so that pods don't load Hera."""
 
 OUT = "/tmp/out"  # noqa: S108 - in the pod
 HOME = "/work"
@@ -13,12 +13,12 @@ GIT_COMMITS = "shiplift-git-commits"  # the last handled commit of each reposito
 STEP, RELEASER, EXECUTOR, RECEIVER = "shiplift-step", "shiplift-release", "shiplift-executor", "shiplift-receiver"
 # The Secrets with the registry's accounts, as MLflow's variables; see `pipelines.installation.accounts`.
 REGISTRY_ADMIN, REGISTRY_RELEASE = "shiplift-registry-admin", "shiplift-registry-release"
-REGISTRY_PUSH = "shiplift-registry-push"  # registers services, and changes nobody else's models
-ARTIFACTS_SECRET = "shiplift-artifacts"  # noqa: S105 - the user's own: credentials of a store or an external registry
-OPERATOR = "shiplift-operator"  # of TritonServices: the account that moves production's traffic
-TUNER = "shiplift-tune"  # a search that measures in a pod of its own
+REGISTRY_PUSH = "shiplift-registry-push"  # may register services, but not change models of other accounts
+ARTIFACTS_SECRET = "shiplift-artifacts"  # noqa: S105 - made by the user: credentials of a store or external registry
+OPERATOR = "shiplift-operator"  # the account that moves production's traffic
+TUNER = "shiplift-tune"  # the account of a search that creates a pod to measure in
 
 
 def dashed(name: str) -> str:
-    """A stage's name in Argo's templates and tasks: `load_test` becomes `load-test`."""
+    """A stage's name as Argo's templates and tasks have it: `load_test` becomes `load-test`."""
     return name.replace("_", "-")

@@ -1,4 +1,4 @@
-"""Past releases of a cluster, from the registry, which stores them with the versions."""
+"""Past releases of a cluster. The registry stores them with the versions."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,13 +30,13 @@ class Past:
         return with_page(PublishedRelease(self.registry, self.version(model, version)), self.home)
 
     def with_page(self, report: ReleaseReport) -> ReleaseReport:
-        """The report of a release that has just ended, with its page; the path in it was one in a pod."""
+        """The report of a release that just ended, with the page saved here: its own path is one in a pod."""
         published = PublishedRelease(self.registry, self.version(report.model, report.version))
         newest = published.info.tags.get(f"{TAG}release") == report.release
         return save_page(report, published.page() if newest else "", self.home)
 
     def recorded(self, model: str = "") -> list[WorkflowStatus]:
-        """How the newest release of each version ended, whether its Workflow still exists or not."""
+        """How the newest release of each version ended, even if its Workflow no longer exists."""
         versions = self.registry.recent(model)
         return [_ended(info) for info in versions if info.tags.get(f"{TAG}release")]
 
@@ -52,7 +52,7 @@ class Past:
         return [report for release in released if (report := release.find())]
 
     def history(self, report: ReleaseReport) -> History:
-        """The records that a release's stages produced, unverified: the key to verify them stays on the cluster."""
+        """The records that a release's stages produced, unverified: the key for that never leaves the cluster."""
         run_id = run_of(self.version(report.model, report.version))
         return History(UncheckedLedger(self.registry, run_id), report.stages, RELEASE.givers)
 

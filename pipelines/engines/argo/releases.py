@@ -1,9 +1,9 @@
-"""Releases as Workflows: started exactly once, whoever asks and however many ask at once.
+"""Releases as Workflows, each started exactly once, even if many callers ask at the same time.
 
-A Workflow's name is derived from the model, the version and the spec, so creating it is the claim: the API server lets
-a single caller create it and answers the others that it exists (409), which counts as success too. A rerun appends the
-next number to that name, claimed in the same way. When Argo has removed an old Workflow, the version's tags in the
-registry still say that it was released. This class has no state: any number of instances can run side by side.
+A Workflow's name is derived from the model, the version and the spec, so creating it claims the release: the API server
+lets one caller create it and answers the others that it exists (409), which counts as success too. A rerun appends the
+next number to that name and is claimed in the same way. After Argo has removed an old Workflow, the version's tags in
+the registry still say that it was released. This class has no state: any number of instances can run side by side.
 """
 
 import re
@@ -57,8 +57,8 @@ Tags = Callable[[str, int], Mapping[str, str]]
 class ArgoReleases:
     """The releases of a namespace.
 
-    `tags` returns a version's tags in the registry; it is called only if there is no Workflow. Every method raises
-    `Temporary` if the cluster does not answer, and `ClusterRefused` if the templates or permissions are missing.
+    `tags` returns a version's tags in the registry; it is called only if the version has no Workflow. Every method
+    raises `Temporary` if the cluster does not answer, and `ClusterRefused` if the templates or permissions are missing.
     """
 
     def __init__(self, api: KubernetesClient, tags: Tags) -> None:
@@ -70,8 +70,8 @@ class ArgoReleases:
     def accept(self, request: Request, trigger: Trigger, *, again: bool = False) -> Accepted:
         """Creates the release of a request, or returns the existing one.
 
-        An ended release runs again if `again` is true, if a person asks for it and it ended for a reason other than
-        the model, or if a commit asks for it that has not before.
+        An ended release runs again if `again` is true, if a person asks for it and the model was not the reason why it
+        ended, or if it is triggered by a new commit.
 
         Raises:
             SpecInvalid: the spec is too large for a Workflow.
@@ -98,7 +98,7 @@ class ArgoReleases:
         return Accepted(name=name, created=created, queued=created)
 
     def push(self, push: Push) -> Accepted:
-        """Starts the Workflow that processes a push, unless it is under way or has succeeded."""
+        """Starts the Workflow that processes a push, unless one is running or has succeeded."""
         push_id = push_name(push.repository, push.before, push.after)
         attempts = self._attempts(OF_PUSH, push_id)
         existing = next((run for run in attempts if run.active or run.succeeded), None)
@@ -114,7 +114,7 @@ class ArgoReleases:
     def reinstate(self, model: str) -> bool:
         """Starts the Workflow that moves a model's aliases back to what production serves; returns whether it did.
 
-        It does not if one is under way, or succeeded a moment ago: that one could not change more.
+        It starts none while one is running, or if one succeeded a moment ago: another would change nothing more.
         """
         name = f"reinstate-{dns_name(model)}"
         attempts = self._attempts(OF_REINSTATEMENT, name)
@@ -179,7 +179,7 @@ class ArgoReleases:
         return (run for run in self.everything(model=model) if run.template == RELEASE_TEMPLATE)
 
     def everything(self, *, model: str = "") -> Iterator[Run]:
-        """The same, and the Workflows that process pushes and conclude releases."""
+        """All of Shiplift's Workflows: releases, and those that process pushes or conclude releases."""
         return map(read, self._api.each(WORKFLOW, f"{LABEL}model={dns_name(model)}" if model else ""))
 
     def active(self, model: str) -> tuple[Run, ...]:
@@ -212,7 +212,7 @@ class ArgoReleases:
         return report
 
     def installed_at(self) -> float | None:
-        """When the pipeline was installed on this cluster, in seconds since the epoch; None if it is not."""
+        """When the pipeline was installed on this cluster, in seconds since the epoch; None if it was not."""
         template = self._api.get(WORKFLOW_TEMPLATE, RELEASE_TEMPLATE)
         return seconds(template["metadata"].get("creationTimestamp")) if template else None
 
@@ -228,7 +228,7 @@ class ArgoReleases:
     # --- ending ---
 
     def cancel(self, name: str, because: str = "") -> None:
-        """Stops a Workflow and lets its exit handler run; does nothing if it has ended.
+        """Stops a Workflow, whose exit handler then runs; does nothing if it has ended.
 
         Raises:
             NotFound: there is no such Workflow.
@@ -250,10 +250,10 @@ class ArgoReleases:
             self._api.merge(WORKFLOW, name, {"spec": {"shutdown": how}, "metadata": {"annotations": notes}})
 
     def remove_nodes(self, name: str, nodes: Iterable[str]) -> None:
-        """Removes nodes of a Workflow that hang; Argo creates them again once their inputs are there.
+        """Removes nodes of a Workflow that hang. Argo creates them again once their inputs exist.
 
         Raises:
-            Conflict: Argo changed the Workflow meanwhile, and may have resumed it.
+            Conflict: Argo has changed the Workflow in the meantime, and may have resumed it.
         """
         body, removed = self._api.get(WORKFLOW, name), set(nodes)
         if body is None:
@@ -268,11 +268,11 @@ class ArgoReleases:
         self._api.merge(WORKFLOW, name, {"metadata": meta, "status": {"nodes": patch}})
 
     def mark_concluded(self, run: Run) -> None:
-        """Marks that the registry has the ending of a release."""
+        """Marks that the registry knows how a release ended."""
         self._api.merge(WORKFLOW, run.name, {"metadata": {"labels": {CONCLUDED: run.uid or "true"}}})
 
     def mark_counted(self, run: Run, message: str) -> None:
-        """Marks that the metrics count a release. A stopped one gets the message, since Argo says only that it was."""
+        """Marks that the metrics count a release. A stopped Workflow also gets the message: Argo does not say why."""
         patch: Object = {"metadata": {"annotations": {COUNTED: counted_mark(run.finished_at)}}}
         if run.shutdown and message:
             patch["status"] = {"message": message}
@@ -280,7 +280,7 @@ class ArgoReleases:
 
 
 def status_of(run: Run, now: str = "") -> WorkflowStatus:
-    """A release's Workflow in a line; `run` says what it releases, and `now` what is under way."""
+    """A release's Workflow in a line. `run` must have a request; `now` says which stages are running."""
     assert run.request is not None  # noqa: S101 - see above
     ended = "" if run.active else "cancelled" if run.shutdown and not run.stopped_because else "failed"
     stopping = "it is being cancelled" if run.active and run.shutdown else ""

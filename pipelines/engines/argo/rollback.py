@@ -22,7 +22,7 @@ def rollback(api: KubernetesClient, model: str) -> Promotion:
 
     Raises:
         NothingToRollBack, CanaryFailed, ServerFailed, ...: as `steps.rollback.rollback` does.
-        Temporary: the rollback takes too long, or its pod was lost.
+        Temporary: the rollback took too long, or its pod was lost.
     """
     name = api.create(_body(model))["metadata"]["name"]
     deadline = time.monotonic() + _ROLLBACK_S
@@ -53,5 +53,5 @@ def _promotion(body: Object) -> Promotion:
             return Promotion.model_validate_json(text)
         if text := parameters.get(Failure.parameter()):
             raise Failure.model_validate_json(text).error()
-    reason = body["status"].get("message", "its pod left no reason")
+    reason = body["status"].get("message", "its pod gave no reason")
     raise Temporary(f"rollback {body['metadata']['name']} failed: {reason}", do="Look at it with `argo get`.")

@@ -1,18 +1,18 @@
-"""A `TritonService` in the few words of `shiplift status`."""
+"""A `TritonService`, summarized for `shiplift status`."""
 
 from shiplift.pipelines.engines.answers import ServiceStatus
 from shiplift.runtime.serving.operator.declared import Declared
 from shiplift.runtime.serving.operator.resources import ConditionType, percent_by_revision
 
-_STATES = (ConditionType.STALLED, ConditionType.READY, ConditionType.RECONCILING)  # the first that holds
+_STATES = (ConditionType.STALLED, ConditionType.READY, ConditionType.RECONCILING)  # the first one that holds is shown
 
 
 def service_status(service: Declared) -> ServiceStatus:
-    """What serves a model, and the condition that says most about it."""
+    """What serves a model, and its most telling condition."""
     status = service.status
     condition = next(filter(None, (status.condition(kind) for kind in _STATES if status.holds(kind))), None)
     if condition is None or not service.current:
-        state, reason, message = "Unknown", "NotSeen", "the operator has not looked at it since it was changed"
+        state, reason, message = "Unknown", "NotSeen", "the operator has not looked at it since the last change"
     else:
         state, reason, message = str(condition.type), str(condition.reason), condition.message
     return ServiceStatus(

@@ -1,10 +1,12 @@
-"""A shielded stage runs to its end even if its Workflow is stopped: in the exit handler, if need be.
+"""A shielded stage runs to its end even if its Workflow is stopped: if necessary, in the exit handler.
 
-When a Workflow is stopped, Argo calls the nodes of its pods failed, kills the pods (at once, as seen with 4.0) and
-starts the exit handler. A stage that moves traffic must not be left half-way. So it says on the Workflow that it
-begins, and does not begin if the Workflow was stopped before. Both are writes to the same object, so one of them sees
-the other. The exit handler runs a stage that has begun and not ended once more: it can be killed at any line and run
-again. What it takes is in the ledger from before it begins, since Argo may never report what a killed pod left.
+When a Workflow is stopped, Argo marks the nodes of its pods as failed, kills the pods (at once, as seen with 4.0) and
+starts the exit handler. A stage that moves traffic must not be left half done. So the stage writes on the Workflow that
+it begins, and does not begin if the Workflow was already stopped. Beginning and stopping are both writes to the same
+object, so whichever comes second sees the first.
+
+If a stage has begun but not ended, the exit handler runs it again, which is safe: a step can be killed at any line and
+run again. Its arguments are stored in the ledger before it begins: Argo may never report what a killed pod left.
 """
 
 import hashlib
@@ -25,7 +27,7 @@ from shiplift.runtime.serving.kubernetes.kinds import WORKFLOW
 
 @dataclass(frozen=True, kw_only=True)
 class Unfinished:
-    """A shielded stage that was under way when its Workflow was stopped, and its pod's stages until then."""
+    """A shielded stage that was running when its Workflow was stopped, and the stages that its pod ran before."""
 
     stage: Stage
     before: tuple[StageRun, ...]
@@ -37,16 +39,16 @@ def among(stages: Iterable[Stage]) -> bool:
 
 
 def forget(api: KubernetesClient, workflow: str) -> None:
-    """Removes what an earlier attempt at the pod said, before its stages run again."""
+    """Removes what an earlier attempt at the pod reported, before its stages run again."""
     tell(api, workflow, StageRuns())
 
 
 def begin(api: KubernetesClient, workflow: str, runs: StageRuns) -> None:
-    """Says that a shielded stage begins (`runs.under_way`), after the stages of its pod that have run.
+    """Reports that a shielded stage begins (`runs.under_way`), after the stages that its pod has run.
 
     Raises:
         Cancelled: the Workflow was stopped before.
-        Temporary: there is no such Workflow any more.
+        Temporary: the Workflow no longer exists.
     """
     body = tell(api, workflow, runs)
     if body is None:
@@ -57,17 +59,17 @@ def begin(api: KubernetesClient, workflow: str, runs: StageRuns) -> None:
 
 
 def tell(api: KubernetesClient, workflow: str, runs: StageRuns) -> Object | None:
-    """Writes on the Workflow how the stages of a pod went so far; returns the Workflow, None if it is gone."""
+    """Writes on the Workflow how a pod's stages have gone so far; returns the Workflow, or None if it is gone."""
     return api.merge(WORKFLOW, workflow, {"metadata": {"annotations": {SHIELDED: runs.model_dump_json()}}})
 
 
 def told(workflow: Object, stages: Iterable[Stage]) -> StageRuns:
-    """What a pod with these stages said on its Workflow, if that was stopped: Argo then keeps older outputs."""
+    """What a pod with these stages reported on its Workflow, if that was stopped: Argo then has only older outputs."""
     return _read(workflow) if _is_stopped(workflow) and among(stages) else StageRuns()
 
 
 def unfinished(workflow: Object, pipeline: Pipeline) -> Unfinished | None:
-    """The shielded stage that a stopped Workflow left half-way; None if there is none."""
+    """The shielded stage that a stopped Workflow left half done; None if there is none."""
     runs = _read(workflow)
     stages = (stage for pod in pods.flat(pods.of(pipeline)) for stage in pod.stages)
     stage = next((stage for stage in stages if stage.name == runs.under_way and stage.at.shielded), None)
@@ -75,7 +77,7 @@ def unfinished(workflow: Object, pipeline: Pipeline) -> Unfinished | None:
 
 
 def key(workflow: str, stage: Stage) -> str:
-    """The ledger's key for what a shielded stage of a Workflow takes."""
+    """The ledger's key for the arguments of a Workflow's shielded stage."""
     return hashlib.sha256(f"what {stage.name} of {workflow} takes".encode()).hexdigest()
 
 

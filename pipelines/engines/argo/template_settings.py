@@ -1,4 +1,4 @@
-"""What the WorkflowTemplates depend on, apart from them: importing `templates` loads Hera, which takes a second."""
+"""The settings of the WorkflowTemplates, apart from `templates`: importing that loads Hera, which takes a second."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from shiplift.runtime.records.site import Site
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """What a stage needs: its CPU request, and its memory request and limit. A pod is as large as its largest stage."""
+    """A stage's CPU request, and its memory, both as request and limit. A pod is as large as its largest stage."""
 
     cpu: str
     memory: str
@@ -16,9 +16,9 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateSettings:
-    """What the templates depend on. `sizes` overrides the resources of stages, by the stage's name.
+    """The settings of the templates. `sizes` overrides the resources of stages, by stage name.
 
-    `gpu_image` is the image of `gpu_tools` stages for NVIDIA targets; empty: `image`.
+    `gpu_image` is the image of `gpu_tools` stages for NVIDIA targets; if empty, they use `image`.
     """
 
     namespace: str

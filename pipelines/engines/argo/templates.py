@@ -1,9 +1,9 @@
-"""Engine 2: the same pipeline as Argo WorkflowTemplates, built with Hera.
+"""The release pipeline as Argo WorkflowTemplates, built with Hera.
 
 A pod runs `pipelines.engines.argo.pod STAGE+STAGE`, with `--NAME JSON` for each record that its stages take. It writes
 their records to files, so the command can also be run by hand. Records are edges: a task depends on the tasks whose
-records it takes. Only scheduling is decided here. Which stages share a pod is in `pipelines.pods`. What a stage does,
-and whether it is a cache hit, is decided in the pod, as on engine 1.
+records it takes. This module only decides scheduling. `pipelines.pods` decides which stages share a pod. What a stage
+does, and whether it is a cache hit, is decided in the pod, with the same code as on the local engine.
 """
 
 import json
@@ -49,14 +49,14 @@ from shiplift.runtime.serving.kubernetes.objects.names import SANDBOX, STAGES, U
 
 _RETRIES = 8
 _KILL_GRACE_S = 30  # from SIGTERM to SIGKILL
-# Retried: a lost pod, a temporary error, and a pod ended by a signal, unless it ran out of memory or of time. A stage
-# ends itself at its deadline and records why; if it can't, Kubernetes ends its pod later, in these words.
+# Retry a lost pod, a temporary error, and a pod ended by a signal, unless it ran out of memory or time. A stage ends
+# itself at its deadline and records why. If it can't, Kubernetes ends its pod a little later, with LATE in the message.
 _RETRY_IF = (
     f"not (lastRetry.message contains '{LATE}') and (lastRetry.status == '{ERROR}' or asInt(lastRetry.exitCode) in "
     f"[{Temporary.exit_code}, {Cancelled.exit_code}, {128 + signal.SIGTERM}] or "
     f"(asInt(lastRetry.exitCode) == {128 + signal.SIGKILL} and not (lastRetry.message contains 'OOMKilled')))"
 )
-_STAGES = "stages"  # the input of a pod some of whose stages may have a pod of their own
+_STAGES = "stages"  # an input that names a pod's stages, if one of them may have to run in a pod of its own
 _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -96,7 +96,7 @@ def release(settings: TemplateSettings, pipeline: Pipeline) -> str:
 
 
 def conclude(settings: TemplateSettings, pipeline: Pipeline) -> str:
-    """The last stage alone, for a Workflow that was terminated before its own could run."""
+    """The last stage alone, for a Workflow that was terminated before it could run its own."""
     inputs = [kind.parameter() for kind in pipeline.inputs if kind is not Site]
     assert pipeline.on_exit is not None  # noqa: S101 - RELEASE has one
     name = pipeline.on_exit.name
@@ -119,13 +119,13 @@ def single(settings: TemplateSettings, stage: Stage, *inputs: str) -> str:
 def git_push(settings: TemplateSettings) -> str:
     """The WorkflowTemplate for a push: requests the releases of changed specs, and registers changed services.
 
-    Pushes to a repository are handled one after another, so that no state of a service is registered twice.
+    Pushes to a repository are handled one at a time, so that the same state of a service is not registered twice.
     """
     arguments = ["--config", f"{CONFIG}/config/config.json"]
     for name in ("repository", "before", "after"):
         arguments += [f"--{name}", f"{{{{workflow.parameters.{name}}}}}"]
     shape = _shape(settings, Size(cpu="100m", memory="512Mi"), deadline_s=1800, account=RECEIVER)
-    mounts = [mount for mount in shape["volume_mounts"] if mount.name != "ledger"]  # it signs nothing
+    mounts = [mount for mount in shape["volume_mounts"] if mount.name != "ledger"]  # signs nothing
     shape["env_from"] = _secrets(REGISTRY_PUSH, ARTIFACTS_SECRET)
     with _template(settings, "git-push", entrypoint="git-push", inputs=("repository", "before", "after")) as template:
         template.synchronization = m.Synchronization(
@@ -194,7 +194,10 @@ def _volumes() -> list[m.Volume]:
 def _shape(
     settings: TemplateSettings, size: Size, *, deadline_s: int, account: str = "", sandbox: bool = False
 ) -> dict[str, Any]:
-    """The fields common to all of Shiplift's containers, as keyword arguments of `Container`."""
+    """The fields that all of Shiplift's containers share, as keyword arguments of `Container`.
+
+    A sandboxed container gets neither the ledger's key nor credentials: its broker has them.
+    """
     mounts = {
         "work": HOME,
         "tmp": "/tmp",  # noqa: S108 - the pod's own
@@ -226,7 +229,7 @@ def _shape(
 
 
 def _size(settings: TemplateSettings, pod: Pod) -> Size:
-    """The largest request of a pod's stages: they run one after another."""
+    """The largest request among a pod's stages, not their sum: they run one after another."""
     sizes = [settings.sizes.get(stage.name, Size(cpu=stage.at.cpu, memory=stage.at.memory)) for stage in pod.all_stages]
     return Size(
         cpu=max((size.cpu for size in sizes), key=quantity), memory=max((size.memory for size in sizes), key=quantity)
@@ -248,7 +251,10 @@ def _restricted() -> m.SecurityContext:
 
 
 def _broker(settings: TemplateSettings, arguments: list[str]) -> m.UserContainer:
-    """The container with the secrets of a stage that handles an author's files; see `pipelines.engines.argo.broker`."""
+    """The container that holds the secrets for stages that handle an author's files: `pipelines.engines.argo.broker`.
+
+    It has volumes of its own, because what the stages write into theirs is not trusted.
+    """
     mounts = {
         "broker-work": HOME,
         "broker-tmp": "/tmp",  # noqa: S108 - the pod's own
@@ -291,20 +297,20 @@ def _container(
 
 
 def _account(pod: Pod) -> str:
-    """The account whose token a pod has; empty: none."""
+    """The service account whose token a pod gets; empty: none."""
     if _measures_elsewhere(pod):
         return TUNER
     return RELEASER if pod.stages[0].at.cluster else ""
 
 
 def _measures_elsewhere(pod: Pod) -> bool:
-    """Whether it is the pod of a stage that measures in a pod on the target, which it creates: it runs anywhere."""
+    """Whether this pod only creates another pod, on the target, to measure in. It can then run on any node."""
     return len(pod.stages) == 1 and pod.stages[0].at.bench
 
 
 def _pod(settings: TemplateSettings, pod: Pod, *more: str) -> Container:
     values = {name: f"{{{{inputs.parameters.{name}}}}}" for name in pod.takes}
-    release = {name: f"{{{{workflow.parameters.{name}}}}}" for name in ("site", "request")}  # for the ledger
+    release = {name: f"{{{{workflow.parameters.{name}}}}}" for name in ("site", "request")}  # the ledger needs these
     met = pod.met or any(hands_over(stage, HANDED_OVER) for stage in pod.stages)
     marks = ["--attempt", "{{workflow.uid}}"] if met else []
     marks += ["--workflow", "{{workflow.name}}"] if shield.among(pod.stages) else []
@@ -317,7 +323,10 @@ def _last(settings: TemplateSettings, stage: Stage, *, workflow: str) -> Contain
 
 
 def _on_target(settings: TemplateSettings, pod: Pod) -> str:
-    """The pod spec patch for a target: its node selector and tolerations; for NVIDIA, a GPU and the image for it."""
+    """The pod spec patch for a target: its node selector and tolerations and, for NVIDIA, a GPU and its image.
+
+    The target is known only when the Workflow runs, so Argo evaluates these expressions.
+    """
     at = "jsonpath(inputs.parameters.target, '$.{}')"
     nvidia = f"{at.format('accelerator')} == 'nvidia'"
     gpu = f"{nvidia} ? '{{\"nvidia.com/gpu\": \"1\"}}' : '{{}}'"
@@ -333,9 +342,9 @@ def _on_target(settings: TemplateSettings, pod: Pod) -> str:
 
 
 def _fan_out(settings: TemplateSettings, fan_out: FanOut) -> DAG:
-    """The pods of an item. It is passed by name and selected here, so that a node is called `each-target(0:cpu)`.
+    """The pods for one item. It is passed by name and looked up here, so that Argo calls a node `each-target(0:cpu)`.
 
-    If an earlier pod went on with the item, its record is an input, and no pod runs.
+    If an earlier pod has continued with the item, the resulting record is an input, and no pod runs.
     """
     output, item = fan_out.gives.parameter(), fan_out.item.parameter()
     inputs = [*fan_out.takes, fan_out.source, "item", *([output] if fan_out.within else [])]
@@ -363,7 +372,10 @@ def _fan_out(settings: TemplateSettings, fan_out: FanOut) -> DAG:
 
 
 def _set_apart(tasks: Mapping[str, Task], pod: Pod, rest: Pod, bench: Pod, *, elsewhere: str) -> None:
-    """For a target that is measured `elsewhere`, the stage that measures has its own pod, the only one with a token."""
+    """For a target that is measured `elsewhere`, the stage that measures has its own pod.
+
+    It creates a pod to measure in, so it needs a token, which the stages that handle an author's files must not have.
+    """
     stages = Parameter(name=_STAGES, value=f"{{{{={elsewhere} ? '{rest.words}' : '{pod.words}'}}}}")
     shared = tasks[pod.name]
     shared.arguments = [*shared.arguments, stages]
@@ -371,7 +383,7 @@ def _set_apart(tasks: Mapping[str, Task], pod: Pod, rest: Pod, bench: Pod, *, el
 
 
 def _result(fan_out: FanOut, last: Pod, apart: tuple[Pod, Pod] | None) -> m.ValueFrom:
-    """The last record of an item, from the pod that made it."""
+    """An item's last record, from whichever pod made it."""
     output = fan_out.gives.parameter()
     made = f"tasks.{dashed(last.name)}.outputs.parameters.{output}"
     places = [made, *([f"tasks.{dashed(apart[1].name)}.outputs.parameters.{output}"] if apart else [])]
@@ -386,7 +398,7 @@ def _result(fan_out: FanOut, last: Pod, apart: tuple[Pod, Pod] | None) -> m.Valu
 def _wire(
     nodes: Sequence[Pod | FanOut], built: Mapping[str, Container | DAG], source: dict[str, str]
 ) -> dict[str, Task]:
-    """Adds a task per pod. `source` maps each record to the expression of its value; each pod's records are added."""
+    """Adds a task per pod. `source` maps each record to the expression for its value; adds the records of each pod."""
     giver: dict[str, Task] = {}
     tasks: dict[str, Task] = {}
     for node in nodes:
@@ -412,6 +424,6 @@ def _wire(
 
 
 def _bracketed(reference: str) -> str:
-    """`tasks.find-targets.outputs...` as an expression, in which a bare dash would be a minus sign."""
+    """Makes `tasks.find-targets.outputs...` a valid expression, where a bare dash would be a minus sign."""
     head, name, *rest = reference.split(".")
     return f"{head}['{name}'].{'.'.join(rest)}" if "-" in name else reference

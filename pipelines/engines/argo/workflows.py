@@ -1,7 +1,7 @@
 """A release's Workflow, read from the API server into a small record, so that hundreds can be handled at once.
 
-Whoever created it (the receiver, the command line, `argo submit`, `argo resubmit`), its parameters say what it
-releases, and the `release_report` of its exit handler says how it ended.
+However it was created (by the receiver, the command line, `argo submit`, `argo resubmit`), its parameters say what it
+releases, and its exit handler's `release_report` says how it ended.
 """
 
 import base64
@@ -22,7 +22,7 @@ from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 
 RELEASE_TEMPLATE, PUSH_TEMPLATE, CONCLUDE_TEMPLATE = "release", "git-push", "conclude"
-REINSTATE_TEMPLATE = "reinstate"  # the name of the stage, whose module loads Triton's client
+REINSTATE_TEMPLATE = "reinstate"  # the stage's name, written out because importing the stage loads Triton's client
 MODEL_NAME = f"{LABEL}model-name"
 OF_RELEASE = f"{LABEL}release"
 OF_PUSH = f"{LABEL}push"
@@ -33,8 +33,8 @@ STOPPED_BECAUSE = f"{LABEL}stopped-because"
 STOPPED_AT = f"{LABEL}stopped-at"
 SHIELDED = f"{LABEL}shielded"
 _RESUBMITTED = "workflows.argoproj.io/resubmitted-from-workflow"
-SUCCEEDED, FAILED, ERROR = "Succeeded", "Failed", "Error"  # the phases in which a Workflow or a node has ended
-LATE = "longer than the specified deadline"  # in the message of a pod that Kubernetes ended at its deadline
+SUCCEEDED, FAILED, ERROR = "Succeeded", "Failed", "Error"  # the phases of an ended Workflow or node
+LATE = "longer than the specified deadline"  # part of a pod's message if Kubernetes ended it at its deadline
 _STARTING = ("PodInitializing", "ContainerCreating")
 _MAX_NODES_BYTES = 64 * 2**20
 _REPORT = ReleaseReport.parameter()
@@ -57,9 +57,9 @@ class Run:
     `push` is what a Workflow of `git-push` processes; None for others.
 
     `attempt` is the number at the end of its name: 1, or more for a rerun. `report` is the release's, if it has ended.
-    `refused_pod` is the cluster's message when it refused to create a pod, and since when. `podless` are the stages
-    under way that have no pod, by the id of their node, and since when: see `_podless`. `waiting` says what a pod that
-    can't start waits for.
+    `refused_pod` is the cluster's message if it refuses to create a pod, and since when. `podless` lists running stages
+    that have no pod, by the id of their node, and since when: see `_podless`. `waiting` says what a pod that can't
+    start is waiting for.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def active(self) -> bool:
-        """Whether it has not ended; it ends after its exit handler."""
+        """Whether it has not ended. A Workflow ends after its exit handler."""
         return not ended(self.phase)
 
     @property
@@ -134,12 +134,12 @@ def _first(labels: Mapping[str, str], *names: str) -> str:
 
 
 def ended(phase: str | None) -> bool:
-    """Whether a phase is that of a Workflow or a node that has ended."""
+    """Whether a Workflow or node in this phase has ended."""
     return phase in (SUCCEEDED, FAILED, ERROR)
 
 
 def counted_mark(finished_at: float) -> str:
-    """The mark that the ending at that time is in the metrics: after `argo retry` a Workflow ends a second time."""
+    """The mark that the metrics include this ending. It is the time: after `argo retry`, a Workflow ends again."""
     return str(int(finished_at))
 
 
@@ -162,7 +162,7 @@ def _record(kind: type[R], parameters: Mapping[str, str]) -> R | None:
     try:
         return kind.model_validate_json(parameters.get(kind.parameter(), ""))
     except ValidationError:
-        return None  # submitted by hand with wrong parameters: its first step reports that
+        return None  # submitted by hand with wrong parameters: its first stage reports that
 
 
 def _push(parameters: Mapping[str, str]) -> Push:
@@ -177,7 +177,7 @@ def outputs(node: Mapping[str, Any]) -> dict[str, str]:
 
 
 def nodes(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The nodes of a Workflow's status. Argo compresses them if there are many."""
+    """The nodes in a Workflow's status. Argo compresses them if there are many."""
     nodes = status.get("nodes") or {}
     if packed := status.get("compressedNodes"):
         unzip = zlib.decompressobj(wbits=31)
@@ -201,14 +201,14 @@ def _report(nodes: list[Mapping[str, Any]]) -> ReleaseReport | None:
 
 
 def _marked_concluded(meta: Mapping[str, Any]) -> bool:
-    """Whether the label says so; `argo resubmit` copies the label to a Workflow that has concluded nothing yet."""
+    """Whether the label marks this Workflow as concluded. Ignores a mark that `argo resubmit` copied from another."""
     labels = meta.get("labels", {})
     mark = labels.get(CONCLUDED, "")
     return mark == meta.get("uid") or (bool(mark) and _RESUBMITTED not in labels)
 
 
 def waiting_for(node: Mapping[str, Any]) -> str:
-    """What a stage's pod waits for, if that is more than its turn to start: `Pending: Insufficient cpu`, for people."""
+    """What a stage's pod is waiting for, such as `Pending: Insufficient cpu`; empty if it is simply starting."""
     message = " ".join(str(node.get("message") or "").split())
     if node.get("type") != "Pod" or node.get("phase") != "Pending" or not message or message.split(":")[0] in _STARTING:
         return ""
@@ -223,10 +223,10 @@ def _refused_pods(nodes: list[Mapping[str, Any]]) -> Iterator[tuple[str, float]]
 
 
 def _podless(status: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Stages that `argo retry` left under way without a pod.
+    """Stages that `argo retry` left running without a pod.
 
     Argo 4.0 restarts a failed stage by removing only its pods. If the stage takes the output of a fan-out that was
-    reset too, both hang: the stage can't resolve its inputs, and Argo never revisits the fan-out.
+    reset too, both hang: the stage can't resolve its inputs, and Argo never looks at the fan-out again.
     """
     for key, node in (status.get("nodes") or {}).items():
         if node.get("type") == "Retry" and node.get("phase") == "Running" and not node.get("children"):
@@ -234,5 +234,5 @@ def _podless(status: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def as_parameter(record: Record) -> str:
-    """JSON without `{{`, which Argo would evaluate as an expression: a model's name may be anything."""
+    """JSON without `{{`, which Argo would evaluate as an expression: a model's name may contain anything."""
     return record.model_dump_json().replace("{{", r"\u007b\u007b")

@@ -1,1 +1,1 @@
-"""This machine as an engine: the embedded stack, its releases, and the runner that walks one."""
+"""The engine for this machine: the embedded stack, its releases, and the runner that walks through a release."""

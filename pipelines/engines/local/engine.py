@@ -40,7 +40,7 @@ _CANCEL_S = 120
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """The stack of a home, running or not; methods that need it running raise `StackDown`."""
+    """The stack of a home, running or not. Methods that need it to run raise `StackDown`."""
 
     home: Path
     attended: bool = field(default=True, init=False)
@@ -53,7 +53,7 @@ class LocalEngine:
 
     @property
     def site(self) -> Site:
-        """The site of the home, whether its stack runs or not.
+        """The site of the home, even if its stack is not running.
 
         Raises:
             StackDown: the home never had a stack.
@@ -83,10 +83,10 @@ class LocalEngine:
         return self.releases.accept(Request(model=model, version=version, spec=spec), trigger, again=again)
 
     def accept(self, request: Request, trigger: Trigger) -> Accepted:
-        """Releases a version with a spec that a push changed, also if there was such a release before.
+        """Releases a version with a spec that a push changed, even if the same release ran before.
 
         Raises:
-            StackDown: the stack does not run.
+            StackDown: the stack is not running.
         """
         stack.require(self.home)
         return self.releases.accept(request, trigger, again=True)
@@ -95,8 +95,8 @@ class LocalEngine:
         """A model's newest version in the registry.
 
         Raises:
-            NotFound: there is none.
-            StackDown: the stack does not run.
+            NotFound: the model has no version.
+            StackDown: the stack is not running.
         """
         return RestRegistry(stack.require(self.home).registry_uri).newest_of(model)
 
@@ -157,7 +157,7 @@ class LocalEngine:
             worker = releases.worker(name)
             if worker and not interrupted:
                 interrupted = True
-                releases.notes(name).cancel()  # for the dispatcher, should the process not listen
+                releases.notes(name).cancel()  # the dispatcher kills the process if it ignores the signal
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(worker.pid, signal.SIGINT)
             elif not worker and not interrupted:
@@ -252,7 +252,7 @@ class LocalEngine:
         )
 
     def discover_all(self) -> list[ServedModel]:
-        """Where each model answers that production serves, and what it takes, by what promotions noted."""
+        """Where each model in production answers, and what it takes, according to the packages that were promoted."""
         where = status.endpoints(stack.require(self.home))
         packages = (each.package for each in every_served(self.home))
         return [

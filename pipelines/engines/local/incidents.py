@@ -1,4 +1,4 @@
-"""What the watchdog noticed and did to production's server, newest last, for `shiplift status`."""
+"""What the watchdog noticed about production's server and did about it, newest last, for `shiplift status`."""
 
 import time
 from pathlib import Path
@@ -13,7 +13,7 @@ _SHOWN_S = 24 * 3600
 
 
 def note(home: Path, model: str, event: str) -> None:
-    """Adds an incident, and prints it into the log of this process."""
+    """Adds an incident, and prints it to this process's log."""
     print(f"watchdog: {model}: {event}" if model else f"watchdog: {event}", flush=True)
     kept = [*_read(home), Incident(at=time.time(), model=model, event=event)][-_KEPT:]
     write_atomically(_file(home), "".join(f"{incident.model_dump_json()}\n" for incident in kept))

@@ -1,7 +1,7 @@
-"""What an interrupted stage may leave behind: processes that it had just started, and folders it was just removing.
+"""Cleans up after an interrupted stage: processes that it had just started, and folders that it was removing.
 
-A signal can arrive between any two lines: after a server was started and before anyone noted that, or in the middle of
-a temporary folder's removal. No stage can close all of these windows itself, so the release's process does at its end.
+A signal can arrive between any two lines: after a server was started but before that was noted, or halfway through the
+removal of a temporary folder. A stage can't close all of these windows itself, so its process cleans up at its end.
 """
 
 import contextlib
@@ -15,10 +15,10 @@ _EXIT_S = 5
 
 
 def clear(home: Path) -> None:
-    """Kills everything that this process started and is still running, and removes its scratch folders and dead ones'.
+    """Kills every child of this process, and removes its scratch folders and those of processes that have died.
 
-    Only for a process that does nothing but run a release. What another process uses, such as a rollback from the
-    command line, is locked and stays.
+    Call it only in a process that does nothing but run a release. Folders that another process uses, such as a rollback
+    from the command line, are locked and stay.
     """
     children = psutil.Process().children(recursive=True)
     for child in children:

@@ -1,4 +1,4 @@
-"""The logs of a home: of the stack's components, and of releases."""
+"""The logs of a home: those of the stack's components and of its releases."""
 
 import time
 from collections import deque

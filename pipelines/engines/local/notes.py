@@ -1,7 +1,7 @@
-"""Notes in a release's folder that its process, the dispatcher and `shiplift cancel` leave each other.
+"""Notes in a release's folder, by which its process, the dispatcher and `shiplift cancel` talk to each other.
 
-A signal is handled between two lines of Python. A process that is busy elsewhere, in a library's C code, never handles
-it, so what a release's process is doing, until when it may, and how it has to end are also on disk.
+Python handles a signal between two of its own instructions. A process that hangs in a library's C code never gets
+there, so the stage that it is in, the stage's time limit, and how the release has to end are on disk as well.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ RESUME = "`shiplift release` resumes it."
 
 
 class Position(Record):
-    """The stage that a release's process is in, and when that has to be over at the latest (`time.monotonic`, s).
+    """The stage that a release's process is in, and the latest time at which it must end (`time.monotonic`, s).
 
-    A stage that is not `cancellable` moves traffic or concludes the release.
+    A stage that moves traffic or concludes the release is not `cancellable`.
     """
 
     stage: str
@@ -31,7 +31,7 @@ class Position(Record):
 
     @property
     def late(self) -> DeadlineExceeded:
-        """The error of a process that is still there after its time."""
+        """The error of a process that is still in the stage after that time."""
         return DeadlineExceeded(
             f"stage {self.stage} took over {self.deadline_s} s and did not stop by itself: its process was killed",
             do="See the release's log.",
@@ -47,7 +47,7 @@ class Notes:
         )
 
     def enter(self, stage: Stage) -> None:
-        """Notes that this process begins with a stage."""
+        """Notes that this process begins a stage."""
         position = Position(
             stage=stage.name,
             deadline_s=stage.at.deadline_s,
@@ -57,46 +57,46 @@ class Notes:
         self._write(position)
 
     def conclude(self, stage: Stage) -> None:
-        """Notes that this process begins with the last stage, which can't be cancelled."""
+        """Notes that this process begins the last stage, which can't be cancelled."""
         self.enter(stage)
         if position := self.position():
             self._write(position.model_copy(update={"cancellable": False}))
 
     def position(self) -> Position | None:
-        """Where the release's process is; None before its first stage."""
+        """The stage that the release's process is in; None before the first."""
         text = _read(self._position)
         return Position.model_validate_json(text) if text else None
 
     def begin(self) -> None:
-        """Forgets where an earlier process of this release was."""
+        """Forgets the position of an earlier process of this release."""
         self._position.unlink(missing_ok=True)
 
     def cancel(self) -> None:
-        """Notes that somebody wants the release to end."""
+        """Notes that the release was cancelled."""
         write_atomically(self._cancelled, "")
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody wants the release to end."""
+        """Whether the release was cancelled."""
         return self._cancelled.exists()
 
     def end_with(self, failure: Failure) -> None:
-        """Notes how the release has to end: no process runs another stage of it, but the last."""
+        """Notes how the release has to end: from now on, only its last stage runs."""
         write_atomically(self._failure, failure.model_dump_json())
 
     def failure(self) -> Failure | None:
-        """How the release has to end; None if it may go on."""
+        """How the release has to end; None if it may continue."""
         if text := _read(self._failure):
             return Failure.model_validate_json(text)
         return Failure.of(Cancelled("the release was cancelled", do=RESUME)) if self.cancelled else None
 
     def clear(self) -> None:
-        """Removes all notes: the release has ended, or is queued anew."""
+        """Removes all notes: the release has ended, or is queued again."""
         for file in (self._position, self._cancelled, self._failure):
             file.unlink(missing_ok=True)
 
     def _write(self, position: Position) -> None:
-        with contextlib.suppress(StorageFull):  # what needs the space says so
+        with contextlib.suppress(StorageFull):  # the stage itself reports a full disk, with a better message
             write_atomically(self._position, position.model_dump_json())
 
 

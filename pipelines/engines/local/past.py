@@ -1,4 +1,4 @@
-"""Past releases of a home: reports are stored with the releases, and with the versions in the registry."""
+"""Past releases of a home. Reports are stored with the releases and, in the registry, with the versions."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def report_of(home: Path, model: str, version: int) -> ReleaseReport:
 
 
 def reports_of(home: Path, model: str) -> list[ReleaseReport]:
-    """The newest report of each version released from this home; for a model with none here, from the registry."""
+    """The newest report of each version released from this home. If a model has none here, those in the registry."""
     releases = Releases(home)
     names = releases.of(model) if model else releases.names()
     newest: dict[tuple[str, int], ReleaseReport] = {}

@@ -1,4 +1,4 @@
-"""What golden requests to production last showed of each model, for `shiplift status`: written by the prober."""
+"""The result of the last golden request to each model in production, from the prober to `shiplift status`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from shiplift.runtime.records.base import Record
 
 
 class Pulse(Record):
-    """The last right answer of a served model (seconds since the epoch; 0: none yet), and what is wrong since then."""
+    """When a served model last answered correctly (seconds since the epoch; 0: never), and what went wrong since."""
 
     verified_at: float = 0.0
     finding: str = ""

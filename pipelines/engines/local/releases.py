@@ -1,8 +1,8 @@
-"""Releases as folders: accepted exactly once, queued until they end, followed by anyone who can read them.
+"""Releases as folders: accepted exactly once, queued until they end, and readable while they run.
 
 A folder appears by a single rename, complete with its request, so fifty simultaneous deliveries make one release. The
 file `queued` stays until the release has ended: if a process dies before that, the dispatcher picks the release up
-again. Requests, events and results are JSON; nothing here needs the registry.
+again. Requests, events and results are JSON, and none of this needs the registry.
 """
 
 import contextlib
@@ -51,11 +51,11 @@ class Releases:
     def accept(self, request: Request, trigger: Trigger, *, again: bool = False) -> Accepted:
         """Creates the release of a request, or returns the existing one.
 
-        An ended release is queued again if `again` is true, or if a person asks for it and it ended for a reason
-        other than the model.
+        An ended release is queued again if `again` is true, or if a person asks for it and the model was not the
+        reason why it ended.
 
         Raises:
-            StorageFull: no space is left.
+            StorageFull: the disk is full.
         """
         name = release_name(request.model, request.version, request.spec)
         if self._create(name, Order(request=request, trigger=trigger)):
@@ -83,7 +83,7 @@ class Releases:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            return False  # another process was first: its folder is not empty
+            return False  # another process was faster: a rename onto a folder with files in it fails
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         return True
@@ -120,7 +120,7 @@ class Releases:
         """The releases of a model, or of one of its versions, in no particular order."""
         prefix, names = release_prefix(model, version), []
         for name in self.names():
-            if name.startswith(prefix):  # there may be tens of thousands: read only these few
+            if name.startswith(prefix):  # a home may have tens of thousands of releases: read only these few
                 with contextlib.suppress(NotFound, ValueError):
                     request = self.order(name).request
                     if request.model == model and version in (None, request.version):
@@ -132,7 +132,10 @@ class Releases:
         return os.access(f"{self.root}/{name}/queued", os.F_OK)
 
     def changed_at(self) -> float:
-        """When a release was last queued, in seconds since the epoch, to a clock tick; may be too late, never early."""
+        """When a release was last queued, in seconds since the epoch, to a clock tick.
+
+        Other changes to the folder count too, so the time may be later than the last queuing, but never earlier.
+        """
         return self.root.stat().st_mtime if self.root.is_dir() else 0.0
 
     def pending(self) -> list[str]:
@@ -153,7 +156,7 @@ class Releases:
         return float((self.folder(name) / "queued").read_text())
 
     def begin(self, name: str) -> int:
-        """Notes that this process works on a release; returns the number of the attempt, from 1."""
+        """Notes that this process works on a release; returns the attempt's number, from 1."""
         folder = self.folder(name)
         from shiplift.runtime.host.processes import identify  # noqa: PLC0415
 
@@ -172,7 +175,7 @@ class Releases:
         self.notes(name).clear()
 
     def end_with(self, name: str, failure: Failure) -> None:
-        """Notes how a release has to end: its next process concludes it, and may be tried as often as a new release."""
+        """Notes how a release has to end. Its next process concludes it, with as many attempts as a new release has."""
         self.notes(name).end_with(failure)
         (self.folder(name) / "attempts").unlink(missing_ok=True)
 
@@ -191,7 +194,7 @@ class Releases:
     def stage_runs(self, name: str, failure: Failure) -> tuple[StageRun, ...]:
         """How each stage went according to the events, for a release that `failure` ended from outside.
 
-        The cache keys of their results are unknown.
+        Events don't say under which cache keys results are stored, so the runs have none.
         """
         runs: dict[tuple[str, str], StageRun] = {}
         for event in self.events(name)[0]:
@@ -225,12 +228,12 @@ class Releases:
             file.write(line + "\n")
 
     def events(self, name: str, offset: int = 0) -> tuple[list[Event], int]:
-        """The events from a byte offset on, and the offset after them; an incomplete line is left for next time."""
+        """The events after a byte offset, and the offset behind them. An incomplete line is left for the next call."""
         events, end = self._dated(name, offset)
         return [event for _, event in events], end
 
     def stage_under_way(self, name: str) -> tuple[Event, float] | None:
-        """The event with which the newest stage under way started, and when, in seconds since the epoch."""
+        """The newest stage that is still running: its start event, and the event's time in seconds since the epoch."""
         running: dict[tuple[str, str], tuple[Event, float]] = {}
         for at, event in self._dated(name)[0]:
             if event.kind == "started":

@@ -1,4 +1,4 @@
-"""Engine 1: this machine. Walks a whole pipeline in one process, with resume, retries and cancellation.
+"""The local engine's walk: a whole pipeline in one process, with resume, retries and cancellation.
 
 However the walk ends, the pipeline's `on_exit` stage runs last, and its record is the result of the release.
 """
@@ -30,9 +30,9 @@ _WAIT_S = tenacity.wait_exponential(multiplier=1, max=20)
 
 @dataclass(kw_only=True)
 class _Walk(Walk):
-    """A walk in this process. It tries again after temporary errors, and skips the items that are not for this machine.
+    """A walk in this process. It retries after temporary errors, and skips items that don't fit this machine.
 
-    `on_event` is called with what happens, `entering` with each stage before it runs.
+    `on_event` is called with each event, `entering` with each stage before it runs.
     """
 
     on_event: Tell = lambda _: None
@@ -63,7 +63,7 @@ class _Walk(Walk):
         """The items that fit this machine.
 
         Raises:
-            NoMatchingTarget: there are items, and none fits.
+            NoMatchingTarget: there are items, but none fits.
         """
         skipped, some_fit = [], False
         for name, records in super().items(fan_out):
@@ -97,7 +97,7 @@ def run(
     SIGINT and SIGTERM cancel it (in the main thread); `on_signal` is called with the signal's number. Sandboxes may be
     started ahead of time below `scratch`. `entering` is called with each stage before it runs.
 
-    An error that ends the walk is recorded in the ending, even a bug, whose traceback goes to the log. An error in
+    Any error that ends the walk is recorded in the ending; a bug's traceback goes to the log as well. An error in
     `on_exit` is raised.
     """
     started = time.time()
@@ -126,7 +126,7 @@ def run(
 
 @shielded()
 def conclude(pipeline: Pipeline, *inputs: Record, ending: Ending, entering: Enter = lambda _: None) -> dict[str, Any]:
-    """Runs only the exit stage, for a walk whose process can't any more; returns every record by name."""
+    """Runs only the exit stage, for a walk whose process was killed; returns every record by name."""
     walk = _Walk(known=_by_name(inputs), ahead=(), entering=entering)
     if pipeline.on_exit is not None:
         _exit(walk, pipeline.on_exit, ending)
@@ -142,7 +142,7 @@ def _walked(walk: _Walk, pipeline: Pipeline, on_signal: Callable[[int], None]) -
     try:
         with interruptible(_cancelled, on_signal) as walk.check:
             walk.over(pipeline)
-    except (Interrupted, Exception) as error:  # outside an attempt, which records its own
+    except (Interrupted, Exception) as error:  # raised between attempts: an attempt records its own errors
         return failure_of(error)
     return walk.last.failure if walk.last else None
 
@@ -152,7 +152,7 @@ def _cancelled(number: Signals) -> Cancelled:
 
 
 def _verdict(walk: Walk) -> Verdict | None:
-    """The verdict that ended the walk, or the one that was reached before."""
+    """The verdict that ended the walk, or one that an earlier stage gave."""
     objected = objection(walk.last.record) if walk.last and walk.last.record else None
     return objected or walk.known.get(Verdict.parameter())
 

@@ -1,4 +1,4 @@
-"""A machine's own rules for releases and its server: `site.yaml` in the stack's home, which no author can write."""
+"""A machine's rules for releases and its server: `site.yaml` in the stack's home, which model authors can't write."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ FILE = "site.yaml"
 class ServerRules(Record):
     """What production's server may use.
 
-    `memory_mb`: its memory, with its files in memory, before it is restarted; None for three quarters of the machine's.
-    It is read when the server starts.
+    `memory_mb` limits its memory, files in memory included; above it, the server is restarted. None means three
+    quarters of the machine's memory. The value is read when the server starts.
     """
 
     memory_mb: int | None = Field(None, ge=256, strict=True)
@@ -30,10 +30,10 @@ class SiteFile(Record):
 
 
 def read(home: Path) -> SiteFile:
-    """The site's rules; the defaults where there is no file.
+    """The site's rules; the defaults if there is no file.
 
     Raises:
-        SpecInvalid: the file can't be read; each wrong field is named.
+        SpecInvalid: the file is not valid. The message names each wrong field.
     """
     file = home / FILE
     text = file.read_text() if file.is_file() else ""

@@ -1,7 +1,7 @@
 """The embedded stack: MLflow, production Triton, the receiver and the dispatcher, as daemons of a home folder.
 
 Starting is idempotent: running processes are left alone, dead ones are restarted on the same ports. The processes are
-independent of each other and of whoever started them: production keeps serving when everything else is gone.
+independent of each other and of the command that started them: production keeps serving when everything else is gone.
 """
 
 import contextlib
@@ -87,7 +87,7 @@ def require(home: Path) -> Stack:
     """The running stack of a home.
 
     Raises:
-        StackDown: it was never started, or a process of it has died.
+        StackDown: it was never started, or one of its processes has died.
     """
     stack = read(home)
     if stack is None:
@@ -121,11 +121,11 @@ def up(settings: Settings, tell: Tell = lambda _: None, *, take_over: bool = Fal
     """Starts the processes that are not running.
 
     Raises:
-        RegistryHeld: another installation releases from the registry; `take_over` takes it over.
-        HomeNotPrivate: others can write to the home.
+        RegistryHeld: another installation releases from the registry; `take_over` takes the lease from it.
+        HomeNotPrivate: other users can write to the home.
         PortTaken: another process listens on a port of the stack.
         MissingTool: this machine can't run the bundled server.
-        ServerFailed: a process did not come up; its log says why.
+        ServerFailed: a process did not start; its log says why.
     """
     home = settings.root
     make_private(home)
@@ -136,7 +136,7 @@ def up(settings: Settings, tell: Tell = lambda _: None, *, take_over: bool = Fal
         stack = _configured(home, settings)
         ensure(Path(stack.server_environment), tell)
         _check_ports(stack)
-        if not stack.embedded_registry:  # before anything starts, since it may be refused
+        if not stack.embedded_registry:  # before anything starts, because another installation may hold the lease
             renew_lease(home, stack, take_over=take_over)
         started = start_missing(home, stack, tell)
         if take_over:
@@ -145,7 +145,7 @@ def up(settings: Settings, tell: Tell = lambda _: None, *, take_over: bool = Fal
 
 
 def _configured(home: Path, settings: Settings) -> Stack:
-    """The stack as it was, or a new one, with what can be changed while it runs, where that is given."""
+    """The stack as it was, or a new one. Settings that can change while it runs are taken over if they are given."""
     before = read(home)
     stack = before or _new(settings)
     asked = settings.model_fields_set & {"sandbox", "warm_minutes"}
@@ -174,7 +174,7 @@ def start_missing(home: Path, stack: Stack, tell: Tell = lambda _: None) -> Stac
                 _wait_healthy(home, stack, "mlflow", f"{stack.registry_uri}/health")
             if name == "receiver":
                 _wait_healthy(home, stack, "receiver", f"http://{HOST}:{stack.receiver_port}/healthz")
-                with contextlib.suppress(RegistryHeld):  # it was taken over; sweeps and promotions say so
+                with contextlib.suppress(RegistryHeld):  # another installation took it: sweeps and promotions say so
                     renew_lease(home, stack)
     return stack
 
@@ -240,7 +240,7 @@ def _new(settings: Settings) -> Stack:
 
 
 def _check_ports(stack: Stack) -> None:
-    """Checks every port before anything starts, so that no stack is left half up."""
+    """Checks every port before anything starts, so that a taken port doesn't leave half a stack running."""
     flags = {
         "mlflow": [("mlflow_port", "--mlflow-port")],
         "triton": [("http_port", "--http-port"), ("grpc_port", "--grpc-port"), ("metrics_port", "--metrics-port")],
@@ -312,7 +312,10 @@ def _start_triton(home: Path, stack: Stack) -> Process:
 
 
 def _environment_is_there(here: Site, package: Package) -> bool:
-    """Makes the environment of a served Python model if it is gone; a model that has none must not stop the others."""
+    """Makes the environment of a served Python model if it is gone; returns False if that fails.
+
+    The model then doesn't serve, but the server starts with the others.
+    """
     if package.python_environment is None:
         return True
     from shiplift.runtime.serving.python_environment import prepare  # noqa: PLC0415 - only for such models
@@ -320,7 +323,7 @@ def _environment_is_there(here: Site, package: Package) -> bool:
     try:
         prepare(here, package)
     except ShipliftError as error:
-        progress(f"{package.model} has no environment to run in, so it does not serve: {error}")
+        progress(f"{package.model} does not serve, because its environment could not be made: {error}")
         return False
     return True
 
@@ -346,7 +349,7 @@ def _start_dispatcher(home: Path, _stack: Stack) -> Process:
 
 
 def _variables() -> dict[str, str]:
-    """The environment of the stack's processes: paths, pip's settings, and the credentials that a registry requires."""
+    """The environment of the stack's processes: paths, pip's settings, and credentials for the registry."""
     prefixes = ("MLFLOW_TRACKING_", "MLFLOW_HTTP_REQUEST_", "AWS_", "GOOGLE_", "PIP_")
     credentials = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
     quiet = {"PYTHONUNBUFFERED": "1", "NO_PROXY": "*", "no_proxy": "*", "DO_NOT_TRACK": "1"}
@@ -362,6 +365,8 @@ def lease(home: Path, stack: Stack) -> RegistryLease:
 
 def renew_lease(home: Path, stack: Stack, *, take_over: bool = False) -> None:
     """Takes or renews the lease, and registers the receiver's webhook, which the registry calls for each new version.
+
+    Each sweep renews the lease. It lasts for at least three sweeps, so one that fails doesn't lose it.
 
     Raises:
         RegistryHeld: another installation holds it.
@@ -382,4 +387,4 @@ def _wait_healthy(home: Path, stack: Stack, name: str, url: str) -> None:
     log = home / "logs" / f"{name}.log"
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     last = lines[-1] if lines else "its log is empty"
-    raise ServerFailed(f"{name} did not come up: {last[:300]}", do=f"See its log, {log}.")
+    raise ServerFailed(f"{name} did not start: {last[:300]}", do=f"See its log, {log}.")

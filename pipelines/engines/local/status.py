@@ -36,7 +36,7 @@ class Endpoints(Record):
 
 
 def endpoints(running: stack.Stack) -> Endpoints:
-    """The addresses at which a stack answers."""
+    """Where a stack's processes answer."""
     host = stack.HOST
     return Endpoints(
         mlflow=running.registry_uri,
@@ -115,7 +115,7 @@ def of_model(home: Path, model: str) -> ModelVersions:
     """The status of a model's versions, newest first.
 
     Raises:
-        StackDown: the stack does not run.
+        StackDown: the stack is not running.
         NotFound: the registry does not know the model.
     """
     running = stack.require(home)

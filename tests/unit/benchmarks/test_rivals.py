@@ -73,7 +73,7 @@ def test_a_model_without_a_torch_form_has_no_rival_in_torch(tmp_path: Path) -> N
 
 def test_sides_are_chosen_by_name() -> None:
     assert chosen_sides("bentoml,triton-default") == {"bentoml", "triton-default"}
-    with pytest.raises(argparse.ArgumentTypeError, match=r"no side torchserve; there are triton-default"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"no side torchserve; the sides are triton-default"):
         chosen_sides("bentoml,torchserve")
 
 

@@ -89,8 +89,8 @@ def test_a_pod_comes_after_those_whose_records_it_takes() -> None:
         ({"second": replace(TOGETHER, sandbox=True)}, "begin and go_on differ in `sandbox`"),
         ({"third": replace(TOGETHER, cluster=True)}, "begin and end differ in `cluster`"),
         ({"third": replace(TOGETHER, on_target=True)}, "begin and end differ in `on_target`"),
-        ({"first": replace(TOGETHER, shielded=True)}, "comes last, unlike begin"),
-        ({"second": replace(TOGETHER, bench=True)}, "comes last, unlike go_on"),
+        ({"first": replace(TOGETHER, shielded=True)}, "begin is shielded or measures, so it must be the last stage"),
+        ({"second": replace(TOGETHER, bench=True)}, "go_on is shielded or measures, so it must be the last stage"),
         ({"second": Placement()}, "pods go_on and together need each other's records"),
     ],
 )
@@ -102,14 +102,14 @@ def test_stages_that_must_not_share_a_pod_are_an_error(places: dict[str, Any], m
 def test_a_broker_knows_only_records_of_the_ledger() -> None:
     place = replace(TOGETHER, sandbox=True)
     assert pods.of(pipeline(place, place, replace(place, keep="never")))
-    with pytest.raises(TypeError, match="go_on takes the record of begin, which the ledger does not have"):
+    with pytest.raises(TypeError, match="go_on takes the record of begin, which the ledger does not store"):
         pods.of(pipeline(replace(place, keep="never"), place, place))
 
 
 def test_an_effect_and_the_stage_that_uses_it_share_a_pod() -> None:
     effect, user = replace(TOGETHER, keep="effect"), replace(TOGETHER, uses=begin)
     assert pods.of(pipeline(effect, user))
-    with pytest.raises(TypeError, match="pod 'together': go_on uses begin, which has another pod"):
+    with pytest.raises(TypeError, match="pod 'together': go_on uses begin, which is in another pod"):
         pods.of(pipeline(Placement(keep="effect"), user))
 
 
@@ -189,8 +189,8 @@ def test_only_an_item_that_is_alone_and_at_home_needs_no_pod_of_its_own() -> Non
 @pytest.mark.parametrize(
     ("within", "at", "message"),
     [
-        ("together", {"sandbox": True}, "'together' has other rights than work"),
-        ("together", {"cluster": True}, "'together' has other rights than work"),
+        ("together", {"sandbox": True}, "'together' and work of each-item have different rights"),
+        ("together", {"cluster": True}, "'together' and work of each-item have different rights"),
         ("look_aside", {}, "'look_aside', which does not provide 'items'"),
         ("elsewhere", {}, "'elsewhere', which does not provide 'items'"),
     ],

@@ -28,15 +28,16 @@ def build(engine: PastReleases, composed: Composed, out: Path | None) -> BuiltBu
 
     Raises:
         SpecInvalid: its check found mistakes.
-        UsageError: no folder is named or it is not empty; or the members' promotions can't be verified from here.
-        ArtifactCorrupt: a member's package is missing or altered.
+        UsageError: no folder is named, or it is not empty, or the members' promotions can't be verified from here.
+        ArtifactCorrupt: a member's package is missing or was changed.
     """
     require_sound(composed)
     if out is None:
-        raise UsageError("`build` has no folder to write to", do="Name a new one with --out.")
+        raise UsageError("`build` needs a folder to write to", do="Name a new one with --out.")
     if not engine.verified:
         raise UsageError(
-            "the key that verifies the members' promotions stays on the cluster", do="Build where the stack runs."
+            "the key that verifies the members' promotions stays on the cluster",
+            do="Build where the stack runs.",
         )
     spec, checked = composed.written.spec, composed.checked
     models = write_bundle(out, spec, checked, composed.code, engine.store())

@@ -31,8 +31,8 @@ def compose(engine: PastReleases | None, file: Path, text: str) -> Composed:
     """Reads a pipeline's text, looks up its members, and checks it; without an engine, only the graph is checked.
 
     Raises:
-        SpecInvalid: it is not YAML, or has wrong fields.
-        StackDown, Temporary: who knows the members does not answer.
+        SpecInvalid: the text is not YAML, or has wrong fields.
+        StackDown, Temporary: the stack or the cluster, which knows the members, does not answer.
     """
     pipeline = definition(text, file.parent)
     members = engine.members(pipeline.written.spec) if engine else {}
@@ -61,7 +61,7 @@ def show(composed: Composed) -> None:
 
 
 def end(composed: Composed, *, told: bool) -> None:
-    """Lists what is wrong, unless the result has `told` it, and exits accordingly."""
+    """Lists the mistakes, unless the result has already `told` them, and exits with an error if there are any."""
     problems = composed.checked.problems
     if problems and not told:
         for problem in problems:
@@ -71,13 +71,13 @@ def end(composed: Composed, *, told: bool) -> None:
 
 
 def require_sound(composed: Composed) -> None:
-    """Whether a pipeline can be built.
+    """Refuses a pipeline with mistakes.
 
     Raises:
         SpecInvalid: its check found mistakes; the message lists them.
     """
     if problems := composed.checked.problems:
-        raise SpecInvalid("\n".join(map(str, problems)), do="Fix them all: nothing was done.")
+        raise SpecInvalid("\n".join(map(str, problems)), do="Fix all of them. Nothing was done.")
 
 
 def _because(checked: CheckedPipeline) -> str:
@@ -85,7 +85,7 @@ def _because(checked: CheckedPipeline) -> str:
 
 
 def _tree(spec: PipelineSpec, checked: CheckedPipeline) -> Tree:
-    """The steps in the order they run, each with what it runs, takes and gives."""
+    """The steps in the order in which they run, each with what it runs, takes and gives."""
     members = {member.name: member for member in checked.members}
     tree = Tree(f"{escape(spec.name)}  ({', '.join(spec.inputs)}) -> ({', '.join(spec.outputs)})")
     for name in checked.order or spec.steps:

@@ -1,4 +1,4 @@
-"""Registering a pipeline as the next version of its own registered model, whose release then begins."""
+"""Registering a pipeline as the next version of its own registered model. That starts its release."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def register(
     Raises:
         SpecInvalid: the pipeline's check found mistakes, or the release spec is wrong.
         UsageError: a file can't be read.
-        NotAdmitted: the registry keeps its files where they can't be written from here.
+        NotAdmitted: the registry stores files in a place that can't be written from here.
     """
     require_sound(composed)
     files = {

@@ -21,19 +21,19 @@ from shiplift.runtime.records.serving import Package
 from shiplift.runtime.spec.pipeline import PipelineSpec, parse
 
 _UNVERIFIED = "signatures of the measurements are not checked: the key stays on the cluster"
-_ALWAYS = "the condition of {} is taken to hold always: write how often it does, as `probability` in the profiles"
+_ALWAYS = "the plan assumes that the condition of {} always holds: set `probability` in the profiles if it does not"
 
 
 def arrivals_of(rate: float | None, cv: float | None, file: Path | None) -> Arrivals:
-    """The arrivals that the options say.
+    """The arrivals that the options describe.
 
     Raises:
-        UsageError: neither a rate nor a file is given, or both; or the file has no arrivals.
+        UsageError: neither a rate nor a file is given, or both are, or the file has no arrivals.
     """
     if (rate is None) == (file is None):
-        raise UsageError("a plan needs --rate or --arrivals, one of the two", do="For example --rate 200.")
+        raise UsageError("a plan needs either --rate or --arrivals", do="For example --rate 200.")
     if file is not None and cv is not None:
-        raise UsageError("--cv is for --rate: recorded arrivals have their own", do="Leave out one of the two.")
+        raise UsageError("--cv only goes with --rate: recorded arrivals have their own", do="Leave out one of the two.")
     if file is not None:
         return recorded(edge.read(file))
     return Arrivals(rate_per_s=rate or 0, cv=1.0 if cv is None else cv)
@@ -43,15 +43,15 @@ def compose(engine: PastReleases, file: Path, text: str, known: Profiles) -> Com
     """Reads and checks a pipeline; its members are looked up only if a profile is missing.
 
     Raises:
-        SpecInvalid: it is not YAML, or has wrong fields.
-        StackDown, Temporary: who knows the members does not answer.
+        SpecInvalid: the text is not YAML, or has wrong fields.
+        StackDown, Temporary: the stack or the cluster, which knows the members, does not answer.
     """
     missing = parse(text).spec.members.keys() - known.members.keys()
     return check.compose(engine if missing else None, file, text)
 
 
 def known_profiles(file: Path | None) -> Profiles:
-    """The profiles in a file; none without one."""
+    """The profiles in a file; empty without a file."""
     return profiles.parse(edge.read(file)) if file else Profiles()
 
 
@@ -61,10 +61,10 @@ def make(
     """The plan of a sound pipeline. Members that the profiles leave out are looked up in their releases.
 
     Raises:
-        SpecInvalid: the pipeline's check found mistakes, or the profiles are not of this pipeline.
-        UsageError: there is no limit.
+        SpecInvalid: the pipeline's check found mistakes, or the profiles belong to another pipeline.
+        UsageError: no limit is given.
         NotFound: a member has no profile, and no release measured it.
-        NoPlan: no settings hold the limit.
+        NoPlan: no settings meet the limit.
     """
     require_sound(composed)
     if p99_ms is None:
@@ -89,7 +89,7 @@ def make(
 
 
 def merged(spec: PipelineSpec, packages: dict[str, Package]) -> PipelineSpec:
-    """The pipeline with one member for those at the same version of a model: in a bundle these are one, too."""
+    """The pipeline with members of the same model version merged into one, as in a bundle."""
     first: dict[object, str] = {}
     names = {}
     for name, member in spec.members.items():
@@ -101,7 +101,10 @@ def merged(spec: PipelineSpec, packages: dict[str, Package]) -> PipelineSpec:
 
 
 def least_batch(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, int]:
-    """The least that each member's largest batch may be for its edges to fit: more than 1 for any number of rows."""
+    """How large each member's largest batch must at least be to take what its edges bring.
+
+    An edge with any number of rows needs more than 1.
+    """
     least: dict[str, int] = {}
     for wire in checked.edges:
         step = spec.steps.get(wire.taker)
@@ -112,10 +115,10 @@ def least_batch(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, int]:
 
 
 def with_measured(engine: PastReleases, packages: dict[str, Package], known: Profiles) -> Profiles:
-    """The profiles, and those of these members from the records of their releases.
+    """The profiles, completed with those of these members from the records of their releases.
 
     Raises:
-        NotFound: the release of one measured no execution times; the message says how to get them.
+        NotFound: a member's release measured no execution times; the message says how to get them.
     """
     found: dict[str, tuple[Configuration, ...]] = {}
     reports: list[LoadReport] = []
@@ -127,7 +130,7 @@ def with_measured(engine: PastReleases, packages: dict[str, Package], known: Pro
         if not found[name]:
             raise NotFound(
                 f"the release of {package.model}/{package.version}, the member {name!r}, has no trials with execution "
-                "times, so nothing is known of how long it takes",
+                "times, so it is unknown how long it takes",
                 do=f"Run `shiplift rerun {package.model}/{package.version}`, which tunes it, or write its times into a "
                 "file (`members` in the README's example) and name that with --profiles.",
             )
@@ -138,7 +141,7 @@ def with_measured(engine: PastReleases, packages: dict[str, Package], known: Pro
 def _decoders(
     engine: PastReleases, spec: PipelineSpec, decoders: dict[str, Package]
 ) -> dict[str, tuple[Configuration, ...]]:
-    """Decoders of images, which are in no release of their own, as the pipeline's newest load test saw them.
+    """Decoders of images, as the pipeline's newest load test measured them: they have no release of their own.
 
     Raises:
         NotFound: no release of the pipeline measured one of them.
@@ -153,15 +156,15 @@ def _decoders(
         if name not in loads or loads[name].compute_ms <= 0:
             raise NotFound(
                 f"nothing has measured how long the decoder {name!r} takes",
-                do="Release the pipeline once, whose load test does; or write its times into a file (`members` in the "
-                "README's example) and name that with --profiles.",
+                do="Release the pipeline once: its load test measures that. Or write its times into a file (`members` "
+                "in the README's example) and name that with --profiles.",
             )
         found[name] = (measured.configuration_under_load(loads[name], package.config),)
     return found
 
 
 def _notes(spec: PipelineSpec, known: Profiles, *, unverified: bool) -> list[str]:
-    """What the plan takes for granted."""
+    """What the plan assumes."""
     always = [name for name, step in spec.steps.items() if step.when and name not in known.steps]
     return [*([_UNVERIFIED] if unverified else []), *(_ALWAYS.format(name) for name in always)]
 
@@ -219,7 +222,7 @@ def _lines(made: Plan) -> list[str]:
     ratio = made.worst_case_cores / made.cores if made.cores else 1.0
     instances = (
         f"instances: {made.instances} of the pipeline itself (`instances` in its file), "
-        f"for which requests wait {made.waiting_share:.0%} of their time"
+        f"requests wait for these {made.waiting_share:.0%} of their time"
     )
     workers = f"workers: {made.workers} for its Python steps (`workers` in its file)"
     predicted = (

@@ -1,1 +1,1 @@
-"""The broker beside a stage that handles an author's files: `permissions` says what the stage may ask for."""
+"""The broker, a sidecar of stages that handle an author's files: it holds their secrets and limits what they may do."""

@@ -1,7 +1,7 @@
-"""What a stage without secrets may ask of its broker: its version's files, its artifacts, its record, what was tuned.
+"""What a stage without secrets may ask its broker for: its version's files, its artifacts, its record, tuning results.
 
-They are checked against the stage's own arguments. No file is parsed here. Each stage of a pod has its own permissions,
-one after another: see `pod_permissions`.
+Each request is checked against the stage's own arguments, which the Workflow gives to the broker directly. No file is
+parsed here, because an author may have written it. Each stage of a pod has its own permissions: see `pod_permissions`.
 """
 
 import os
@@ -25,15 +25,15 @@ from shiplift.runtime.store.tuning_cache import SignedTuningCache
 
 
 class Denied(Exception):
-    """The stage asked for something that is not its business."""
+    """The stage asked for something that it has no right to."""
 
 
 @dataclass
 class StagePermissions:
-    """What a stage may ask for. `arguments` are those of the stage; `on_record` is called once its record is stored.
+    """What a stage with these `arguments` may ask for. `on_record` is called once its record is stored.
 
-    `go_on` gives permissions to the stage that follows the pod's own ones, if it may run here, and returns what it
-    takes from elsewhere.
+    `go_on` decides whether the fan-out that follows may run in this pod. If so, it opens the permissions of the first
+    stage of the fan-out, and returns the records that the fan-out takes from elsewhere.
     """
 
     stage: Stage
@@ -54,7 +54,7 @@ class StagePermissions:
     def run_file(self, run_id: str, path: str) -> Path:
         """An artifact of its run."""
         if run_id != self.version.run_id:
-            raise Denied(f"run {run_id} is none of this stage's")
+            raise Denied(f"run {run_id} does not belong to this stage's version")
         return self.version.run_file(path)
 
     # --- artifacts ---
@@ -67,7 +67,7 @@ class StagePermissions:
     def artifact(self, sha256: str) -> Path:
         """The file with this digest, if the stage's records lead to it."""
         if sha256 not in self._named_by_records | self._stored:
-            raise Denied(f"artifact {sha256[:12]} is none of this stage's")
+            raise Denied(f"none of this stage's records names artifact {sha256[:12]}")
         return self._store.fetch(Artifact(sha256=sha256, size_bytes=0), self._temporary())
 
     def store(self, sha256: str, file: Path) -> None:
@@ -81,11 +81,11 @@ class StagePermissions:
 
     @cached_property
     def key(self) -> str:
-        """The key of the stage's result, from the same arguments that the stage has."""
+        """The key of the stage's result. The broker computes it itself, so the stage can't write under another key."""
         return key(self.stage, {name: self.arguments[name] for name in self.stage.takes})
 
     def record(self, stage: str, name: str) -> bytes:
-        """The stored record."""
+        """The stage's stored record."""
         self._require_own(stage, name)
         record = self._ledger.get(name, stage, self.stage.gives)
         if record is None:
@@ -94,7 +94,7 @@ class StagePermissions:
         return record.model_dump_json().encode()
 
     def put_record(self, stage: str, name: str, body: bytes) -> None:
-        """Signs and stores the record."""
+        """Signs and stores the stage's record."""
         self._require_own(stage, name)
         record = self.stage.gives.model_validate_json(body)
         missing = [artifact.sha256[:12] for artifact in artifacts_of(record) if not self._store.holds(artifact)]
@@ -108,7 +108,7 @@ class StagePermissions:
             raise Denied(f"{stage}-{name[:12]} is not this stage's record")
 
     def explanation(self, what: str, do: str) -> dict[str, str]:
-        """A better error than this one, if the version was deleted meanwhile."""
+        """A clearer error than this one, if the version was deleted during its release."""
         error = self._ledger.explain(NotFound(what, do=do))
         return {"what": error.what, "do": error.do}
 
@@ -123,7 +123,7 @@ class StagePermissions:
         return tree.model_dump_json().encode()
 
     def put_tuned(self, name: str, body: bytes) -> None:
-        """Stores files under a name, for this model's later versions alone: its author may have chosen them."""
+        """Stores files under a name, but only for later versions of this model: its author may have chosen them."""
         self._tuning_cache.keep(self._named(name), Artifact.model_validate_json(body))
 
     def _named(self, name: str) -> str:
@@ -136,7 +136,7 @@ class StagePermissions:
         return {sha256 for value in self.arguments.values() for sha256 in self._reached(value)}
 
     def _reached(self, value: Any) -> set[str]:
-        """The digests of every artifact that a record names, and of the files of each that is a tree."""
+        """The digests of all artifacts that a record names, and of the files in those that are trees."""
         named = list(artifacts_of(value))
         trees = (self._store.manifest(artifact).values() for artifact in named if artifact.kind == "tree")
         return {artifact.sha256 for artifact in named}.union(*trees)

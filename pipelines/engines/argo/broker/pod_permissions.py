@@ -1,11 +1,11 @@
-"""The permissions of a pod's stages, one after another: each stage may do only what it could do in a pod of its own.
+"""The permissions of a pod's stages, one stage at a time: each may do only what it could do in a pod of its own.
 
-The broker stores a stage's record, so it knows by itself when the stage has ended and what the next one takes. Then the
-next stage's permissions replace those before: what runs later in the pod can't touch an earlier stage's record. A stage
-without a record in the ledger has no permissions.
+The broker stores each stage's record, so it knows when the stage has ended and what the next one takes. The next
+stage's permissions then replace the current ones: code that runs later in the pod can't change an earlier record. A
+stage without a record in the ledger has no permissions.
 
-If the pod may go on with a fan-out, the broker decides so by itself: it finds out which items there are as the stage
-does, from the records it knows, and takes what other pods hand over from the signed ledger.
+The broker also decides whether the pod continues with a fan-out, because the pod itself is not trusted. It works out
+the items from records that it stored itself, and reads what other pods hand over from the signed ledger.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ R = TypeVar("R", bound=Record)
 
 
 class PodPermissions:
-    """`now` has the permissions of the stage under way. Files are fetched into `folder`."""
+    """The permissions of a pod's stages; `now` are those of the current stage. Files are fetched into `folder`."""
 
     def __init__(self, call: Call, folder: Path, registry: Registry | None = None) -> None:
         site = _of(call, Site)
@@ -88,7 +88,7 @@ class PodPermissions:
         return taken
 
     def _meet(self) -> dict[str, Record] | None:
-        """The records that other pods hand over meanwhile; None if one is not there in time."""
+        """The records that other pods hand over; None if one of them does not arrive in time."""
         givers = {name: stage for stage in RELEASE.flat() for name in stage.provides}
         awaited = {name: givers[name] for name in self._call.pod.met}
         ledger = Ledger(self.version.site, self.version.request, registry=self.version.registry)

@@ -1,10 +1,10 @@
-"""Beside a stage that handles an author's files: does for it what needs a secret, and nothing else.
+"""Does what needs a secret, and nothing else, for stages that handle an author's files.
 
     python -m shiplift.pipelines.engines.argo.broker.server admit+export --out DIR --site '{...}' --request '{...}' ...
 
-It runs in a container of its own in the stages' pod, with the registry's credentials and the ledger's key, and with the
-stages' own arguments. What the stage under way may ask for is in `permissions`. The client is `runtime.store.broker`;
-artifacts are served in the protocol of `runtime.store.mlflow.artifact_proxy`.
+It runs in its own container in the stages' pod, with the registry's credentials, the ledger's key, and the same
+arguments as the stages. `permissions` decides what the current stage may ask for. The client is `runtime.store.broker`.
+Artifacts are served with the protocol of `runtime.store.mlflow.artifact_proxy`.
 """
 
 import json
@@ -36,7 +36,7 @@ _MAX_RECORD_BYTES = 16 * 2**20
 
 @dataclass(frozen=True)
 class Reply:
-    """The body of a response, in memory or in a file; one that was `fetched` is not needed again."""
+    """The body of a response, in memory or in a file. A `fetched` file is removed after it is sent."""
 
     body: bytes = b""
     file: Path | None = None
@@ -45,7 +45,7 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A request of a stage: the groups of its path, its query, and a file with its body."""
+    """A stage's request: the groups of its path, its query, and a file with its body."""
 
     permissions: StagePermissions
     at: tuple[str, ...]
@@ -65,7 +65,7 @@ def _list(asked: Asked) -> Reply:
     path = asked.query.get("path", "")
     match = re.fullmatch(r"shiplift/sha256/([0-9a-f]{2})", path)
     if match is None:
-        raise Denied(f"listing {path!r} is none of this stage's business")
+        raise Denied(f"this stage may not list {path!r}")
     return _json({"files": asked.permissions.listing(match.group(1))})
 
 
@@ -93,7 +93,7 @@ def _put_tuned(asked: Asked) -> Reply:
     return Reply()
 
 
-# What may be asked, and who answers.
+# Every request that is allowed, and the function that answers it.
 _ROUTES: tuple[tuple[str, str, Callable[[Asked], Reply]], ...] = (
     ("GET", "/ready", lambda _: Reply()),
     ("PUT", END, lambda _: Reply()),
@@ -129,7 +129,7 @@ def answer(permissions: StagePermissions, method: str, target: str, sent: Path) 
             match = re.fullmatch(pattern, unquote(parts.path))
             if verb == method and match:
                 return 200, act(Asked(permissions=permissions, at=match.groups(), query=query, sent=sent))
-        raise Denied(f"{method} {parts.path} is nothing that a broker does")
+        raise Denied(f"a broker does not answer {method} {parts.path}")
     except (FileNotFoundError, NotFound, KeyError) as error:
         return 404, Reply(str(error).encode())
     except Denied as error:
@@ -140,7 +140,7 @@ def answer(permissions: StagePermissions, method: str, target: str, sent: Path) 
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers the requests that its server's permissions allow."""
+    """Answers the requests that the server's permissions allow."""
 
     protocol_version = "HTTP/1.1"
     server: "_Server"
@@ -158,10 +158,10 @@ class _Handler(BaseHTTPRequestHandler):
             _receive(self.rfile, int(self.headers.get("Content-Length") or 0), sent)
             self._send(*answer(permissions, self.command, self.path, sent))
         if self.path == END:
-            self.server.shutdown()  # this thread is not the one that serves
+            self.server.shutdown()  # can't deadlock: each request has a thread of its own
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: a stage asks hundreds of times."""
+        """Logs nothing: a stage makes hundreds of requests."""
 
     def _send(self, status: int, reply: Reply) -> None:
         self.send_response(status)
@@ -185,7 +185,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def server(permissions: PodPermissions, port: int = PORT) -> ThreadingHTTPServer:
-    """A server on loopback; it answers what the stage under way may ask."""
+    """A server on loopback, which answers what the current stage may ask."""
     return _Server(permissions, port)
 
 
@@ -198,13 +198,13 @@ def _receive(source: Any, size: int, to: Path) -> None:
 
 def main() -> int:
     """Serves the stages that the command line names, until they end."""
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # the stages have ended; a sidecar has nothing to finish
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # sent after the stages have ended: nothing left to finish
     try:
         call = parse(sys.argv[1:])
         link_mounts(call.arguments[Site.parameter()])
         with tempfile.TemporaryDirectory(prefix="broker-") as folder:
             server(PodPermissions(call, Path(folder))).serve_forever(poll_interval=0.05)
-        os._exit(0)  # at once: while Python shuts down, Argo's SIGTERM would make the pod a failed one
+        os._exit(0)  # at once: Argo's SIGTERM during Python's shutdown would mark the pod as failed
     except Exception as error:
         failure = failure_of(error)
         print(failure.message, file=sys.stderr, flush=True)

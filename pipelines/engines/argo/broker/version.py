@@ -1,4 +1,4 @@
-"""The files of a pod's one model version, fetched once for all of its stages."""
+"""The files of the model version that a pod works on, fetched once for all of its stages."""
 
 import tempfile
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from shiplift.runtime.store.registry.terms import VersionInfo
 
 @dataclass
 class VersionFolder:
-    """The version that a release is about; its files are fetched into `folder`."""
+    """The version that is released; its files are fetched into `folder`."""
 
     site: Site
     request: Request
@@ -22,7 +22,7 @@ class VersionFolder:
 
     @cached_property
     def info(self) -> VersionInfo:
-        """The version that the release is about."""
+        """The version in the registry."""
         return self.registry.version(self.request.model, self.request.version)
 
     @cached_property
@@ -37,7 +37,7 @@ class VersionFolder:
         return self.registry.download_model(self.info, self.folder / "model", limit_mb=limit_mb)
 
     def files(self) -> list[str]:
-        """The names of its files: regular ones, since nothing else can be in a registry."""
+        """The names of its files. A registry stores only regular ones."""
         return [path.relative_to(self.model).as_posix() for path in sorted(self.model.rglob("*")) if path.is_file()]
 
     def run_file(self, path: str) -> Path:

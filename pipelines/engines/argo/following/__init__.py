@@ -1,1 +1,1 @@
-"""Following a release on Argo Workflows: what its pods print, its events, its logs."""
+"""Following a release on Argo Workflows: the lines that its pods print, its events, its logs."""

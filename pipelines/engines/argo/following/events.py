@@ -1,4 +1,4 @@
-"""The events of a Workflow, as the local engine reports them: stages that start, stages that finish."""
+"""The events of a Workflow, in the form that the local engine has: stages that start, stages that finish."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import STAGES
 
 NODE_ID = "workflows.argoproj.io/node-id"  # an annotation of a pod
 _POLL_S = 0.5
-_LINES = 10_000  # of a pod's log: its stages' progress
+_LINES = 10_000  # how much of a pod's log to read for its stages' progress
 
 
 def of(api: KubernetesClient, name: str) -> Iterator[Event | None]:
@@ -57,17 +57,17 @@ def ended(body: Object) -> bool:
 
 
 def now(api: KubernetesClient, name: str) -> str:
-    """The stages of a Workflow that are under way, in words; empty if none is."""
+    """The stages of a Workflow that are running, in words; empty if none is."""
     body = api.get(WORKFLOW, name) or {}
     reached = stages_of(body, RELEASE, RunningPods(api, name, follow=False).told)
     return ", ".join(f"{each.stage.name} {each.run.target}".strip() for each in reached if _open(each))
 
 
 class RunningPods:
-    """What the logs of a Workflow's running pods say of their stages; Argo knows only once a pod has ended.
+    """What the logs of a Workflow's running pods say about their stages: Argo learns that only when a pod ends.
 
-    With `follow`, each log is read as it grows, in a thread of its own; else once, to its end. Without the right to
-    read logs nothing is known.
+    With `follow`, a thread per log reads it as it grows; otherwise each log is read once, to its end. If the user may
+    not read logs, nothing is known.
     """
 
     def __init__(self, api: KubernetesClient, workflow: str, *, follow: bool = True) -> None:
@@ -78,7 +78,7 @@ class RunningPods:
         self._readers: dict[str, Thread] = {}
 
     def told(self, node: Mapping[str, Any]) -> StageRuns | None:
-        """How far the pod of a node has come; None if that is not known."""
+        """How far a node's pod has come; None if that is unknown."""
         key = str(node["id"])
         reader = self._readers.get(key)
         if node.get("phase") == "Running" and (reader is None or not reader.is_alive()):
@@ -99,12 +99,12 @@ class RunningPods:
 
 
 def _open(reached: Reached) -> bool:
-    """Whether a stage has not ended: its pod has not, and has not said that the stage did."""
+    """Whether a stage is still running: its pod is, and has not reported the stage's end."""
     return under_way(reached.node) and reached.run.outcome == "cancelled"
 
 
 def _changes(reached: list[Reached], reported: dict[tuple[str, str], str]) -> Iterator[Event]:
-    """The stages that started, finished or wait for something since the last call; updates `reported`."""
+    """The stages that have started, finished or begun to wait since the last call; updates `reported`."""
     for each in reached:
         node, run, waiting = each.node, each.run, workflows.waiting_for(each.node)
         target = run.target

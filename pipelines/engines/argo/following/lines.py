@@ -1,7 +1,7 @@
-"""The lines of a pod's log that say which stage is under way and how the ones before it went.
+"""The lines of a pod's log that say which stage is running and how the earlier ones went.
 
-They are for people, and for `--watch`, which reads them while the pod runs: Argo knows a pod's records only when it has
-ended. Every line of a stage begins with the stage's name.
+People read them, and so does `--watch` while the pod runs: Argo gets a pod's records only when the pod ends. Every line
+of a stage begins with the stage's name.
 """
 
 import re
@@ -18,7 +18,7 @@ _FINISHED = re.compile(
 
 
 def line(event: Event) -> str:
-    """The line of an event."""
+    """An event as a line of the log."""
     if event.kind == "started":
         text = f"started for {event.target}" if event.target else "started"
     elif event.kind == "progress":
@@ -30,19 +30,19 @@ def line(event: Event) -> str:
 
 
 def split(line: str, stages: Collection[str]) -> tuple[str, str]:
-    """The stage that a line names and the rest of the line; an empty stage if it names none of these."""
+    """The stage that a line names, and the rest of the line; an empty stage if it names none of `stages`."""
     stage, colon, text = line.partition(": ")
     return (stage, text) if colon and stage in stages else ("", line)
 
 
 def started_for(text: str) -> str:
-    """The target for which a stage begins, from the rest of its line; empty if the line says nothing of that."""
+    """The target for which a stage begins, from the rest of its line; empty if the line does not say."""
     begun = _STARTED.fullmatch(text)
     return (begun["target"] or "") if begun else ""
 
 
 def told(lines: Iterable[str], stages: Collection[str]) -> Iterator[StageRuns]:
-    """After each line that says more: how a pod's stages have gone so far. A stage that starts again has not ended."""
+    """Yields how a pod's stages have gone so far, after each line that adds to it. A restarted stage has not ended."""
     report = StageRuns()
     for each in lines:
         stage, text = split(each, stages)

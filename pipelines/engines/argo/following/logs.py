@@ -1,4 +1,4 @@
-"""Logs of a cluster's pods: of a release, stage by stage, and of the components that start releases."""
+"""Logs of a cluster's pods: those of a release, stage by stage, and of the components that start releases."""
 
 import json
 import time
@@ -24,9 +24,9 @@ _Key = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A started container; a restarted one is another source.
+    """A container that has started. After a restart it counts as another source.
 
-    `stages` are those it runs, with their labels: a stage's name, with its target if it runs once per target.
+    `stages` maps the stages that it runs to their labels: the stage's name, with the target if it runs once per target.
     """
 
     pod: str
@@ -46,7 +46,7 @@ def of_part(api: KubernetesClient, name: str, *, lines: int, follow: bool) -> It
 
 
 def of_release(api: KubernetesClient, workflow: str, *, lines: int, ended: Callable[[], bool] | None) -> Iterator[str]:
-    """Yields the log of a Workflow, from the pods it still has; with `ended`, follows it until that returns true.
+    """Yields the log of a Workflow from the pods that still exist; with `ended`, follows it until that returns true.
 
     Raises:
         NotFound: the Workflow has no pods left.
@@ -78,11 +78,11 @@ def _lines(
 def _followed(
     api: KubernetesClient, find_sources: Callable[[], list[Source]], lines: int, ended: Callable[[], bool]
 ) -> Iterator[str]:
-    """Yields lines as they arrive, with one reader thread per container, since several write at once."""
+    """Yields lines as they arrive, with one reader thread per container, because several write at once."""
     queue: Queue[str | ShipliftError] = Queue()
     readers: dict[_Key, Thread] = {}
     while True:
-        done = ended()  # checked before the pods are listed, so that one started before the end is read too
+        done = ended()  # checked before listing pods, so that pods which started before the end are read too
         for source in find_sources():
             key = (source.pod, source.restarts)
             if key not in readers:
@@ -117,7 +117,7 @@ def _marked(api: KubernetesClient, source: Source, *, lines: int, follow: bool) 
     label = next(iter(labels.values()), source.pod)
     for line in api.log(source.pod, source.container, lines=lines, follow=follow):
         stage, text = split(line, labels)
-        if stage and (target := started_for(text)):  # a pod that goes on with its only target has no argument for it
+        if stage and (target := started_for(text)):  # a pod that continues with a fan-out has no --target
             labels[stage] = _labelled(stage, target)
         label = labels.get(stage, label)
         yield f"{label:<{_WIDTH}} {text}"
@@ -148,12 +148,12 @@ def _source(pod: Object) -> Source | None:
 
 
 def _labelled(stage: str, target: str) -> str:
-    """How a stage's lines are marked: by its name, and by its target if it runs once per target."""
+    """The label of a stage's lines: its name, with the target if it runs once per target."""
     return f"{stage}/{target}" if target else stage
 
 
 def _target(container: Object) -> str:
-    """The name of the target, for stages that run once per target; else empty."""
+    """The target's name, for stages that run once per target; else empty."""
     arguments = container.get("args", [])
     with suppress(ValueError, IndexError, AttributeError):
         return str(json.loads(arguments[arguments.index("--target") + 1]).get("name", ""))

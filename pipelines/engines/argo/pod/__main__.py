@@ -1,11 +1,13 @@
-"""Engine 2's half in a pod: runs the pod's stages, one after another, or a stage by hand.
+"""Runs a pod's stages, one after another. Also runs a single stage by hand.
 
     python -m shiplift.pipelines.engines.argo.pod deploy+gate --out DIR --slo '{...}' --load_report '{...}' ...
 
-A stage's record is passed to the later stages, and written where the engine looks. `admit+export+each-target` goes on
-with a fan-out if its broker says that the only item may run here. The first stage that fails or objects ends the pod.
-Its exit code says how, the pod's termination message which stage and why, and `stage_runs.json` and `failure.json` say
-both to the last stage. A pod that was lost goes on where it was: what its stages finished are cache hits.
+A stage's record is passed to later stages, and written to a file that Argo reads. `admit+export+each-target` continues
+with a fan-out if the broker says that its only item may run here.
+
+The first stage that fails or objects ends the pod. The exit code says how it ended, the pod's termination message says
+which stage and why, and `stage_runs.json` and `failure.json` pass both to the release's last stage. A lost pod is
+started again and resumes where it was: stages that had finished are cache hits.
 """
 
 import sys
@@ -23,7 +25,7 @@ from shiplift.runtime.records.site import Site
 
 @contextmanager
 def _broker_of(call: Call) -> Iterator[None]:
-    """Waits for the pod's broker, if it has one, and ends it after the stages."""
+    """Waits for the pod's broker, if it has one, and ends the broker after the stages."""
     if call.broker is None:
         yield
         return

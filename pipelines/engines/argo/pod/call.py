@@ -1,8 +1,8 @@
-"""The command line of a pod: which stages run there, and the records that they take from elsewhere.
+"""A pod's command line: which stages run there, and the records that they take from elsewhere.
 
     deploy+gate --out DIR --slo '{...}' --load_report '{...}' ...
 
-The container that runs the stages and its broker have the same one.
+The container that runs the stages and the broker beside it get the same one.
 """
 
 import hashlib
@@ -29,11 +29,11 @@ from shiplift.runtime.store.ledger import Ledger
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """Stages and the arguments that come from outside their pod, from a command line.
+    """Stages and the arguments that come from outside their pod, as a command line passes them.
 
-    `workflow` is the name of the Workflow that the last stage concludes, and on which a shielded stage says how it
-    goes. `attempt` identifies the one that this pod is part of, for records that are handed over between pods.
-    `pipeline` is the one that the stages are of.
+    `workflow` names the Workflow that the last stage concludes, and on which a shielded stage reports its progress.
+    `attempt` identifies the run of the Workflow that this pod belongs to, for records handed over between pods.
+    `pipeline` is the pipeline that the stages belong to.
     """
 
     stages: tuple[Stage, ...]
@@ -60,18 +60,19 @@ class Call:
         """
         if self.site is None or not isinstance(self.site.place, Cluster):
             raise UsageError(
-                "only a site on a cluster has Workflows", do="Pass --site with a `place` of kind `cluster`."
+                "the site is not on a cluster, so it has no Workflows",
+                do="Pass --site with a `place` of kind `cluster`.",
             )
         return KubernetesClient(self.site.place.namespace)
 
     @property
     def pod(self) -> Pod:
-        """Its stages and the fan-out that it may go on with, as a pod."""
+        """The stages, and the fan-out that they may continue with, as a pod."""
         return Pod("", self.stages, self.then)
 
     @property
     def cache(self) -> ResultCache | None:
-        """The ledger of its release, or the pod's broker to it; None if it is not a stage of a release."""
+        """The release's ledger, or the broker that stands for it; None if the stages don't belong to a release."""
         if self.broker is not None:
             return self.broker
         request = self.arguments.get(Request.parameter())
@@ -82,8 +83,8 @@ def parse(words: Sequence[str], pipeline: Pipeline = RELEASE) -> Call:
     """Reads a command line that names stages of a pipeline.
 
     Raises:
-        UsageError: there is no such stage, or a record is missing or invalid.
-        ArtifactCorrupt: a stored record is gone or altered.
+        UsageError: a stage does not exist, or a record is missing or invalid.
+        ArtifactCorrupt: a stored record is gone or was changed.
     """
     word = words[0] if words else ""
     pod = _pod(word, pipeline)
@@ -128,7 +129,7 @@ def _pod(word: str, pipeline: Pipeline) -> Pod:
 
 
 def _site(pairs: Mapping[str, str]) -> Site | None:
-    """The site; with `--broker`, as it is for a pod whose credentials are in another container."""
+    """The site. With `--broker`, the registry and the store are the broker, which has the credentials."""
     if Site.parameter() not in pairs:
         return None
     site = Site.model_validate(json.loads(pairs[Site.parameter()]))
@@ -136,12 +137,12 @@ def _site(pairs: Mapping[str, str]) -> Site | None:
 
 
 def handover(attempt: str, stage: Stage) -> str:
-    """The key, in the ledger, of a record that a pod hands over to another one of the same Workflow."""
+    """The ledger's key for a record that one pod hands over to another pod of the same Workflow."""
     return hashlib.sha256(f"{stage.name} of {attempt}".encode()).hexdigest()
 
 
 def link_mounts(site: Site) -> None:
-    """Links the secrets and the catalogue, which are mounted elsewhere, into the pod's home, which starts empty."""
+    """Links the mounted secrets and catalogue into the pod's home, which starts empty."""
     home = Path(site.home)
     home.mkdir(parents=True, exist_ok=True)
     for mounted in (Path(CONFIG) / "ledger" / "secrets.json", Path(CONFIG) / "targets" / "targets.yaml"):

@@ -1,4 +1,4 @@
-"""What a pod says while it runs and when it ends: lines in its log, Argo's progress, its termination message."""
+"""What a pod reports while it runs and when it ends: lines in its log, Argo's progress, its termination message."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ _MESSAGE_BYTES = 4000
 
 
 def tell(event: Event) -> None:
-    """Prints what happens, for `--watch` and for people; Argo shows the progress."""
+    """Prints an event, for people and for `--watch`, and passes progress on to Argo."""
     went_wrong = event.kind == "finished" and event.outcome != "ok"
     print(printable(lines.line(event)), file=sys.stderr if went_wrong else sys.stdout, flush=True)
     file = os.environ.get("ARGO_PROGRESS_FILE")
@@ -24,6 +24,6 @@ def tell(event: Event) -> None:
 
 
 def explain(message: str) -> None:
-    """Leaves the message that people see at the pod's node."""
-    with contextlib.suppress(OSError):  # outside a pod there is no such file
+    """Writes the pod's termination message, which Argo shows at the node."""
+    with contextlib.suppress(OSError):  # outside a pod the file does not exist
         _MESSAGE.write_bytes(printable(message, lines=True).encode()[:_MESSAGE_BYTES])

@@ -1,7 +1,7 @@
 """A pod's records as Argo passes them on: files that become parameters of other pods.
 
-The records of all targets reach a single pod in a single argument, so such a record goes into the artifact store, and
-its digest into the argument.
+One pod gets the records of all targets in a single argument, which has a size limit. So such a record goes into the
+artifact store, and only its digest into the argument.
 """
 
 import json
@@ -20,11 +20,11 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 
 MAX_RECORD_BYTES = 96 * 1024  # the kernel allows 128 KiB per argument, and Argo's escaping needs room
 _GATHERED = tuple(stage.gives for stage in RELEASE if isinstance(stage, FanOut))
-_STORED = "$stored"  # in place of a stored record: `{"$stored": ARTIFACT}`
+_STORED = "$stored"  # `{"$stored": ARTIFACT}` stands for a stored record
 
 
 def resolved(value: Any, site: Site | None) -> Any:
-    """Decoded JSON with stored records in place of their digests. Argo passes lists as lists of JSON texts."""
+    """Decoded JSON, with digests replaced by the stored records. Argo passes a list as a list of JSON texts."""
     if isinstance(value, list):
         return [resolved(json.loads(item) if isinstance(item, str) else item, site) for item in value]
     if site is not None and isinstance(value, dict) and set(value) == {_STORED}:
@@ -33,10 +33,10 @@ def resolved(value: Any, site: Site | None) -> Any:
 
 
 def write(out: Path, record: Record, site: Site | None) -> None:
-    """Writes a record and its sections, each where the engine looks.
+    """Writes a record and its sections, each to the file that Argo reads as a parameter.
 
     Raises:
-        RecordTooLarge: one does not fit into an argument.
+        RecordTooLarge: one of them does not fit into an argument.
     """
     out.mkdir(parents=True, exist_ok=True)
     for name, part in parts_of(record).items():

@@ -1,4 +1,4 @@
-"""The walk over a pod's stages: what it takes and gives are parameters of its Workflow, which other pods take."""
+"""The walk over a pod's stages. Records come from other pods, and go to them, as parameters of the Workflow."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ from shiplift.runtime.spec.target import Target
 
 @dataclass(kw_only=True)
 class _Walk(Walk):
-    """A walk in a pod: what it takes and gives are parameters of its Workflow; `under_way` is the stage it is in."""
+    """A walk in a pod; `under_way` and `target` are the stage that is running and its target."""
 
     call: Call
     under_way: str = ""
@@ -46,7 +46,7 @@ class _Walk(Walk):
         tell(event)
 
     def arguments(self, stage: Stage, known: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The step's arguments. How the other stages went, the last one is told by the Workflow."""
+        """The step's arguments. The last stage also gets how the other stages went, read from the Workflow."""
         last = stage is self.call.pipeline.on_exit
         known = {**known, Ending.parameter(): self._ending()} if last else known
         arguments = super().arguments(stage, known)
@@ -63,11 +63,11 @@ class _Walk(Walk):
             self.call.api.merge(WORKFLOW, self.call.workflow, concluding_patch(_workflow(self.call), record))
 
     def left(self, stage: Stage, done: Done) -> None:
-        """Writes how it went, and why it failed: for the last stage, and for people who look at the node."""
+        """Writes how the stage went and why it failed: for the last stage, and for people who look at the node."""
         self.under_way, self.target = "", ""
         self._write_runs()
         if self._says_so(stage):
-            with contextlib.suppress(ShipliftError):  # it has happened all the same
+            with contextlib.suppress(ShipliftError):  # the stage has ended, even if that can't be reported
                 shield.tell(self.call.api, self.call.workflow, self.so_far)
         if done.failure is not None:
             (self.call.out / f"{Failure.parameter()}.json").write_text(done.failure.model_dump_json())
@@ -75,7 +75,7 @@ class _Walk(Walk):
             explain(f"{done.run.name}: {done.run.message}")
 
     def items(self, fan_out: FanOut) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The only item, if the broker says that it may run in this pod; else pods of their own wait for each."""
+        """The only item, if the broker says that it may run in this pod. Otherwise the Workflow has pods for them."""
         broker = self.call.broker
         if broker is None or fan_out.only_item(self.known[fan_out.source]) is None:
             return
@@ -86,24 +86,24 @@ class _Walk(Walk):
             taken = {name: load(kind, records[name]) for name, kind in kinds.items()}
             yield _name(taken[fan_out.item.parameter()]), taken
 
-    # --- what a pod leaves on the way ---
+    # --- what a pod leaves while it runs ---
 
     @property
     def so_far(self) -> StageRuns:
-        """How the stages went so far, and the one under way."""
+        """How the stages have gone so far, and the one that is running."""
         return StageRuns(runs=tuple(self.runs), under_way=self.under_way, target=self.target)
 
     def _write_runs(self) -> None:
-        """If the pod is lost, the last stage knows how far it came."""
+        """Writes how far the pod has come, so that the last stage knows even if the pod is lost."""
         self.call.out.mkdir(parents=True, exist_ok=True)
         (self.call.out / f"{StageRuns.parameter()}.json").write_text(self.so_far.model_dump_json())
 
     def _says_so(self, stage: Stage) -> bool:
-        """Whether a stage says on its Workflow that it begins and how it went."""
+        """Whether a stage reports on its Workflow that it begins, and how it went."""
         return stage.at.shielded and bool(self.call.workflow)
 
     def _keep(self, stage: Stage, arguments: Mapping[str, Any]) -> None:
-        """Writes what a shielded stage takes into the ledger, for the exit handler."""
+        """Stores a shielded stage's arguments in the ledger, for the exit handler."""
         if self.cache:
             taken = Taken(texts={name: record.model_dump_json() for name, record in arguments.items()})
             self.cache.put(shield.key(self.call.workflow, stage), stage.name, taken)
@@ -116,10 +116,10 @@ class _Walk(Walk):
         return ending.model_copy(update={"verdict": ending.verdict or taken.get(Verdict.parameter())})
 
     def _finish_shielded(self) -> dict[str, Any]:
-        """Runs a shielded stage that was killed when its Workflow was stopped, to its end; returns what it took.
+        """Finishes a shielded stage that was killed when its Workflow was stopped; returns the stage's arguments.
 
         Raises:
-            Temporary: what it needs does not answer.
+            Temporary: a service that the stage needs does not answer.
         """
         half_way = shield.unfinished(_workflow(self.call), self.call.pipeline)
         arguments = self._taken_by(half_way.stage) if half_way else None
@@ -135,7 +135,7 @@ class _Walk(Walk):
         return arguments
 
     def _taken_by(self, stage: Stage) -> dict[str, Any] | None:
-        """What a shielded stage took; None if it did not begin, or another version of Shiplift wrote it."""
+        """A shielded stage's arguments; None if it did not begin, or another version of Shiplift wrote them."""
         key = shield.key(self.call.workflow, stage)
         taken = self.cache.get(key, stage.name, Taken) if self.cache else None
         with contextlib.suppress(KeyError, ValueError):
@@ -164,13 +164,13 @@ def run(call: Call) -> int:
 
 
 def _name(item: Any) -> str:
-    """The name of the item that stages run for; empty for stages that don't run once per item."""
+    """The name of the item that stages run for; empty if they don't run once per item."""
     return str(getattr(item, "name", ""))
 
 
 @contextmanager
 def _cooled() -> Iterator[None]:
-    """Closes sandboxes that were started ahead of time and not used."""
+    """Closes sandboxes that were started ahead of time but not used."""
     try:
         yield
     finally:

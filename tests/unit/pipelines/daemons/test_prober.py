@@ -41,7 +41,7 @@ def test_one_wrong_answer_is_told_and_two_in_a_row_count() -> None:
 def test_slow_is_measured_by_the_model_s_own_fastest_answer() -> None:
     state = after(RIGHT, SLOW)
     assert (state.slow, state.pulse.verified_at) == (1, 1.0)  # it answered rightly all the same
-    assert state.pulse.finding == "it took 6.0 s to answer, usual are 0.01 s"
+    assert state.pulse.finding == "it took 6.0 s to answer, usually 0.01 s"
     honest = ProbeResult(seconds=4.0)
     assert after(honest, SLOW).slow == 0
     assert after(RIGHT, *[SLOW] * 3, *[SILENT] * 3).slow == SLOW_BEATS

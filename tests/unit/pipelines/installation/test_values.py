@@ -42,7 +42,7 @@ def test_the_commented_file_says_every_field_and_its_default() -> None:
         ("artifacts_uri: file:///x", "must be reachable from every pod"),
         ("artifacts_uri: /x", "must be reachable from every pod"),
         ("stages: {frobnicate: {cpu: 1}}", "there is no stage 'frobnicate'; the stages are: admit"),
-        ("gateway: {class_name: eg, http_port: 80, grpc_port: 80}", "are the same"),
+        ("gateway: {class_name: eg, http_port: 80, grpc_port: 80}", "http_port and grpc_port must differ"),
         ("{gateway: {class_name: eg}, ingress: {class_name: nginx, host: x.org}}", "exclude each other"),
         ("ingress: {class_name: nginx, host: '*.x.org'}", "ingress.host"),
         ("repositories: [{name: a/b, host: github, url: 'https://u:p@x/y'}]", "must contain no credentials"),

@@ -355,7 +355,7 @@ def test_a_pod_registers_each_state_of_a_service_once_and_says_why_another_was_n
     ]
     taken = {f"services/somebody-s/{path}": body.decode() for path, body in FOLDER.items()}
     second = author.commit(**taken, digits=SPEC.format("digits", 5), **{"services/adder/helper.py": "FACTOR = 2.0\n"})
-    with pytest.raises(NotAdmitted, match="no version of somebody-s: somebody else owns the model"):
+    with pytest.raises(NotAdmitted, match="register a version of somebody-s: another account owns the model"):
         push(first, second)
     assert desk.models == ["digits"]
     assert [info.version for info in known["adder"]] == [1, 2]

@@ -336,7 +336,7 @@ def test_any_payload_is_a_push_or_gets_an_answer(host: Any, changes: dict[str, A
 
 
 def test_settings_tell_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="too alike"):
+    with pytest.raises(ValueError, match="too similar"):
         TriggerSettings(
             namespace="a",
             registry_uri="b",

@@ -43,7 +43,7 @@ def test_a_namespace_and_a_registry_are_enough(tmp_path: Path) -> None:
         ({"repositories": [repository(url="https://u:token@example.org/x")]}, "must contain no credentials"),
         ({"repositories": [repository(branch="--upload-pack=x")]}, r"repositories\.0\.branch"),
         ({"repositories": [repository(branch="a..b")]}, r"repositories\.0\.branch"),
-        ({"repositories": [repository(), repository(name="Acme/Models")]}, "too alike"),
+        ({"repositories": [repository(), repository(name="Acme/Models")]}, "too similar"),
     ],
 )
 def test_every_wrong_field_is_named(tmp_path: Path, changes: dict[str, object], message: str) -> None:

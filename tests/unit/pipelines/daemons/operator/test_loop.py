@@ -188,7 +188,7 @@ def test_a_site_without_a_cluster_is_refused(tmp_path: Path) -> None:
         read_site(file)
     file.write_text(site(tmp_path).model_copy(update={"place": cluster()}).model_dump_json())
     assert read_site(file).place == cluster()
-    with pytest.raises(UsageError, match="is no site"):
+    with pytest.raises(UsageError, match="is not a valid site"):
         read_site(tmp_path / "missing.json")
 
 

@@ -477,5 +477,5 @@ def test_status_says_what_serves_as_the_operator_saw_it(engine: ArgoEngine, serv
     assert digits.message == "version 2 failed 3 of its 9 requests"
     assert (digits.version, digits.weights) == (1, {"digits-1-aaaaaaaa": 90, "digits-2-bbbbbbbb": 10})
     assert (digits.ready_pods, digits.pods) == (1, 2)
-    assert (fresh.state, fresh.message) == ("Unknown", "the operator has not looked at it since it was changed")
+    assert (fresh.state, fresh.message) == ("Unknown", "the operator has not looked at it since the last change")
     assert (well.state, well.version) == ("Ready", 2)
