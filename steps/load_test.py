@@ -15,6 +15,7 @@ from shiplift.runtime.families import table
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.measure import requests, sweep
 from shiplift.runtime.measure.cancellations import cancelled
+from shiplift.runtime.measure.comparing import incomparable
 from shiplift.runtime.measure.findings import notes_of, table_of
 from shiplift.runtime.measure.generators import load_generator
 from shiplift.runtime.measure.logged import write_recorded
@@ -76,7 +77,7 @@ def load_test(
             beside_first.append(_challenger_report(test, group, place, other, latency_target))
         report = report.model_copy(update={"others": tuple(beside_first)})
         with ExitStack() as beside:
-            champion_side, uncompared = None, _incomparable(champion, package, load)
+            champion_side, uncompared = None, incomparable(champion, package, load)
             if champion.package is not None and not uncompared:
                 try:
                     staged = beside.enter_context(place.beside(deployment, champion.package))
@@ -117,16 +118,6 @@ def _challenger_report(
         target=package.target,
         members=members,
     )
-
-
-def _incomparable(champion: Champion, challenger: Package, load: Load) -> str:
-    if champion.package is not None and champion.package.signature.streamed != challenger.signature.streamed:
-        return f"one of version {champion.version} and this one streams its answers: their requests differ"
-    if champion.package is not None:
-        return requests.batch_problem(champion.package, load)
-    if not champion.version:
-        return "there is no champion to compare with"
-    return f"version {champion.version} was not promoted by Shiplift, so there is nothing to compare with"
 
 
 def _with_lengths(store: ArtifactStore, package: Package, load: Load, recorded_requests: RecordedRequests) -> Load:
