@@ -23,9 +23,11 @@ from shiplift.runtime.measure.loops import closed_loop, compared, open_loop, war
 from shiplift.runtime.measure.members import member_loads, timings_of
 from shiplift.runtime.measure.sides import LoadTest, Side
 from shiplift.runtime.model.tensors import Arrays, load_npz
+from shiplift.runtime.records.deployment import Deployment, Staged
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import RecordedRequests
-from shiplift.runtime.records.serving import Champion, Deployment, Package, Staged
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.staging import Staging, staging
 from shiplift.runtime.serving.triton.client import TritonClient

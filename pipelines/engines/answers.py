@@ -7,7 +7,8 @@ from pydantic import Field
 
 from shiplift.runtime.base.errors import by_exit_code
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.serving import Drift, Endpoint
+from shiplift.runtime.records.deployment import Endpoint
+from shiplift.runtime.records.promotion import Drift
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.registry.terms import CHAMPION
 

@@ -21,9 +21,10 @@ from shiplift.runtime.gates.quality import (
     scored,
 )
 from shiplift.runtime.precision.scoring.estimates import score_of, slice_of
+from shiplift.runtime.records.deployment import Deployment, which_targets_serve
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport, Streaming
-from shiplift.runtime.records.serving import Champion, Deployment, which_targets_serve
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.measurement import Slo

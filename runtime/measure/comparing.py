@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.gates import comparison
 from shiplift.runtime.measure.requests import batch_problem
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Comparison, LoadPoint
-from shiplift.runtime.records.serving import Champion, Package
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.spec.measurement import ComparisonTarget, Load
 
 Measure = Callable[[], LoadPoint]

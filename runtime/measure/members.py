@@ -6,8 +6,8 @@ The server counts that itself, per model, whoever asks: clients, an ensemble, or
 from collections.abc import Mapping
 
 from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.records.kinds.package import Package, PipelinePackage
 from shiplift.runtime.records.measurement import MemberLoad, Timings
-from shiplift.runtime.records.serving import Package, PipelinePackage
 from shiplift.runtime.serving.triton.client import TritonClient
 
 

@@ -8,10 +8,10 @@ from pydantic import Field
 
 from shiplift.runtime.base.errors import Inconclusive, Refused
 from shiplift.runtime.records.base import Record, volatile
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.precision import JpegScore, Slice, TaskMetricName
-from shiplift.runtime.records.serving import Package
 
 
 class Judged(Record):

@@ -25,8 +25,8 @@ from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.errors import ExportFailed, MeasurementFailed, MissingTool, PortTaken, ShipliftError
 from shiplift.runtime.base.names import release_name
 from shiplift.runtime.host.processes import alive
+from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.release import ReleaseReport
-from shiplift.runtime.records.serving import Process
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.store.artifacts import ArtifactStore

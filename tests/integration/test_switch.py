@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from shiplift.pipelines.commands.start.demo_story import Traffic
 from shiplift.runtime.base.errors import NotFound
-from shiplift.runtime.records.serving import Champion, Promotion
+from shiplift.runtime.records.promotion import Champion, Promotion
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.spec.measurement import LatencyTarget
@@ -250,7 +250,8 @@ def test_promotions_of_one_model_wait_for_each_other(lab: Lab) -> None:
 
 def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int, int]) -> None:
     from shiplift.runtime.base.errors import Refused
-    from shiplift.runtime.records.serving import Deployment, Endpoint, Process, ServerProcess
+    from shiplift.runtime.records.deployment import Deployment, Endpoint, ServerProcess
+    from shiplift.runtime.records.process import Process
     from shiplift.steps.promote import promote
     from tests.integration.conftest import by_hand
 

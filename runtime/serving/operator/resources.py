@@ -15,7 +15,8 @@ from pydantic.alias_generators import to_camel
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.capacity import Capacity
-from shiplift.runtime.records.serving import Beside, Package
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.promotion import Beside
 from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 
 MODEL = f"{LABEL}model"  # on everything that belongs to a model's service

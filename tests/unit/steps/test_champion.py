@@ -16,17 +16,12 @@ from shiplift.runtime.base.errors import (
     RegistryHeld,
 )
 from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.deployment import Endpoint
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport
+from shiplift.runtime.records.promotion import Beside, Champion, Promotion
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import (
-    Beside,
-    Champion,
-    EarlierVersion,
-    EarlierVersions,
-    Endpoint,
-    Package,
-    Promotion,
-)
+from shiplift.runtime.records.serving import EarlierVersion, EarlierVersions
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Evidence, Scored, Verdict
 from shiplift.runtime.serving import reinstate as reinstating

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from shiplift.runtime.base.errors import Inconclusive, PromotionConflict, Refused
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Champion
 from shiplift.runtime.records.verdict import Evidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.serving_settings import Rollout

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from shiplift.runtime.gates import policy, quality
 from shiplift.runtime.gates.quality import parity_check, score_check
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Streaming
 from shiplift.runtime.records.precision import AuthorMetric, Slice
-from shiplift.runtime.records.serving import Champion, Package
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.measurement import Regression, Slo

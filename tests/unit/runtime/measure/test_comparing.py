@@ -7,7 +7,7 @@ from shiplift.runtime.gates import comparison
 from shiplift.runtime.measure.comparing import ComparisonPlan, compare, incomparable, looks_within
 from shiplift.runtime.model.generation.signature import SIGNATURE
 from shiplift.runtime.records.measurement import Comparison, LoadPoint
-from shiplift.runtime.records.serving import Champion
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.spec.measurement import ComparisonTarget, Load
 from tests.unit.examples import champion, package, point

@@ -13,8 +13,9 @@ from pydantic import ValidationError
 from shiplift.runtime.records.base import Record, identity
 from shiplift.runtime.records.kinds.contract import Contract, DeclaredGraph, DeclaredText
 from shiplift.runtime.records.kinds.exported import Exported, ExportedGraph, ExportedText
+from shiplift.runtime.records.kinds.package import Package, PipelinePackage, TextPackage
 from shiplift.runtime.records.kinds.union import Kinded
-from shiplift.runtime.records.serving import Champion, Package, PipelinePackage, Promotion, TextPackage
+from shiplift.runtime.records.promotion import Champion, Promotion
 from shiplift.runtime.serving.machine.served import Served
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.document import parse
