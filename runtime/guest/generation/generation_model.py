@@ -4,7 +4,7 @@ Triton hands over a request and gets it back at once; a thread continues all of 
 request that the model can't take, that takes too long, or that its client gave up, ends alone. Conversations are
 rendered by a process of their own (`python_host`, with `chat.py`): a chat template is a program of the model's author.
 
-Process: Triton's Python backend, as `model.py` beside `front.py`, `engine.py` and `python_host`.
+Process: Triton's Python backend, as `model.py` beside `front.py`, `engine.py`, `generator.py` and `python_host`.
 Python: the server's
 Packages: numpy
 """
@@ -28,8 +28,9 @@ sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").spli
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from engine import Generator, New
+from engine import Engine
 from front import Ask, BadRequest, GenerationFront, Pieces, conversation
+from generator import Generator, New
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _LOOK_S = 0.1  # how often a client is asked whether it still listens
@@ -111,7 +112,9 @@ class TritonPythonModel:
     def _generator(self) -> Generator:
         front = self.front
         longest = min(front.settings["context"], front.max_prompt_tokens + front.max_tokens)
-        return Generator(self.folder, front.settings, sequences=self.sequences, tokens=longest, options=self.values)
+        return Generator(
+            Engine(self.folder, front.settings, sequences=self.sequences, tokens=longest, options=self.values)
+        )
 
     def _warm_up(self) -> None:
         self.generator.add(self.front.read({"prompt": " a", "max_tokens": min(2, self.front.max_tokens)}))
