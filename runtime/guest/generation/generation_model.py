@@ -28,7 +28,7 @@ sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").spli
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from engine import Engine
+from engine import GenerationEngine
 from front import Ask, BadRequest, GenerationFront, Pieces, conversation
 from generator import Generator, New
 
@@ -113,7 +113,7 @@ class TritonPythonModel:
         front = self.front
         longest = min(front.settings["context"], front.max_prompt_tokens + front.max_tokens)
         return Generator(
-            Engine(self.folder, front.settings, sequences=self.sequences, tokens=longest, options=self.values)
+            GenerationEngine(self.folder, front.settings, sequences=self.sequences, tokens=longest, options=self.values)
         )
 
     def _warm_up(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 Piece = tuple[int, list[int], str, str]  # a request's number, tokens, why it ended (`stop`, `length`), why it failed
 
 
-class Engine(Protocol):
+class GenerationEngine(Protocol):
     """A model in a library that continues texts, and the requests under way; for one thread."""
 
     @property
@@ -41,7 +41,7 @@ class New:
 class Generator:
     """An engine and the requests that it continues; for one thread."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: GenerationEngine) -> None:
         self._engine = engine
         self._next = 0
 

@@ -31,7 +31,7 @@ class _Run:
     last: int | None = None
 
 
-class Engine:
+class GenerationEngine:
     """The model in a folder, and the requests under way; for one thread."""
 
     def __init__(

@@ -20,7 +20,7 @@ from tensorrt_llm import LLM, SamplingParams
 _WAIT_S = 0.05
 
 
-class Engine:
+class GenerationEngine:
     """The model in a folder, and the requests under way; for one thread."""
 
     def __init__(

@@ -22,7 +22,7 @@ from vllm.sampling_params import RequestOutputKind
 _ENDS = ("stop", "length")
 
 
-class Engine:
+class GenerationEngine:
     """The model in a folder, and the requests under way; for one thread."""
 
     def __init__(

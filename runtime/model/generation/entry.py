@@ -99,12 +99,12 @@ def verify(*, model: str, answers: str, chats: str, threads: int, out: str) -> d
 
 
 def _generator(folder: Path, front: GenerationFront, asks: Sequence[Ask], threads: int) -> Generator:
-    from shiplift.runtime.guest.generation.openvino_engine import Engine  # noqa: PLC0415 - needs an extra
+    from shiplift.runtime.guest.generation.openvino_engine import GenerationEngine  # noqa: PLC0415 - needs an extra
 
     longest = max(len(ask.ids) + ask.max_tokens for ask in asks)
     try:
         return Generator(
-            Engine(
+            GenerationEngine(
                 folder, front.settings, sequences=len(asks), tokens=longest, options={"intra_op_threads": str(threads)}
             )
         )

@@ -134,7 +134,7 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=ENGINES)
 def generator(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     module = import_module(f"shiplift.runtime.guest.generation.{request.param}")
-    return Generator(module.Engine(tmp_path, SETTINGS, sequences=4, tokens=64, options=OPTIONS))
+    return Generator(module.GenerationEngine(tmp_path, SETTINGS, sequences=4, tokens=64, options=OPTIONS))
 
 
 def run(generator: Any, *asks: Ask) -> list[tuple[list[int], str]]:
@@ -182,7 +182,7 @@ def test_the_library_reads_the_weights_beside_and_no_code_of_the_author_s(genera
 
 def test_a_request_for_which_the_library_raises_fails_alone() -> None:
     module = import_module("shiplift.runtime.guest.generation.tensorrt_llm_engine")
-    generator = Generator(module.Engine(Path(), SETTINGS, sequences=4, tokens=64, options={}))
+    generator = Generator(module.GenerationEngine(Path(), SETTINGS, sequences=4, tokens=64, options={}))
     bad, good = generator.add(ask(99)), generator.add(ask(7))
     failed: dict[int, str] = {}
     ids: list[int] = []
