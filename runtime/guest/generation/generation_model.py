@@ -42,7 +42,7 @@ _MOST = 512  # requests under way or waiting: Triton's own queue is empty, since
 
 
 @dataclass
-class Answer:
+class RunningRequest:
     """A request under way: where its pieces go, and what is known of it."""
 
     sender: pb_utils.ResponseSender
@@ -74,8 +74,8 @@ class TritonPythonModel:
         self.chats = Chats(self.folder) if (self.folder / "chat.json").exists() else None
         self.generator = self._generator()
         self._warm_up()
-        self.incoming: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
-        self.running: dict[int, Answer] = {}
+        self.incoming: queue.SimpleQueue[RunningRequest | None] = queue.SimpleQueue()
+        self.running: dict[int, RunningRequest] = {}
         self.closing = False
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()
@@ -92,7 +92,7 @@ class TritonPythonModel:
                 _fail(sender, str(error))
                 continue
             deadline = time.monotonic() + self.limit_s
-            self.incoming.put(Answer(sender, ask, Pieces(self.front, ask.stop), deadline, len(ask.ids)))
+            self.incoming.put(RunningRequest(sender, ask, Pieces(self.front, ask.stop), deadline, len(ask.ids)))
 
     def finalize(self) -> None:
         self.closing = True
@@ -153,7 +153,7 @@ class TritonPythonModel:
                 if answer is not None:
                     self._start(answer)
 
-    def _start(self, answer: Answer) -> None:
+    def _start(self, answer: RunningRequest) -> None:
         try:
             self.running[self.generator.add(answer.ask)] = answer
         except Exception as error:  # of this request alone: the thread goes on for the others
@@ -164,7 +164,7 @@ class TritonPythonModel:
             if number in self.running:
                 self._tell(number, self.running[number], new)
 
-    def _tell(self, number: int, answer: Answer, new: New) -> None:
+    def _tell(self, number: int, answer: RunningRequest, new: New) -> None:
         if new.failed:
             del self.running[number]
             _fail(answer.sender, f"{_FAILED}: {new.failed}")
@@ -274,7 +274,7 @@ def _fields(request: pb_utils.InferenceRequest) -> dict[str, Any]:
     return {**fields, "prompt": arrays["prompt"][0], "stop": list(arrays.get("stop", ()))}
 
 
-def _send(answer: Answer, text: str, ended: str) -> None:
+def _send(answer: RunningRequest, text: str, ended: str) -> None:
     """Sends a piece, which counts what no piece before it has."""
     tensors = [
         pb_utils.Tensor("text", np.array([[text.encode()]], dtype=object)),
