@@ -37,7 +37,7 @@ class Answer(Record):
 # --- targets ------------------------------------------------------------------------------------------------
 
 
-class Entry(Record):
+class CatalogueEntry(Record):
     """A target of the catalogue; `unfit` says why this machine does not fit it (empty: it fits; None: not checked)."""
 
     target: Target
@@ -48,7 +48,7 @@ class Catalogue(Record):
     """The catalogue and the file that holds it. `default_place` is where a target without nodes runs."""
 
     file: str
-    entries: tuple[Entry, ...]
+    entries: tuple[CatalogueEntry, ...]
     default_place: str = "this machine"
 
 

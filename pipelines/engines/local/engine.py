@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shiplift.pipelines.engines.answers import Accepted, Answer, Catalogue, Entry, Status
+from shiplift.pipelines.engines.answers import Accepted, Answer, Catalogue, CatalogueEntry, Status
 from shiplift.pipelines.engines.local import logs, past, stack, status
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound, ShipliftError, StackDown, Temporary
@@ -287,4 +287,6 @@ class LocalEngine:
 
 
 def _listed(file: Path, *targets: Target) -> Catalogue:
-    return Catalogue(file=str(file), entries=tuple(Entry(target=t, unfit=machine.unfit_here(t)) for t in targets))
+    return Catalogue(
+        file=str(file), entries=tuple(CatalogueEntry(target=t, unfit=machine.unfit_here(t)) for t in targets)
+    )
