@@ -251,7 +251,7 @@ class Chats:
             BadRequest: it is none, or the template refuses it.
             Unrendered: the process can't say.
         """
-        from python_host.host import Failed, Raised  # noqa: PLC0415 - as above
+        from python_host.host import ModelFailed, Raised  # noqa: PLC0415 - as above
 
         text = json.dumps(conversation(body))
         try:
@@ -259,7 +259,7 @@ class Chats:
             return str(answer["prompt"][0])
         except Raised as error:
             raise BadRequest(f"the model's chat template refuses the conversation: {error}") from error
-        except Failed as error:
+        except ModelFailed as error:
             raise Unrendered(f"{_FAILED}: its chat template: {error}") from error
 
     def close(self) -> None:
