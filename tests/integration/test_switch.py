@@ -16,7 +16,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from shiplift.pipelines.commands.start.demo_story import Traffic
+from shiplift.pipelines.commands.start.demo_story import TrafficClient
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.records.promotion import Champion, Promotion
 from shiplift.runtime.records.verdict import Outcome, Verdict
@@ -33,10 +33,10 @@ KILLER = Path(__file__).with_name("killer.py")
 
 
 @contextmanager
-def traffic(lab: Lab, model: str) -> Iterator[Traffic]:
+def traffic(lab: Lab, model: str) -> Iterator[TrafficClient]:
     """Runs a client that sends requests without pause while the context lasts."""
     images, _ = digits()
-    client = Traffic(
+    client = TrafficClient(
         model=model,
         http=f"http://127.0.0.1:{lab.running.http_port}/v2/models/{model}",
         grpc=f"127.0.0.1:{lab.running.grpc_port}",
@@ -50,7 +50,7 @@ def traffic(lab: Lab, model: str) -> Iterator[Traffic]:
         client.stop()
 
 
-def wait_for(client: Traffic, sent: int) -> None:
+def wait_for(client: TrafficClient, sent: int) -> None:
     until(lambda: client.sent > sent)
 
 
