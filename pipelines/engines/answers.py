@@ -170,7 +170,7 @@ class WorkflowStatus(Record):
     reason: str = ""
 
 
-class ServiceStatus(Record):
+class ServiceSummary(Record):
     """What serves a model on a cluster, as the operator last saw it.
 
     `state` is Ready, Stalled, Reconciling, or Unknown if the operator has not seen the newest wish; `reason` and
@@ -197,7 +197,7 @@ class ClusterStatus(Record):
     """
 
     namespace: str
-    services: tuple[ServiceStatus, ...] = ()
+    services: tuple[ServiceSummary, ...] = ()
     releases: tuple[WorkflowStatus, ...]
     aliases: dict[str, int] = Field(default_factory=dict)
     drift: str = ""
