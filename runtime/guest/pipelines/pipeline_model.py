@@ -74,7 +74,7 @@ class TritonPythonModel:
 
     def _outputs(self, request: pb_utils.InferenceRequest, wanted: set[str]) -> Arrays:
         values = {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self.plan["inputs"]}
-        run = Run(self, values, self._steps(frozenset(wanted)))
+        run = Execution(self, values, self._steps(frozenset(wanted)))
         run.finish()
         return {
             name: self._promised(name, kind, run.values)
@@ -113,7 +113,7 @@ def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
     return len(shape) == len(wanted) and all(want in (-1, size) for size, want in zip(shape, wanted))
 
 
-class Run:
+class Execution:
     """One request on its way through the steps; `values` are the tensors so far."""
 
     def __init__(self, model: TritonPythonModel, values: Arrays, steps: Sequence[Step]) -> None:
