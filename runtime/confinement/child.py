@@ -17,7 +17,7 @@ from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.progress import listening
 from shiplift.runtime.confinement.init import EXIT_CODE, confine
 from shiplift.runtime.confinement.messages import Sender
-from shiplift.runtime.confinement.policy import Policy
+from shiplift.runtime.confinement.policy import ConfinementPolicy
 
 _HEADROOM_MB = 1024  # shared libraries' private pages and thread stacks are not the model's fault
 
@@ -30,7 +30,7 @@ def main(start: dict[str, Any]) -> None:
     Lines before it may have `expect`, a key of the entry's PRELOAD_FOR, and whether to `rehearse` it: to call the entry
     module's function of that name, which is to do on something small what will be asked.
     """
-    policy = Policy.from_json(start["policy"])
+    policy = ConfinementPolicy.from_json(start["policy"])
     held = confine(policy, _refusing(start["set_up"]), close=(start["set_up"], start["answer"]))
     _tell(start["set_up"], {"missing": held.missing, "landlock_abi": held.landlock_abi})
     os.close(start["set_up"])  # what runs from here on can't change it
