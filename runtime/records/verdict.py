@@ -107,7 +107,7 @@ class Scored(Record):
     jpegs: tuple[JpegScore, ...] = ()
 
 
-class Evidence(Record):
+class GateEvidence(Record):
     """Everything a verdict rests on, stored with it so that it can be judged again under another policy.
 
     `others` are the scores of the targets that serve beside the challenger's. `not_served` are the release's remaining
@@ -132,7 +132,7 @@ class Verdict(Judged):
     outcome: Outcome
     checks: tuple[Check, ...]
     left_out: tuple[str, ...] = ()
-    evidence: Evidence | None = volatile(None)
+    evidence: GateEvidence | None = volatile(None)
 
     @classmethod
     def of(cls, checks: tuple[Check, ...]) -> Self:
