@@ -255,7 +255,7 @@ class Reason(StrEnum):
     NO_ACTIVATOR = "ActivatorMissing"
 
 
-class Condition(Resource):
+class StatusCondition(Resource):
     """A condition in Kubernetes' form; `last_transition_time` is RFC 3339."""
 
     type: ConditionType
@@ -315,9 +315,9 @@ class ServiceStatus(Resource):
     targets: str = ""
     activation: Activation = Activation.AWAKE
     p99_milliseconds: float | None = None
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[StatusCondition, ...] = ()
 
-    def condition(self, kind: ConditionType) -> Condition | None:
+    def condition(self, kind: ConditionType) -> StatusCondition | None:
         """The condition of a type; None if there is none yet."""
         return next((condition for condition in self.conditions if condition.type == kind), None)
 
