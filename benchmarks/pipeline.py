@@ -42,7 +42,8 @@ from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.composition.signature import pipeline_signature
 from shiplift.runtime.host.processes import free_port, identify, inherited, start_child, stop
-from shiplift.runtime.records.serving import Package, ServingConfig
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.serving.bundles.repository import write_bundle
 from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.triton.client import TritonClient

@@ -27,9 +27,9 @@ from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.precision import quantization
 from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.kinds.package import GraphPackage, Package
 from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.precision import Engine, Precision
-from shiplift.runtime.records.serving import GraphPackage, Package
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.verdict import Packages

@@ -34,7 +34,7 @@ from shiplift.runtime.host.processes import free_port, identify, inherited, star
 from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer
 from shiplift.runtime.measure.requests import split
 from shiplift.runtime.model.onnx_models import signature_of
-from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.triton.client import TritonClient

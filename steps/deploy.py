@@ -1,8 +1,8 @@
 """Deployment to staging: the tuned package on its own server, warmed up, its golden requests answered correctly."""
 
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.records.deployment import Deployment, which_targets_serve
 from shiplift.runtime.records.measurement import Tuned
-from shiplift.runtime.records.serving import Deployment, which_targets_serve
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.staging import staging
 from shiplift.runtime.spec.serving_settings import Rollout, Serving

@@ -7,8 +7,9 @@ from shiplift.runtime.base.errors import PromotionConflict
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.composition.incumbents import Incumbents, Members
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Champion, Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.champion import champion_state, promoted

@@ -1,9 +1,10 @@
 """The gate: every check of the spec against the measurements. Pure: the same records always give the same verdict."""
 
 from shiplift.runtime.gates import policy as gates
+from shiplift.runtime.records.deployment import Deployment
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.measurement import LoadReport
-from shiplift.runtime.records.serving import Champion, Deployment
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.target import Fleet

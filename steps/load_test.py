@@ -15,6 +15,7 @@ from shiplift.runtime.families import table
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.measure import requests, sweep
 from shiplift.runtime.measure.cancellations import cancelled
+from shiplift.runtime.measure.comparing import incomparable
 from shiplift.runtime.measure.findings import notes_of, table_of
 from shiplift.runtime.measure.generators import load_generator
 from shiplift.runtime.measure.logged import write_recorded
@@ -22,9 +23,11 @@ from shiplift.runtime.measure.loops import closed_loop, compared, open_loop, war
 from shiplift.runtime.measure.members import member_loads, timings_of
 from shiplift.runtime.measure.sides import LoadTest, Side
 from shiplift.runtime.model.tensors import Arrays, load_npz
+from shiplift.runtime.records.deployment import Deployment, Staged
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import RecordedRequests
-from shiplift.runtime.records.serving import Champion, Deployment, Package, Staged
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.staging import Staging, staging
 from shiplift.runtime.serving.triton.client import TritonClient
@@ -76,7 +79,7 @@ def load_test(
             beside_first.append(_challenger_report(test, group, place, other, latency_target))
         report = report.model_copy(update={"others": tuple(beside_first)})
         with ExitStack() as beside:
-            champion_side, uncompared = None, _incomparable(champion, package, load)
+            champion_side, uncompared = None, incomparable(champion, package, load)
             if champion.package is not None and not uncompared:
                 try:
                     staged = beside.enter_context(place.beside(deployment, champion.package))
@@ -117,16 +120,6 @@ def _challenger_report(
         target=package.target,
         members=members,
     )
-
-
-def _incomparable(champion: Champion, challenger: Package, load: Load) -> str:
-    if champion.package is not None and champion.package.signature.streamed != challenger.signature.streamed:
-        return f"one of version {champion.version} and this one streams its answers: their requests differ"
-    if champion.package is not None:
-        return requests.batch_problem(champion.package, load)
-    if not champion.version:
-        return "there is no champion to compare with"
-    return f"version {champion.version} was not promoted by Shiplift, so there is nothing to compare with"
 
 
 def _with_lengths(store: ArtifactStore, package: Package, load: Load, recorded_requests: RecordedRequests) -> Load:

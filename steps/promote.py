@@ -9,9 +9,10 @@ the version that production served.
 from shiplift.runtime.base.errors import MeasurementFailed, PromotionConflict
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.deployment import Deployment
 from shiplift.runtime.records.measurement import LoadReport
+from shiplift.runtime.records.promotion import Beside, Champion, Promotion
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Beside, Champion, Deployment, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.serving.champion import champion_state, move_traffic, point, restore_aliases

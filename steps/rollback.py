@@ -3,8 +3,8 @@
 from contextlib import suppress
 
 from shiplift.runtime.base.errors import NothingToRollBack, ShipliftError
+from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.request import Request
-from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.champion import (
     ChampionState,

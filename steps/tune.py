@@ -11,9 +11,10 @@ from pathlib import Path
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.families import table
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Trial, Tuned
 from shiplift.runtime.records.model import RecordedRequests
-from shiplift.runtime.records.serving import Package, ServingConfig
+from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.search.bench import Bench

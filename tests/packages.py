@@ -10,9 +10,11 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.incumbents import Incumbents, Members
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.kinds.package import GraphPackage, Package
 from shiplift.runtime.records.model import Datasets, ModelVersion
 from shiplift.runtime.records.precision import Candidates
-from shiplift.runtime.records.serving import Champion, GraphPackage, Package, ServingConfig
+from shiplift.runtime.records.promotion import Champion
+from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.verdict import Packages

@@ -1,4 +1,3 @@
 """One of the engines in `generation/`, as it is called in packages: all have what OpenVINO's has."""
 
-from shiplift.runtime.guest.generation.openvino_engine import Generator as Generator
-from shiplift.runtime.guest.generation.openvino_engine import New as New
+from shiplift.runtime.guest.generation.openvino_engine import GenerationEngine as GenerationEngine

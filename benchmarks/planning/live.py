@@ -32,8 +32,9 @@ from shiplift.runtime.planning.options import Grid, Problem
 from shiplift.runtime.planning.plan import plan
 from shiplift.runtime.planning.profiles import Configuration, Profiles, StepProfile
 from shiplift.runtime.planning.scenario import Graph, graph_of
+from shiplift.runtime.records.kinds.package import GraphPackage, Package
 from shiplift.runtime.records.measurement import LoadPoint
-from shiplift.runtime.records.serving import GraphPackage, Package, ServingConfig
+from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.bundles.repository import write_bundle
 from shiplift.runtime.serving.machine.server import private_server

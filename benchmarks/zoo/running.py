@@ -20,8 +20,8 @@ from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.names import release_name, serving_name
 from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.release import ReleaseReport
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.machine.served import served
 from shiplift.runtime.serving.member_models import drop_models

@@ -16,7 +16,7 @@ from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed, ShipliftE
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.guest.pod.heartbeat import MARGIN_S
 from shiplift.runtime.model.tensors import Arrays, first_requests, load_npz
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.machine.recovery import moves
 from shiplift.runtime.serving.machine.served import every_served, served
 from shiplift.runtime.serving.triton.client import TritonClient, check_package

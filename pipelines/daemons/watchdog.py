@@ -17,7 +17,7 @@ from shiplift.pipelines.engines.local.notes import RESUME
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import Cancelled, ShipliftError
 from shiplift.runtime.records.failure import Failure
-from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.process import Process
 
 _EVERY_S = 0.25
 

@@ -7,7 +7,8 @@ from pydantic import Field
 
 from shiplift.runtime.base.errors import by_exit_code
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.serving import Drift, Endpoint
+from shiplift.runtime.records.deployment import Endpoint
+from shiplift.runtime.records.promotion import Drift
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.registry.terms import CHAMPION
 
@@ -36,7 +37,7 @@ class Answer(Record):
 # --- targets ------------------------------------------------------------------------------------------------
 
 
-class Entry(Record):
+class CatalogueEntry(Record):
     """A target of the catalogue; `unfit` says why this machine does not fit it (empty: it fits; None: not checked)."""
 
     target: Target
@@ -47,7 +48,7 @@ class Catalogue(Record):
     """The catalogue and its file. `default_place` is where a target runs that names no nodes."""
 
     file: str
-    entries: tuple[Entry, ...]
+    entries: tuple[CatalogueEntry, ...]
     default_place: str = "this machine"
 
 
@@ -169,7 +170,7 @@ class WorkflowStatus(Record):
     reason: str = ""
 
 
-class ServiceStatus(Record):
+class ServiceSummary(Record):
     """What serves a model on a cluster, as the operator last saw it.
 
     `state` is Ready, Stalled, Reconciling, or Unknown if the operator has not seen the newest spec; `reason` and
@@ -196,7 +197,7 @@ class ClusterStatus(Record):
     """
 
     namespace: str
-    services: tuple[ServiceStatus, ...] = ()
+    services: tuple[ServiceSummary, ...] = ()
     releases: tuple[WorkflowStatus, ...]
     aliases: dict[str, int] = Field(default_factory=dict)
     drift: str = ""

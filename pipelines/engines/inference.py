@@ -14,7 +14,7 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.client import InferenceClient, infer_one_by_one
 
 
-class Server(InferenceClient, Protocol):
+class InferenceServer(InferenceClient, Protocol):
     """An inference server that describes its models."""
 
     def signature(self, model: str) -> Signature:
@@ -24,7 +24,9 @@ class Server(InferenceClient, Protocol):
         """The versions of a model that take requests."""
 
 
-def ask(server: Server, model: str, file: Path, *, version: int | None = None, sequence: bool = False) -> Answer:
+def ask(
+    server: InferenceServer, model: str, file: Path, *, version: int | None = None, sequence: bool = False
+) -> Answer:
     """Sends a file's content to a server and returns the answer; with `sequence`, its samples one by one as a sequence.
 
     Without a `version`, the highest served version answers.

@@ -11,8 +11,9 @@ from typing import Protocol
 from shiplift.pipelines.engines.answers import Accepted, Answer, Catalogue, Status
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.gates.report import Story
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
-from shiplift.runtime.records.serving import Package, Promotion
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.spec.pipeline import PipelineSpec
 from shiplift.runtime.store.artifacts import ArtifactStore

@@ -33,7 +33,7 @@ DEFINITION = f"{LABEL}definition"  # the number of a custom resource's definitio
 Change = Literal["created", "configured", "unchanged", "kept"]
 
 
-class Applied(Record):
+class ObjectChange(Record):
     """What happened to an object. `kept` means that a newer installation defined the custom resource."""
 
     object: str
@@ -46,12 +46,12 @@ class Installed(Record):
     namespace: str
     serving_namespace: str
     dry_run: bool
-    objects: tuple[Applied, ...]
+    objects: tuple[ObjectChange, ...]
     mlflow: str
     receiver: str
 
     @property
-    def changed(self) -> tuple[Applied, ...]:
+    def changed(self) -> tuple[ObjectChange, ...]:
         """The objects that changed."""
         return tuple(applied for applied in self.objects if applied.change not in ("unchanged", "kept"))
 
@@ -78,7 +78,7 @@ def install(
     values = completed(cluster, values)
     _require(cluster, values)
     _hold_registry(values, take_over=take_over and not dry_run)
-    applied: list[Applied] = []
+    applied: list[ObjectChange] = []
     for part in PARTS:
         for body in part_of(values, part):
             applied.append(_apply(cluster, body, dry_run=dry_run))
@@ -90,7 +90,7 @@ def install(
     for body in _obsolete(cluster, values):
         if not dry_run:
             cluster.delete(*cluster.locate(body))
-        applied.append(Applied(object=name_of(body), change="deleted"))
+        applied.append(ObjectChange(object=name_of(body), change="deleted"))
         _tell_change(tell, applied[-1], dry_run=dry_run)
     if not dry_run:
         wait(cluster, documents(values), timeout_s, tell)
@@ -161,18 +161,20 @@ def _hold_registry(values: Values, *, take_over: bool) -> None:
             lease.check()
 
 
-def _apply(cluster: KubernetesClient, body: Object, *, dry_run: bool) -> Applied:
+def _apply(cluster: KubernetesClient, body: Object, *, dry_run: bool) -> ObjectChange:
     namespace = body["metadata"].get("namespace")
     if dry_run and namespace and cluster.get(kinds.NAMESPACE, namespace) is None:
-        return Applied(object=name_of(body), change="created")  # the cluster validates nothing in a missing namespace
+        return ObjectChange(
+            object=name_of(body), change="created"
+        )  # the cluster validates nothing in a missing namespace
     if body["kind"] == "Namespace":
         body = _marked(cluster, body)
     before = cluster.get(*cluster.locate(body))
     if before and _definition(before) > _definition(body):
-        return Applied(object=name_of(body), change="kept")
+        return ObjectChange(object=name_of(body), change="kept")
     after = cluster.apply(body, dry_run=dry_run)
     change: Change = "unchanged" if before and _comparable(before) == _comparable(after) else "configured"
-    return Applied(object=name_of(body), change=change if before else "created")
+    return ObjectChange(object=name_of(body), change=change if before else "created")
 
 
 def _definition(body: Object) -> int:
@@ -195,7 +197,7 @@ def _marked(cluster: KubernetesClient, body: Object) -> Object:
     return {**body, "metadata": {**body["metadata"], **marks}}
 
 
-def _tell_change(tell: Tell, applied: Applied, *, dry_run: bool) -> None:
+def _tell_change(tell: Tell, applied: ObjectChange, *, dry_run: bool) -> None:
     if applied.change == "kept":
         tell(f"kept: {applied.object}, which a newer Shiplift installed")
     elif applied.change != "unchanged":
@@ -247,7 +249,7 @@ def find(cluster: KubernetesClient, kind: Kind, namespace: str, selector: str = 
     return cluster.find(kind, selector, namespace) if cluster.serves(kind) else []
 
 
-def _ensure_secrets(cluster: KubernetesClient, values: Values, *, dry_run: bool) -> Iterator[Applied]:
+def _ensure_secrets(cluster: KubernetesClient, values: Values, *, dry_run: bool) -> Iterator[ObjectChange]:
     """Creates missing Secrets and keys. Existing ones are never changed."""
     for name, keys in secret_keys(values).items():
         existing = cluster.get(kinds.SECRET, name, values.namespace)
@@ -255,12 +257,12 @@ def _ensure_secrets(cluster: KubernetesClient, values: Values, *, dry_run: bool)
         body = _secret(name, values.namespace, {"stringData": {key: make() for key, make in missing.items()}})
         if missing and not dry_run:
             _write_secret(cluster, body, existing)
-        yield Applied(object=name_of(body), change=_change(existing, changed=bool(missing)))
+        yield ObjectChange(object=name_of(body), change=_change(existing, changed=bool(missing)))
     for name in copied_secrets(values):
         yield _copy_secret(cluster, values, name, dry_run=dry_run)
 
 
-def _copy_secret(cluster: KubernetesClient, values: Values, name: str, *, dry_run: bool) -> Applied:
+def _copy_secret(cluster: KubernetesClient, values: Values, name: str, *, dry_run: bool) -> ObjectChange:
     """Copies a Secret from the pipeline's namespace to the serving namespace."""
     original = cluster.get(kinds.SECRET, name, values.namespace) or {}  # a dry run has not created it
     existing = cluster.get(kinds.SECRET, name, values.serving_namespace)
@@ -268,7 +270,7 @@ def _copy_secret(cluster: KubernetesClient, values: Values, name: str, *, dry_ru
     changed = existing is None or existing.get("data") != body["data"]
     if changed and not dry_run:
         _write_secret(cluster, body, existing)
-    return Applied(object=name_of(body), change=_change(existing, changed=changed))
+    return ObjectChange(object=name_of(body), change=_change(existing, changed=changed))
 
 
 def _secret(name: str, namespace: str, content: Object) -> Object:

@@ -49,7 +49,7 @@ _PICKLES = {"pkl", "pickle", "joblib", "p"}
 
 
 @dataclass(kw_only=True)
-class Judge:
+class ScanRules:
     """The rules for one scan, and the rest of its budget: the bytes to which archives may still unpack.
 
     `raw` are members of archives that are read only as numbers, as `FILE:MEMBER`.
@@ -81,7 +81,7 @@ def by_name(name: str) -> Iterator[Finding]:
         yield objection(name, "it is in a folder `code`, from which MLflow imports modules")
 
 
-def by_bytes(name: str, file: BinaryIO, judge: Judge, reader: judging.Reader = "python") -> Iterator[Finding]:
+def by_bytes(name: str, file: BinaryIO, judge: ScanRules, reader: judging.Reader = "python") -> Iterator[Finding]:
     """Objections to the bytes of a file that is no archive: whether its type fits its name, and what it pickles."""
     head = file.read(HEAD_BYTES)
     if problem := _type_problem(name, head):
@@ -127,7 +127,7 @@ def _inflates(head: bytes) -> bool:
         return False
 
 
-def _pickles(name: str, file: BinaryIO, judge: Judge, reader: judging.Reader) -> Iterator[Finding]:
+def _pickles(name: str, file: BinaryIO, judge: ScanRules, reader: judging.Reader) -> Iterator[Finding]:
     """Walks the pickles at the beginning of the file, one after the other: torch's older files have several."""
     for position in range(100):
         walked = pickles.walk(file, persistent=reader != "python")

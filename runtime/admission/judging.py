@@ -5,7 +5,7 @@ from typing import Literal
 
 from shiplift.runtime.admission import allowed
 from shiplift.runtime.admission.allowed import Pickle
-from shiplift.runtime.admission.formats.pickles import Global, PickleCall, Walk, importable
+from shiplift.runtime.admission.formats.pickles import Global, PickleCall, PickleTrace, importable
 from shiplift.runtime.records.model import Finding
 
 # What reads a pickle: Python's unpickler, torch.load (which resolves tensors' persistent ids), or TorchScript's own.
@@ -14,7 +14,7 @@ _ENCODINGS = {"latin1", "latin-1", "utf8", "utf-8"}
 _SHOWN = 5
 
 
-def findings(walked: Walk, file: str, pickle: Pickle, reader: Reader) -> Iterator[Finding]:
+def findings(walked: PickleTrace, file: str, pickle: Pickle, reader: Reader) -> Iterator[Finding]:
     """The objections to a pickle. Text that only resembles one names no installed module, and so raises none."""
     if not walked.headed and not any(importable(name) for name in walked.globals):
         return
@@ -29,7 +29,7 @@ def findings(walked: Walk, file: str, pickle: Pickle, reader: Reader) -> Iterato
         yield Finding(severity="critical", file=file, what=f"and {len(problems) - _SHOWN} more objections")
 
 
-def _names(walked: Walk, pickle: Pickle, reader: Reader) -> Iterator[tuple[str, str]]:
+def _names(walked: PickleTrace, pickle: Pickle, reader: Reader) -> Iterator[tuple[str, str]]:
     for name in walked.globals:
         if reader == "torchscript" and name.module.split(".")[0] == "__torch__":
             continue
@@ -46,7 +46,7 @@ def _why(name: Global) -> str:
     return f"it is a pickle that uses {name}, which is not on the list of allowed names"
 
 
-def _calls(walked: Walk, pickle: Pickle) -> Iterator[tuple[str, str]]:
+def _calls(walked: PickleTrace, pickle: Pickle) -> Iterator[tuple[str, str]]:
     carries_code = pickle == "sandbox" and any(allowed.by_value(name.key) for name in walked.globals)
     for call in walked.calls:
         if not isinstance(call.function, Global):

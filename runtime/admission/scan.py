@@ -16,7 +16,7 @@ from typing import Any
 
 from shiplift.runtime.admission import allowed, contents
 from shiplift.runtime.admission.allowed import Pickle
-from shiplift.runtime.admission.contents import Judge, objection
+from shiplift.runtime.admission.contents import ScanRules, objection
 from shiplift.runtime.admission.formats import archives, huggingface_files, mlmodel, onnx_files
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.base.files import Irregular, TreeFile, open_regular, read_regular, regular_files
@@ -41,7 +41,7 @@ def scan_files(
     more than ten minutes. A file that parses as JSON is data, and only our own reader opens it.
     """
     started = time.monotonic()
-    judge = Judge(pickle=pickle, budget_bytes=unpacked_mb << 20)
+    judge = ScanRules(pickle=pickle, budget_bytes=unpacked_mb << 20)
     try:
         files, data = regular_files(folder), regular_files(examples)
     except Irregular as error:
@@ -80,7 +80,7 @@ def _scan(findings: list[Finding], files: int, started: float) -> Scan:
     return Scan(scanner=_version(), files=files, findings=tuple(findings[:_KEPT]), seconds=time.monotonic() - started)
 
 
-def _file(file: TreeFile, judge: Judge) -> Iterator[Finding]:
+def _file(file: TreeFile, judge: ScanRules) -> Iterator[Finding]:
     yield from contents.by_name(file.name)
     try:
         with open_regular(file.path) as opened:
@@ -95,7 +95,7 @@ def _file(file: TreeFile, judge: Judge) -> Iterator[Finding]:
         yield objection(file.name, "a whole model as HDF5 can carry code: save it as .keras")
 
 
-def _archive(file: TreeFile, opened: Any, judge: Judge) -> Iterator[Finding]:
+def _archive(file: TreeFile, opened: Any, judge: ScanRules) -> Iterator[Finding]:
     """Checks a file that zip readers accept; the archive may begin in the middle of other data."""
     if opened.read(4) == b"PK\x03\x04":
         opened.seek(0)

@@ -12,7 +12,7 @@ from shiplift.runtime.composition import wiring
 from shiplift.runtime.composition.checked import CheckedMember, CheckedPipeline, PipelineProblem, Unusable
 from shiplift.runtime.composition.inference import Complaint, Types
 from shiplift.runtime.records.base import identity
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.spec.pipeline import PipelineSpec, Step, Written
 
 DIGEST_LENGTH = 12

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.tensor import Datatype
 from shiplift.runtime.spec.pipeline import TensorType
 

@@ -4,7 +4,8 @@ from pydantic import Field
 
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.records.base import Record, Sections
-from shiplift.runtime.records.serving import Champion, Package
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.promotion import Champion
 
 
 class Members(Record):

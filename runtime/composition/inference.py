@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from shiplift.runtime.composition.checked import Edge
 from shiplift.runtime.composition.types import by_name, described, rows_of, unified, widened
 from shiplift.runtime.composition.wiring import CLIENT
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.spec.pipeline import Constant, PipelineSpec, Step, TensorType
 
 Complaint = tuple[str, str, str]  # path, what, do

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.spec.pipeline import TensorType
 

@@ -17,7 +17,7 @@ from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.progress import listening
 from shiplift.runtime.confinement.init import EXIT_CODE, confine
 from shiplift.runtime.confinement.messages import Sender
-from shiplift.runtime.confinement.policy import Policy
+from shiplift.runtime.confinement.policy import ConfinementPolicy
 
 _HEADROOM_MB = 1024  # the model does not pay for the private pages of shared libraries and for thread stacks
 
@@ -30,7 +30,7 @@ def main(start: dict[str, Any]) -> None:
     and `file_mb`. Lines before it may have `expect`, a key of the entry's PRELOAD_FOR, and `rehearse`. With `rehearse`,
     the entry module's function of that name runs the coming task on something small.
     """
-    policy = Policy.from_json(start["policy"])
+    policy = ConfinementPolicy.from_json(start["policy"])
     held = confine(policy, _refusing(start["set_up"]), close=(start["set_up"], start["answer"]))
     _tell(start["set_up"], {"missing": held.missing, "landlock_abi": held.landlock_abi})
     os.close(start["set_up"])  # the code that runs from here on can't change it

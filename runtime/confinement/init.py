@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from shiplift.runtime.base.errors import NotConfined
 from shiplift.runtime.confinement import kernel, landlock, namespaces, seccomp
-from shiplift.runtime.confinement.policy import Policy
+from shiplift.runtime.confinement.policy import ConfinementPolicy
 
 EXIT_CODE = NotConfined.exit_code
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -54,7 +54,7 @@ class Held:
         return "namespaces" not in self.missing
 
 
-def confine(policy: Policy, refuse: Refuse, *, close: tuple[int, ...] = ()) -> Held:
+def confine(policy: ConfinementPolicy, refuse: Refuse, *, close: tuple[int, ...] = ()) -> Held:
     """Confines this process. Returns in the worker, a grandchild, with the mechanisms that hold.
 
     The calling process stays, passes signals on, and ends the way the worker does. Only the worker keeps the
@@ -76,7 +76,7 @@ def confine(policy: Policy, refuse: Refuse, *, close: tuple[int, ...] = ()) -> H
     return held
 
 
-def _leash(policy: Policy) -> None:
+def _leash(policy: ConfinementPolicy) -> None:
     if policy.ends_with_parent:
         kernel.die_with_parent()
 
@@ -85,7 +85,7 @@ def _named(*, mounts: tuple[str, str]) -> dict[str, str]:
     return {name: why for name, why in zip(("mounts", "proc"), mounts, strict=True) if why}
 
 
-def _try(name: str, enter: Callable[[], None], policy: Policy, held: Held, refuse: Refuse) -> None:
+def _try(name: str, enter: Callable[[], None], policy: ConfinementPolicy, held: Held, refuse: Refuse) -> None:
     try:
         enter()
     except OSError as error:
@@ -94,7 +94,7 @@ def _try(name: str, enter: Callable[[], None], policy: Policy, held: Held, refus
             refuse(name, str(error))
 
 
-def _restrict(policy: Policy, held: Held, refuse: Refuse) -> None:
+def _restrict(policy: ConfinementPolicy, held: Held, refuse: Refuse) -> None:
     """What the worker does to itself. The filter of system calls comes last: it forbids the calls of the others.
 
     Mounts are already arranged: under Landlock, no process can change them (landlock(7)).
@@ -112,7 +112,7 @@ def _restrict(policy: Policy, held: Held, refuse: Refuse) -> None:
     _try("seccomp", filter_calls, policy, held, refuse)
 
 
-def _limit(policy: Policy, held: Held) -> None:
+def _limit(policy: ConfinementPolicy, held: Held) -> None:
     with suppress(OSError):  # when the machine runs out of memory, this is killed first
         Path("/proc/self/oom_score_adj").write_text(_KILLED_FIRST)
     limits = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import landlockpy
 from landlockpy import AccessFS, AccessNet, Scope
 
-from shiplift.runtime.confinement.policy import SYSTEM, Policy
+from shiplift.runtime.confinement.policy import SYSTEM, ConfinementPolicy
 
 _READING = AccessFS.EXECUTE | AccessFS.READ_FILE | AccessFS.READ_DIR
 _OF_A_FILE = AccessFS.EXECUTE | AccessFS.WRITE_FILE | AccessFS.READ_FILE | AccessFS.TRUNCATE | AccessFS.IOCTL_DEV
@@ -33,7 +33,7 @@ _PROC_FILES = (
 )
 
 
-def restrict(policy: Policy, *, own_proc: bool) -> int:
+def restrict(policy: ConfinementPolicy, *, own_proc: bool) -> int:
     """Restricts this thread and the processes it starts; returns the version of Landlock's interface (the ABI).
 
     `own_proc`: /proc shows only this PID namespace.
@@ -69,14 +69,14 @@ def _proc(*, own_proc: bool) -> Iterator[str]:
     yield from (f"/proc/{name}" for name in _PROC_FILES)
 
 
-def _private(policy: Policy) -> Iterator[str]:
+def _private(policy: ConfinementPolicy) -> Iterator[str]:
     if policy.shared_memory_mb:
         yield "/dev/shm"  # noqa: S108 - a private one
     if policy.temporary_mb:
         yield "/tmp"  # noqa: S108 - a private one
 
 
-def _devices(policy: Policy) -> Iterator[str]:
+def _devices(policy: ConfinementPolicy) -> Iterator[str]:
     yield from _DEVICES
     if policy.gpu:
         yield from _GPU_DEVICES

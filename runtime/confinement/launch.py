@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from shiplift.runtime.confinement.init import EXIT_CODE, advice, confine
-from shiplift.runtime.confinement.policy import Policy
+from shiplift.runtime.confinement.policy import ConfinementPolicy
 
 _USAGE, _NO_PROGRAM = 64, 127
 
 
-def launch_command(policy: Policy, program: Sequence[str]) -> list[str]:
+def launch_command(policy: ConfinementPolicy, program: Sequence[str]) -> list[str]:
     """The command that starts `program` under `policy`, with this interpreter's environment."""
     # -I: neither PYTHON variables nor a user's own packages can run code before the confinement.
     return [sys.executable, "-I", "-m", __name__, policy.to_json(), "--", *program]
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """Confines this process and starts the program."""
     try:
         text, dashes, *program = arguments
-        policy = Policy.from_json(text)
+        policy = ConfinementPolicy.from_json(text)
         if dashes != "--" or not program:
             raise ValueError("no program")
     except (TypeError, ValueError) as error:

@@ -9,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from shiplift.runtime.confinement import kernel
-from shiplift.runtime.confinement.policy import Policy
+from shiplift.runtime.confinement.policy import ConfinementPolicy
 
 _TEMPORARY = "/tmp"  # noqa: S108 - a private one
 _RESERVED_PIDS = 301  # after PIDs wrap round, the kernel assigns none below this (RESERVED_PIDS + 1)
 
 
-def enter(policy: Policy) -> None:
+def enter(policy: ConfinementPolicy) -> None:
     """Leaves this process's namespaces: user, PID (for its children), mount, IPC, UTS, and network unless needed.
 
     Raises:
@@ -37,7 +37,7 @@ def enter(policy: Policy) -> None:
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
 
 
-def arrange_mounts(policy: Policy) -> tuple[str, str]:
+def arrange_mounts(policy: ConfinementPolicy) -> tuple[str, str]:
     """Makes everything except `policy.write` read-only, and mounts a /proc that shows only this PID namespace.
 
     Returns for each of the two why it failed, or an empty string. Neither is essential: Landlock forbids writing
@@ -69,12 +69,12 @@ def limit_tasks(tasks: int) -> None:
         Path("/proc/sys/kernel/pid_max").write_text(str(tasks + _RESERVED_PIDS))
 
 
-def _shared_memory(policy: Policy) -> None:
+def _shared_memory(policy: ConfinementPolicy) -> None:
     if policy.shared_memory_mb:
         _mount_memory("/dev/shm", policy.shared_memory_mb)  # noqa: S108 - a private one
 
 
-def _temporary(policy: Policy) -> None:
+def _temporary(policy: ConfinementPolicy) -> None:
     """Mounts a private /tmp that still shows the policy's own paths below the machine's /tmp."""
     if not policy.temporary_mb:
         return

@@ -14,7 +14,7 @@ SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
+class ConfinementPolicy:
     """What one use of confinement allows; everything else is refused.
 
     `read` and `write` are files or folders, in addition to the system's libraries. `hostile_code`: the model's author
@@ -69,17 +69,17 @@ class Policy:
         return replace(self, read=(*self.read, *read), write=(*self.write, *write))
 
 
-PARSE = Policy(name="parse", programs=False, tasks=256, open_files=256, work_mb=1024, work_files=1000)
-SCAN = Policy(name="scan", work_mb=4096)
-CONVERT = Policy(name="convert", hostile_code=True)
-QUANTIZE = Policy(name="quantize", gpu=True)
-QUANTIZE_WITH_METRIC = Policy(name="quantize with the author's metric", hostile_code=True, gpu=True)
-EVALUATE = Policy(name="evaluate", gpu=True)
-PYTHON_SERVICE = Policy(
+PARSE = ConfinementPolicy(name="parse", programs=False, tasks=256, open_files=256, work_mb=1024, work_files=1000)
+SCAN = ConfinementPolicy(name="scan", work_mb=4096)
+CONVERT = ConfinementPolicy(name="convert", hostile_code=True)
+QUANTIZE = ConfinementPolicy(name="quantize", gpu=True)
+QUANTIZE_WITH_METRIC = ConfinementPolicy(name="quantize with the author's metric", hostile_code=True, gpu=True)
+EVALUATE = ConfinementPolicy(name="evaluate", gpu=True)
+PYTHON_SERVICE = ConfinementPolicy(
     name="python service", hostile_code=True, network=True, tasks=4096, open_files=16384, shared_memory_mb=1024
 )
 # Triton's Python backend makes a folder in /tmp, whatever TMPDIR says.
-TRITON = Policy(
+TRITON = ConfinementPolicy(
     name="triton",
     network=True,
     connects=False,
@@ -93,9 +93,9 @@ TRITON = Policy(
 )
 # A Python model, wherever it runs: its host is in a sandbox or in Triton, and starts the model as a process that
 # confines itself further before it loads anything.
-PYTHON_HOST = Policy(name="python host", hostile_code=True, confines=True)
-PYTHON_MODEL = Policy(name="python model", hostile_code=True, programs=False, open_files=256)
-INSTALL = Policy(name="install packages", network=True, resolves=True)
+PYTHON_HOST = ConfinementPolicy(name="python host", hostile_code=True, confines=True)
+PYTHON_MODEL = ConfinementPolicy(name="python model", hostile_code=True, programs=False, open_files=256)
+INSTALL = ConfinementPolicy(name="install packages", network=True, resolves=True)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Entry:
     """
 
     function: str
-    policy: Policy = CONVERT
+    policy: ConfinementPolicy = CONVERT
 
 
 @dataclass(frozen=True, kw_only=True)

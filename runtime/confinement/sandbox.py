@@ -23,7 +23,7 @@ from shiplift.runtime.base.errors import ExportFailed, NotConfined, ShipliftErro
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.confinement.init import advice
 from shiplift.runtime.confinement.messages import MOST_BYTES, Log, Received, Take
-from shiplift.runtime.confinement.policy import CONVERT, WAIVABLE, Entry, Policy, SandboxLimits
+from shiplift.runtime.confinement.policy import CONVERT, WAIVABLE, ConfinementPolicy, Entry, SandboxLimits
 from shiplift.runtime.confinement.watch import too_slow, watch, workers
 from shiplift.runtime.host.interpreter import python_paths
 from shiplift.runtime.records.model import Isolation
@@ -40,7 +40,13 @@ class Sandbox:
     """
 
     def __init__(
-        self, entry: Entry, *, read: Sequence[Path], work: Path, preload: bool = False, policy: Policy | None = None
+        self,
+        entry: Entry,
+        *,
+        read: Sequence[Path],
+        work: Path,
+        preload: bool = False,
+        policy: ConfinementPolicy | None = None,
     ) -> None:
         work.mkdir(parents=True, exist_ok=True)
         self.work = work

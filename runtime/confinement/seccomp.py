@@ -12,13 +12,13 @@ from seccompy import Action, CmpOp, Filter
 from seccompy.syscalls import AARCH64_SYSCALLS, X86_64_SYSCALLS
 
 from shiplift.runtime.confinement import calls
-from shiplift.runtime.confinement.policy import Policy
+from shiplift.runtime.confinement.policy import ConfinementPolicy
 
 _TABLES = {"x86_64": X86_64_SYSCALLS, "aarch64": AARCH64_SYSCALLS}
 _EQ, _BELOW, _MASKED = CmpOp.EQ, CmpOp.LT, CmpOp.MASKED_EQ
 
 
-def restrict(policy: Policy, *, own_pids: bool) -> None:
+def restrict(policy: ConfinementPolicy, *, own_pids: bool) -> None:
     """Filters the system calls of this thread and of the processes it starts.
 
     Raises:
@@ -27,7 +27,7 @@ def restrict(policy: Policy, *, own_pids: bool) -> None:
     build(policy, own_pids=own_pids).load()
 
 
-def build(policy: Policy, *, own_pids: bool, machine: str = "") -> Filter:
+def build(policy: ConfinementPolicy, *, own_pids: bool, machine: str = "") -> Filter:
     """The filter of a policy. `own_pids`: a PID namespace hides the other processes of the machine.
 
     Raises:
@@ -75,7 +75,7 @@ class _Named:
                 self.filter.errno(self._table[name], error, args=conditions or None)
 
 
-def _processes(filt: _Named, policy: Policy) -> None:
+def _processes(filt: _Named, policy: ConfinementPolicy) -> None:
     # clone's flags are plain bits: none may make a namespace, and without `programs` only threads are made.
     thread = 0 if policy.programs else calls.THREAD
     filt.allow(("clone",), (0, _MASKED, thread, calls.NAMESPACES | thread))
@@ -89,7 +89,7 @@ def _processes(filt: _Named, policy: Policy) -> None:
         filt.allow_values(("seccomp",), 0, (calls.SECCOMP_SET_FILTER,))
 
 
-def _others(filt: _Named, policy: Policy, *, own_pids: bool) -> None:
+def _others(filt: _Named, policy: ConfinementPolicy, *, own_pids: bool) -> None:
     """Calls that name a process: harmless if no other process is visible, else limited to the caller.
 
     A process that hosts another one must be able to kill it. The hosted one has its own filter, which forbids that.
@@ -105,7 +105,7 @@ def _others(filt: _Named, policy: Policy, *, own_pids: bool) -> None:
         filt.allow(("kill",))
 
 
-def _descriptors(filt: _Named, policy: Policy) -> None:
+def _descriptors(filt: _Named, policy: ConfinementPolicy) -> None:
     """Refuses `open` with O_TRUNC but no write access: Landlock controls truncation only since its third version."""
     for name, index in (("open", 1), ("openat", 2)):
         filt.fail((name,), errno.EPERM, (index, _MASKED, calls.O_TRUNC, calls.O_TRUNC | calls.O_ACCMODE))
@@ -119,7 +119,7 @@ def _descriptors(filt: _Named, policy: Policy) -> None:
     filt.fail(("ioctl",), errno.ENOTTY)  # as from a file that does not know the request (ioctl(2))
 
 
-def _sockets(filt: _Named, policy: Policy) -> None:
+def _sockets(filt: _Named, policy: ConfinementPolicy) -> None:
     """Allows connected pairs only: an unconnected Unix socket could send to any other one on this machine."""
     filt.allow(("socketpair",), (0, _EQ, calls.AF_UNIX), (1, _MASKED, calls.SOCK_STREAM, calls.SOCK_TYPE))
     if policy.network:

@@ -13,7 +13,7 @@ import psutil
 
 from shiplift.runtime.base.errors import SandboxLimit
 from shiplift.runtime.confinement.messages import Take
-from shiplift.runtime.confinement.policy import Policy, SandboxLimits
+from shiplift.runtime.confinement.policy import ConfinementPolicy, SandboxLimits
 
 _LOOK_S, _FILES_S = 0.1, 0.5
 _CHUNK = 1 << 16
@@ -59,7 +59,9 @@ class Pipes:
             self._selector.unregister(key.fd)
 
 
-def watch(child: "subprocess.Popen[bytes]", takers: dict[int, Take], policy: Policy, limits: SandboxLimits) -> None:
+def watch(
+    child: "subprocess.Popen[bytes]", takers: dict[int, Take], policy: ConfinementPolicy, limits: SandboxLimits
+) -> None:
     """Waits for a child and takes what it sends.
 
     Raises:
@@ -109,7 +111,7 @@ def worker(pid: int) -> int:
     return pid
 
 
-def _check_processes(pid: int, policy: Policy, limits: SandboxLimits) -> None:
+def _check_processes(pid: int, policy: ConfinementPolicy, limits: SandboxLimits) -> None:
     memory = tasks = 0
     for process in workers(pid):
         with suppress(psutil.Error):
@@ -121,7 +123,7 @@ def _check_processes(pid: int, policy: Policy, limits: SandboxLimits) -> None:
         raise limits.exceeded("", f"started {tasks} processes and threads, the limit is {policy.tasks}")
 
 
-def _check_files(pid: int, policy: Policy, limits: SandboxLimits) -> None:
+def _check_files(pid: int, policy: ConfinementPolicy, limits: SandboxLimits) -> None:
     size = count = 0
     for blocks in (*(_usage(Path(folder)) for folder in policy.write), _deleted(pid)):
         for each in blocks:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from shiplift.runtime.confinement.policy import Entry, Policy
+from shiplift.runtime.confinement.policy import ConfinementPolicy, Entry
 from shiplift.runtime.confinement.sandbox import Sandbox
 from shiplift.runtime.host.folders import ScratchFolder
 from shiplift.runtime.records.site import SandboxSettings
@@ -16,7 +16,7 @@ _DEFAULTS = SandboxSettings()
 class Workplace:
     """A folder for one run. The sandbox reads all of it, and `read`, and writes only to its subfolder `work`."""
 
-    def __init__(self, entry: Entry, root: Path, policy: Policy, *, read: Sequence[Path] = ()) -> None:
+    def __init__(self, entry: Entry, root: Path, policy: ConfinementPolicy, *, read: Sequence[Path] = ()) -> None:
         self._scratch = ScratchFolder(root)
         self.folder = self._scratch.path
         self.policy = policy
@@ -73,5 +73,5 @@ def workplace(
         place.close()
 
 
-def _permitted(policy: Policy, settings: SandboxSettings) -> Policy:
+def _permitted(policy: ConfinementPolicy, settings: SandboxSettings) -> ConfinementPolicy:
     return replace(policy, allow_without=tuple(settings.allow_without))

@@ -8,8 +8,8 @@ from shiplift.runtime.measure.requests import Requests
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.precision import Candidates
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.spec.document import ReleaseSpec

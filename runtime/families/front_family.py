@@ -14,8 +14,8 @@ from shiplift.runtime.measure.requests import Requests, synthetic
 from shiplift.runtime.model.tensors import Arrays, inputs_in
 from shiplift.runtime.records.kinds.contract import DeclaredImage, DeclaredText
 from shiplift.runtime.records.kinds.exported import Exported, ExportedImage, ExportedText
+from shiplift.runtime.records.kinds.package import ImagePackage, TextPackage
 from shiplift.runtime.records.precision import Candidates
-from shiplift.runtime.records.serving import ImagePackage, TextPackage
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.spec.document import ReleaseSpec

@@ -14,8 +14,8 @@ from shiplift.runtime.families.text.family import TextFamily
 from shiplift.runtime.measure.requests import Requests
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.kinds.union import Kinded
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.spec.measurement import Load
 
 FAMILIES: list[Family[Any, Any, Any]] = [

@@ -9,7 +9,7 @@ from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.model import Datasets, ModelVersion
 from shiplift.runtime.records.precision import Candidates
-from shiplift.runtime.records.serving import Champion
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace
 from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization

@@ -21,17 +21,18 @@ from shiplift.runtime.gates.quality import (
     scored,
 )
 from shiplift.runtime.precision.scoring.estimates import score_of, slice_of
+from shiplift.runtime.records.deployment import Deployment, which_targets_serve
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport, Streaming
-from shiplift.runtime.records.serving import Champion, Deployment, which_targets_serve
-from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict
+from shiplift.runtime.records.promotion import Champion
+from shiplift.runtime.records.verdict import Check, GateEvidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Quality
 from shiplift.runtime.spec.rules import Policy, Rule
 
 
-def judge(evidence: Evidence, limits: Requirements) -> tuple[Check, ...]:
+def judge(evidence: GateEvidence, limits: Requirements) -> tuple[Check, ...]:
     """All checks of the evidence against the limits; a pure function."""
     challenger, champion, load = evidence.challenger, evidence.champion, evidence.load_report
     own = (
@@ -49,7 +50,7 @@ def judge(evidence: Evidence, limits: Requirements) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def verdict(evidence: Evidence, limits: Requirements) -> Verdict:
+def verdict(evidence: GateEvidence, limits: Requirements) -> Verdict:
     """The verdict of all checks, with its evidence, and the targets that it leaves out if the spec allows that."""
     left_out = (
         tuple(scored.target for scored in evidence.others if any(map(_objects, _checks_of(scored, evidence, limits))))
@@ -65,9 +66,9 @@ def evidence_of(
     load_report: LoadReport,
     champion: Champion,
     not_served: tuple[str, ...] = (),
-) -> Evidence:
+) -> GateEvidence:
     """The evidence for a verdict, without artifacts. `not_served` names the targets that the release does not serve."""
-    return Evidence(
+    return GateEvidence(
         parity=exported.parity,
         challenger=scored(deployment.package),
         others=tuple(scored(other.package) for other in deployment.others),
@@ -82,7 +83,7 @@ def _without_bytes(report: LoadReport) -> LoadReport:
     return report.model_copy(update={"raw": None, "table": None, "others": tuple(map(_without_bytes, report.others))})
 
 
-def targets_check(evidence: Evidence) -> Iterator[Check]:
+def targets_check(evidence: GateEvidence) -> Iterator[Check]:
     """Warns if some of the spec's targets are not served."""
     serving = [evidence.challenger.target, *(scored.target for scored in evidence.others)]
     if evidence.not_served:
@@ -91,7 +92,7 @@ def targets_check(evidence: Evidence) -> Iterator[Check]:
         yield check("targets", served, limit, "targets served", Outcome.FAIL, reason, severity="warn")
 
 
-def _checks_beside(evidence: Evidence, limits: Requirements) -> Iterator[Check]:
+def _checks_beside(evidence: GateEvidence, limits: Requirements) -> Iterator[Check]:
     """The checks of the targets after the first; warnings if the spec says to leave out a target that fails."""
     warn = {"severity": "warn"} if limits.rollout.failed_target == "leave_out" else {}
     for beside in evidence.others:
@@ -99,11 +100,11 @@ def _checks_beside(evidence: Evidence, limits: Requirements) -> Iterator[Check]:
             yield each.model_copy(update={"name": f"{each.name} on {beside.target}", **warn})
 
 
-def _checks_of(challenger: Scored, evidence: Evidence, limits: Requirements) -> Iterator[Check]:
+def _checks_of(challenger: Scored, evidence: GateEvidence, limits: Requirements) -> Iterator[Check]:
     """The checks of one of these targets, against limits alone: only the first target is compared with the champion."""
     reports = {report.target: report for report in (evidence.load_report.others if evidence.load_report else ())}
     report = reports.get(challenger.target)
-    own = Evidence(parity=evidence.parity, challenger=challenger, load_report=report)
+    own = GateEvidence(parity=evidence.parity, challenger=challenger, load_report=report)
     score = score_check(challenger, limits.quality, limits.data)
     yield from [score] if score else []
     yield from load_checks(report, limits.slo) if report else []
@@ -115,7 +116,7 @@ def _objects(check: Check) -> bool:
     return check.verdict is not Outcome.PASS and check.severity == "block"
 
 
-def rule_checks(evidence: Evidence, limits: Requirements) -> Iterator[Check]:
+def rule_checks(evidence: GateEvidence, limits: Requirements) -> Iterator[Check]:
     """The checks of the policy's rules for this target."""
     for rule in limits.policy.rules:
         if rule.target in ("", evidence.challenger.target):
@@ -129,7 +130,7 @@ def rule_checks(evidence: Evidence, limits: Requirements) -> Iterator[Check]:
             )
 
 
-def read(rule: Rule, evidence: Evidence, limits: Requirements) -> Reading:
+def read(rule: Rule, evidence: GateEvidence, limits: Requirements) -> Reading:
     """Reads a rule's metric from the evidence."""
     if rule.metric.startswith("parity_"):
         if not evidence.parity:
@@ -172,7 +173,7 @@ def _score_reading(rule: Rule, challenger: Scored, limits: Requirements) -> Read
     return score_reading(estimate, rule.limit, f"{subject} {estimate.text} ({estimate.samples} samples)", quality)
 
 
-def _score_worse_reading(rule: Rule, evidence: Evidence, quality: Quality) -> Reading:
+def _score_worse_reading(rule: Rule, evidence: GateEvidence, quality: Quality) -> Reading:
     challenger = evidence.challenger
     worse = score_worse(challenger, evidence.champion, quality)
     if worse is None:

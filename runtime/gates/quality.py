@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from shiplift.runtime.gates.checks import Reading, check, fail_if, judged
 from shiplift.runtime.precision.scoring.estimates import Estimate, score_of, worse_of
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.precision import JpegScore, TaskMetricName, scale_of
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.verdict import Check, Outcome, Scored
 from shiplift.runtime.spec.model import Data, OwnMetric, Parity, Quality
 

@@ -18,10 +18,10 @@ from markupsafe import Markup
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.gates.comparison import interval_of
 from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport, Trial, Tuned
 from shiplift.runtime.records.precision import Candidate, Candidates, Engine, Precision, Slice, scale_of
 from shiplift.runtime.records.release import ReleaseReport, StageRun
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.spec.admitted import Admitted
 
 _TREND = 12  # versions

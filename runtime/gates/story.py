@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from shiplift.runtime.gates.report import Story
+from shiplift.runtime.records.deployment import Deployment
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.measurement import LoadReport, Tuned
 from shiplift.runtime.records.precision import Candidates
-from shiplift.runtime.records.serving import Deployment
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.store.history import History
 

@@ -17,7 +17,7 @@ import psutil
 
 import shiplift
 from shiplift.runtime.base.errors import PortTaken, ShipliftError
-from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.process import Process
 
 _PR_SET_PDEATHSIG = 1
 _NOTICE_S = 5

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.gates import comparison
+from shiplift.runtime.measure.requests import batch_problem
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Comparison, LoadPoint
-from shiplift.runtime.spec.measurement import ComparisonTarget
+from shiplift.runtime.records.promotion import Champion
+from shiplift.runtime.spec.measurement import ComparisonTarget, Load
 
 Measure = Callable[[], LoadPoint]
 _NOISE_ROUNDS = 2
@@ -27,6 +30,17 @@ class ComparisonPlan:
     rounds: int
     budget_s: float
     target: ComparisonTarget
+
+
+def incomparable(champion: Champion, challenger: Package, load: Load) -> str:
+    """Why a champion can't be compared with a challenger under the same requests; empty if it can."""
+    if champion.package is not None and champion.package.signature.streamed != challenger.signature.streamed:
+        return f"one of version {champion.version} and this one streams its answers: their requests differ"
+    if champion.package is not None:
+        return batch_problem(champion.package, load)
+    if not champion.version:
+        return "there is no champion to compare with"
+    return f"version {champion.version} was not promoted by Shiplift, so there is nothing to compare with"
 
 
 def compare(champion: Measure, challenger: Measure, version: int, concurrency: int, plan: ComparisonPlan) -> Comparison:

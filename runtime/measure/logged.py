@@ -9,8 +9,8 @@ from shiplift.runtime.confinement.policy import PARSE, Entry, SandboxLimits
 from shiplift.runtime.confinement.workplace import workplace
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.measure.requests import REQUESTS
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import RecordedRequests
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.measurement import Load
 from shiplift.runtime.store.artifacts import ArtifactStore

@@ -6,8 +6,8 @@ The server itself counts this per model, whether the caller is a client, an ense
 from collections.abc import Mapping
 
 from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.records.kinds.package import Package, PipelinePackage
 from shiplift.runtime.records.measurement import MemberLoad, Timings
-from shiplift.runtime.records.serving import Package, PipelinePackage
 from shiplift.runtime.serving.triton.client import TritonClient
 
 

@@ -25,7 +25,7 @@ from shiplift.runtime.model.tensors import (
     load_npz,
     numpy_type,
 )
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Site, SitePolicy
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.measurement import DynamicShape, Load

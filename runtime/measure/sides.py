@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.measure.generator import Demand, LoadGenerator, LoadTarget, Window
+from shiplift.runtime.records.deployment import Staged
 from shiplift.runtime.records.measurement import LoadPoint
-from shiplift.runtime.records.serving import Staged
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.measurement import Load
 

@@ -40,7 +40,7 @@ _MS = 1000.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
+class FinishedRequest:
     """A finished request: when it was sent, and when its pieces came with how many tokens each, in seconds."""
 
     sent: float
@@ -70,7 +70,7 @@ class Answered:
 class _Seen:
     """What all clients have observed; `stop` ends them."""
 
-    answered: list[Answered] = field(default_factory=list)
+    answered: list[FinishedRequest] = field(default_factory=list)
     arrivals: list[tuple[float, int]] = field(default_factory=list)  # of tokens, including those of unfinished requests
     sent: int = 0
     error: str = ""
@@ -194,7 +194,7 @@ def _ask(service: Any, request: Any, seen: _Seen) -> None:
         return
     with seen.lock:
         if pieces:
-            seen.answered.append(Answered(sent=sent, pieces=tuple(pieces)))
+            seen.answered.append(FinishedRequest(sent=sent, pieces=tuple(pieces)))
         else:
             seen.error = seen.error or "its answer had no pieces"
 
@@ -228,7 +228,7 @@ def _point(seen: _Seen, demand: Demand, window: Window, started: float, ended: f
 
 
 def streaming_of(
-    answered: Sequence[Answered], arrivals: Sequence[tuple[float, int]], started: float, ended: float
+    answered: Sequence[FinishedRequest], arrivals: Sequence[tuple[float, int]], started: float, ended: float
 ) -> Streaming:
     """What users of streamed answers experienced between two times (s), from whole answers and from all tokens."""
     first = [answer.first_s for answer in answered]

@@ -4,8 +4,9 @@ from typing import Literal
 
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.precision import Variant
-from shiplift.runtime.records.serving import Package, ServingConfig
+from shiplift.runtime.records.serving import ServingConfig
 
 
 class Timings(Record):

@@ -7,8 +7,8 @@ from pydantic import Field
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.deployment import Endpoint, which_targets_serve
 from shiplift.runtime.records.failure import Failure
-from shiplift.runtime.records.serving import Endpoint, which_targets_serve
 from shiplift.runtime.records.verdict import Check, Outcome, Verdict
 
 _MESSAGE_CHARACTERS = 500

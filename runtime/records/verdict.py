@@ -8,10 +8,10 @@ from pydantic import Field
 
 from shiplift.runtime.base.errors import Inconclusive, Refused
 from shiplift.runtime.records.base import Record, volatile
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.precision import JpegScore, Slice, TaskMetricName
-from shiplift.runtime.records.serving import Package
 
 
 class Judged(Record):
@@ -107,7 +107,7 @@ class Scored(Record):
     jpegs: tuple[JpegScore, ...] = ()
 
 
-class Evidence(Record):
+class GateEvidence(Record):
     """Everything behind a verdict, stored with it so that it can be judged again under another policy.
 
     `others` are the scores of the targets that serve with the challenger's. `not_served` are the release's remaining
@@ -132,7 +132,7 @@ class Verdict(Judged):
     outcome: Outcome
     checks: tuple[Check, ...]
     left_out: tuple[str, ...] = ()
-    evidence: Evidence | None = volatile(None)
+    evidence: GateEvidence | None = volatile(None)
 
     @classmethod
     def of(cls, checks: tuple[Check, ...]) -> Self:

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from shiplift.runtime.base.errors import MissingTool
 from shiplift.runtime.measure.generator import WireProtocol
-from shiplift.runtime.records.serving import Package, ServerKind
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.serving import ServerKind
 from shiplift.runtime.records.site import Cluster, Machine, Site
 from shiplift.runtime.search.space import Point
 from shiplift.runtime.spec.serving_settings import Serving

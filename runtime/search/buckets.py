@@ -15,9 +15,9 @@ import numpy as np
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.model.lengths import GRID, Buckets, bucket_sets, padding_percent
 from shiplift.runtime.model.tensors import numpy_type
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LengthsSent
 from shiplift.runtime.records.precision import Engine, Precision
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.serving_settings import Lengths
 from shiplift.runtime.spec.target import Target

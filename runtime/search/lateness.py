@@ -5,8 +5,8 @@ Served by deadline, only the excess is late. This is the idea of adaptive LIFO (
 but nothing is rejected, and requests in time keep their order. Triton's dynamic batcher supports it.
 """
 
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Trial
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.search.goal import SPREAD, Goal
 from shiplift.runtime.serving.triton.config import least_policed_instances
 from shiplift.runtime.spec.serving_settings import Queue, Serving

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from shiplift.runtime.base.errors import MeasurementFailed
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Trial
-from shiplift.runtime.records.serving import Package, ServingConfig
+from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.search.cost_model import CostModel
 from shiplift.runtime.search.finals import FINALISTS, Finals, best_of
 from shiplift.runtime.search.goal import Goal

@@ -17,7 +17,7 @@ import tenacity
 from shiplift.runtime.base.errors import ClusterUnreachable, MeasurementFailed, ServerFailed, ShipliftError, Temporary
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.measure.generator import WireProtocol
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.search.space import Point
 from shiplift.runtime.serving.kubernetes.bench_pod import BenchPod, Running

@@ -11,7 +11,7 @@ from shiplift.runtime.confinement.watch import worker
 from shiplift.runtime.host.processes import memory_mb
 from shiplift.runtime.host.processor import cpu_flags
 from shiplift.runtime.measure.generator import WireProtocol
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.search.space import Point
 from shiplift.runtime.serving.machine.server import Server, private_server

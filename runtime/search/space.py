@@ -10,8 +10,9 @@ from itertools import product
 
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.model.lengths import Buckets
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.precision import Engine
-from shiplift.runtime.records.serving import Package, ServerKind, ServingConfig
+from shiplift.runtime.records.serving import ServerKind, ServingConfig
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.search.buckets import padded_with, sets_of
 from shiplift.runtime.serving.triton.config import least_instances

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from shiplift.runtime.base.errors import NotFound, ShipliftError
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.records.promotion import Drift, Promotion
 from shiplift.runtime.records.request import Request
-from shiplift.runtime.records.serving import Drift, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.production import Production
 from shiplift.runtime.spec.serving_settings import Rollout

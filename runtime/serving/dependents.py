@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.records.serving import PipelinePackage
+from shiplift.runtime.records.kinds.package import PipelinePackage
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.champion import champion_state
 from shiplift.runtime.serving.production import production

@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 from shiplift.runtime.base.names import dns_name, serving_name
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.serving import Endpoint
+from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.tensor import Signature
 
 CONFIG_MAP_NAME = "shiplift-discovery"  # in the serving namespace; a key is a model's DNS name

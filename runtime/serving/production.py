@@ -10,7 +10,9 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from shiplift.runtime.records.capacity import Capacity
-from shiplift.runtime.records.serving import Beside, Endpoint, Package
+from shiplift.runtime.records.deployment import Endpoint
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.promotion import Beside
 from shiplift.runtime.records.site import Cluster, Machine, Site
 from shiplift.runtime.spec.serving_settings import Rollout
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from shiplift.runtime.model.python.environments import ensure
 from shiplift.runtime.model.python.layers import name_of
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Site
 
 

@@ -1,6 +1,6 @@
 """Repairs what the registry and production say about a model, after someone has changed one of them by hand."""
 
-from shiplift.runtime.records.serving import Reinstated
+from shiplift.runtime.records.promotion import Reinstated
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving import champion
 from shiplift.runtime.serving.production import production

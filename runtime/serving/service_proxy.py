@@ -8,7 +8,7 @@ import json
 import httpx
 
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
-from shiplift.runtime.serving.kubernetes.connection import Answer
+from shiplift.runtime.serving.kubernetes.connection import ApiResponse
 
 FORWARDED = "X-Shiplift-Authorization"  # the Service's `Authorization`: see `pipelines.installation.authentication`
 _TIMEOUT_S = 30.0
@@ -68,4 +68,4 @@ def _raise_api_server_error(status: int, doing: str, content: bytes) -> None:
     except ValueError:
         return
     if isinstance(body, dict) and body.get("kind") == "Status" and body.get("apiVersion") == "v1":
-        Answer(status=status, body=body, doing=doing).checked()
+        ApiResponse(status=status, body=body, doing=doing).checked()

@@ -9,8 +9,9 @@ does not invalidate measurements.
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from shiplift.runtime.records.deployment import Deployment, Staged
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Tuned
-from shiplift.runtime.records.serving import Deployment, Package, Staged
 from shiplift.runtime.records.site import Cluster, Machine, Site
 from shiplift.runtime.spec.serving_settings import Rollout, Serving
 

@@ -11,9 +11,10 @@ from typing import Protocol, TypeVar
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.deployment import Deployment
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.release import StageRun
-from shiplift.runtime.records.serving import Deployment, Package
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.store.artifacts import ArtifactStore
 

@@ -17,8 +17,8 @@ from shiplift.runtime.base.secrets import load_secrets, sign, signed_by
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.request import Request
-from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.published import Texts

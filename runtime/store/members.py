@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from shiplift.runtime.base.errors import NotAdmitted, NotFound
 from shiplift.runtime.composition.checked import Unusable
-from shiplift.runtime.records.serving import Package, Promotion
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.spec.pipeline import PipelineMember
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.rest import RestRegistry

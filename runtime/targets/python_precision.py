@@ -11,7 +11,7 @@ from typing import Any
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.guest.python.host import Failed, Host, rows
+from shiplift.runtime.guest.python.host import Host, ModelFailed, rows
 from shiplift.runtime.model.datasets import load_columns, load_samples
 from shiplift.runtime.model.python.entry import asking, restored, settings_of
 from shiplift.runtime.model.tensors import Arrays, DataLimits, batch_of, load_npz
@@ -47,7 +47,7 @@ class PythonSession:
         """
         try:
             answers = self.host.ask(feeds, self.limit_s)
-        except Failed as error:
+        except ModelFailed as error:
             raise ExportFailed(
                 f"the Python model does not answer the validation data: {error}", do="Run it on them locally."
             ) from error

@@ -15,8 +15,10 @@ from typing import Any
 import mlflow  # noqa: F401 - imported once, before the forks
 
 from shiplift.pipelines.engines.local import stack
+from shiplift.runtime.records.deployment import Deployment, Endpoint, ServerProcess
+from shiplift.runtime.records.process import Process
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Champion, Deployment, Endpoint, Process, ServerProcess
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.serving_settings import Rollout

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from shiplift.runtime.host.processes import free_port, inherited, start_daemon, stop
-from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.process import Process
 from tests.integration.conftest import until
 
 

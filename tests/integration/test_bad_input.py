@@ -25,13 +25,15 @@ from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.errors import ExportFailed, MeasurementFailed, MissingTool, PortTaken, ShipliftError
 from shiplift.runtime.base.names import release_name
 from shiplift.runtime.host.processes import alive
+from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.release import ReleaseReport
-from shiplift.runtime.records.serving import Process
 from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.serving.machine.served import Served, every_served
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION
 from tests.integration.conftest import FAST, Lab, digits, request, until
+from tests.old_records import package_of_0_1
 
 SHIPLIFT = Path(sys.executable).with_name("shiplift")
 
@@ -449,8 +451,12 @@ def test_mlflow_dying_during_a_release_only_delays_it(lab: Lab) -> None:
 
 
 def test_production_is_the_same_after_triton_died(lab: Lab) -> None:
+    """Also if 0.1 noted what it serves."""
     version = lab.log_classifier("restarted")
     assert lab.wait("restarted", version).exit_code == 0
+    noted = lab.home / "production" / "served" / "restarted.json"
+    served_now = Served.model_validate_json(noted.read_text())
+    noted.write_text(json.dumps({"package": package_of_0_1(served_now.package), "former": []}))
     images, _ = digits()
     before = lab.ask("restarted", {"input": images[:3]})
     running = stack.read(lab.home)
@@ -467,6 +473,7 @@ def test_production_is_the_same_after_triton_died(lab: Lab) -> None:
             return None
 
     assert until(served) == before
+    assert list(every_served(lab.home)).count(served_now) == 1
 
 
 @pytest.mark.slow

@@ -19,9 +19,10 @@ import pytest
 from shiplift.runtime.base.errors import MeasurementFailed, ServerFailed, Temporary
 from shiplift.runtime.guest.pod import guard, meter
 from shiplift.runtime.host.processes import identify, kill, listening, start_child
+from shiplift.runtime.records.kinds.package import GraphPackage, Package
 from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.precision import Precision
-from shiplift.runtime.records.serving import GraphPackage, Nodes, Package, ServingConfig
+from shiplift.runtime.records.serving import Nodes, ServingConfig
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.search import pod_server

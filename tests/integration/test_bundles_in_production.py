@@ -14,8 +14,8 @@ import pytest
 
 from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed
 from shiplift.runtime.host.processes import free_port, stop
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Trial, Tuned
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.bundles.package import package_bundle
 from shiplift.runtime.serving.machine.production import LocalProduction

@@ -29,7 +29,8 @@ from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.records.serving import GraphPackage, Package, ServingConfig
+from shiplift.runtime.records.kinds.package import GraphPackage, Package
+from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.bundles.names import members_by_name
 from shiplift.runtime.serving.bundles.repository import write_bundle

@@ -11,7 +11,7 @@ import pytest
 
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.host.processes import free_port, identify, kill
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.kubernetes import fetch
 from shiplift.runtime.serving.kubernetes.workloads import golden_of
 from shiplift.runtime.serving.triton.client import TritonClient, check_package

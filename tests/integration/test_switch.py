@@ -16,9 +16,9 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from shiplift.pipelines.commands.start.demo_story import Traffic
+from shiplift.pipelines.commands.start.demo_story import TrafficClient
 from shiplift.runtime.base.errors import NotFound
-from shiplift.runtime.records.serving import Champion, Promotion
+from shiplift.runtime.records.promotion import Champion, Promotion
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.spec.measurement import LatencyTarget
@@ -33,10 +33,10 @@ KILLER = Path(__file__).with_name("killer.py")
 
 
 @contextmanager
-def traffic(lab: Lab, model: str) -> Iterator[Traffic]:
+def traffic(lab: Lab, model: str) -> Iterator[TrafficClient]:
     """Runs a client that sends requests without pause while the context lasts."""
     images, _ = digits()
-    client = Traffic(
+    client = TrafficClient(
         model=model,
         http=f"http://127.0.0.1:{lab.running.http_port}/v2/models/{model}",
         grpc=f"127.0.0.1:{lab.running.grpc_port}",
@@ -50,7 +50,7 @@ def traffic(lab: Lab, model: str) -> Iterator[Traffic]:
         client.stop()
 
 
-def wait_for(client: Traffic, sent: int) -> None:
+def wait_for(client: TrafficClient, sent: int) -> None:
     until(lambda: client.sent > sent)
 
 
@@ -247,7 +247,8 @@ def test_promotions_of_one_model_wait_for_each_other(lab: Lab) -> None:
 
 def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int, int]) -> None:
     from shiplift.runtime.base.errors import Refused
-    from shiplift.runtime.records.serving import Deployment, Endpoint, Process, ServerProcess
+    from shiplift.runtime.records.deployment import Deployment, Endpoint, ServerProcess
+    from shiplift.runtime.records.process import Process
     from shiplift.steps.promote import promote
     from tests.integration.conftest import by_hand
 

@@ -9,8 +9,8 @@ from onnx import TensorProto, helper
 from shiplift.pipelines.engines.local import runner
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.families import table
+from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import ReleaseReport
-from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.store.ledger import Ledger
 from tests.integration.conftest import FAST, Lab, by_hand, request
 from tests.toy.family import ToyFamily, ToyPackage

@@ -8,7 +8,7 @@ import pytest
 
 from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.settings import Settings
-from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.process import Process
 from tests.integration.conftest import Lab, until
 
 NAME = "warm-worker"

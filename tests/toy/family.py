@@ -14,8 +14,8 @@ from shiplift.runtime.measure.requests import Requests, synthetic
 from shiplift.runtime.model.tensors import Arrays, inputs_in
 from shiplift.runtime.records.kinds.contract import Contract, DeclaredGraph
 from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.precision import Candidate, Candidates
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.serving.triton.repository import write_package

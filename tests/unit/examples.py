@@ -10,18 +10,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from shiplift.runtime.admission.inspection import Inspected
 from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.deployment import Deployment, Endpoint, ServerProcess
 from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport, Trial
 from shiplift.runtime.records.model import Isolation, ParityCase, Scan
-from shiplift.runtime.records.serving import (
-    Champion,
-    Deployment,
-    Endpoint,
-    Package,
-    Process,
-    ServerProcess,
-    ServingConfig,
-)
+from shiplift.runtime.records.process import Process
+from shiplift.runtime.records.promotion import Champion
+from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.verdict import Check, Outcome

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from tests.unit.examples import artifact, config, package, tensor
 

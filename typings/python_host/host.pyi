@@ -1,8 +1,8 @@
 """`python/host.py`, as it is called in packages."""
 
 from shiplift.runtime.guest.python.host import Died as Died
-from shiplift.runtime.guest.python.host import Failed as Failed
 from shiplift.runtime.guest.python.host import Host as Host
+from shiplift.runtime.guest.python.host import ModelFailed as ModelFailed
 from shiplift.runtime.guest.python.host import Raised as Raised
 from shiplift.runtime.guest.python.host import Starting as Starting
 from shiplift.runtime.guest.python.host import TookTooLong as TookTooLong

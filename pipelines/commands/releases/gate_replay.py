@@ -15,7 +15,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.precision import Candidates
 from shiplift.runtime.records.release import ReleaseReport
-from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict
+from shiplift.runtime.records.verdict import Check, GateEvidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.document import ReleaseSpec, parse
 from shiplift.runtime.spec.groups import Requirements
@@ -110,7 +110,7 @@ def _judged(engine: Engine, report: ReleaseReport, changed: ReleaseSpec) -> Repl
     )
 
 
-def _early(report: ReleaseReport, history: History) -> Evidence | None:
+def _early(report: ReleaseReport, history: History) -> GateEvidence | None:
     """The evidence of a release that ended because of its quality, before its load test."""
     exported, candidates = history.last(Exported), history.last(Candidates)
     if exported is None or candidates is None:
@@ -126,7 +126,7 @@ def _early(report: ReleaseReport, history: History) -> Evidence | None:
         validation=candidates.validation,
         slices=best.slices,
     )
-    return Evidence(parity=exported.parity, challenger=scored)
+    return GateEvidence(parity=exported.parity, challenger=scored)
 
 
 def _flips(before: Verdict, after: Verdict) -> tuple[Flip, ...]:

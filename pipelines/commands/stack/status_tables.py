@@ -13,7 +13,7 @@ from shiplift.pipelines.engines.answers import (
     ClusterStatus,
     ModelStatus,
     ModelVersions,
-    ServiceStatus,
+    ServiceSummary,
     StackStatus,
     Status,
 )
@@ -99,7 +99,7 @@ def _show_cluster(status: ClusterStatus) -> None:
     _show_drift(status.drift)
 
 
-def _service_row(service: ServiceStatus, *, targets: bool) -> tuple[str | Text, ...]:
+def _service_row(service: ServiceSummary, *, targets: bool) -> tuple[str | Text, ...]:
     style = {"Ready": "green", "Stalled": "red"}.get(service.state, "yellow")
     state = service.state if service.state == "Ready" else f"{service.state}: {service.reason}"
     weights = ", ".join(f"{name} {percent} %" for name, percent in service.weights.items())

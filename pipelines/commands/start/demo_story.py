@@ -48,7 +48,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass
-class Traffic:
+class TrafficClient:
     """A client that sends requests over both protocols without a pause, and counts those that fail.
 
     `image` is a float32 array for the input named `input`.
@@ -152,7 +152,7 @@ def _story(home: Path, running: stack.Stack, tell: Tell) -> dict[str, Any]:
     difference = _compare(running, answers)
     tell(f"Production's outputs are within {difference:.2g} of torch's (largest logit: {_largest(answers):.1f}).")
 
-    traffic = Traffic(
+    traffic = TrafficClient(
         model=MODEL,
         http=f"http://{stack.HOST}:{running.http_port}/v2/models/{MODEL}",
         grpc=f"{stack.HOST}:{running.grpc_port}",

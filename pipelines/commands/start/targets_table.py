@@ -4,7 +4,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shiplift.pipelines.commands import console
-from shiplift.pipelines.engines.answers import Catalogue, Entry
+from shiplift.pipelines.engines.answers import Catalogue, CatalogueEntry
 
 
 def show(catalogue: Catalogue) -> None:
@@ -32,7 +32,7 @@ def show(catalogue: Catalogue) -> None:
     console.stdout.print(catalogue.file, markup=False, style="dim")
 
 
-def _mark(entry: Entry) -> Text:
+def _mark(entry: CatalogueEntry) -> Text:
     if entry.unfit is None:
         return Text()
     return Text("-", style="dim") if entry.unfit else Text("✓", style="green")

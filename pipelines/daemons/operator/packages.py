@@ -18,7 +18,7 @@ import structlog
 
 from shiplift.runtime.base.errors import ArtifactCorrupt, ShipliftError
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.kubernetes.workloads import golden_of
 from shiplift.runtime.serving.operator.cluster.observing import Snapshot
 from shiplift.runtime.store.mlflow.artifact_proxy import API

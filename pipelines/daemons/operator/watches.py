@@ -1,5 +1,6 @@
 """The operator's watches: each event of a service, or of one of its objects, wakes the service."""
 
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import SERVICES
 from shiplift.runtime.serving.operator.resources import MODEL, SERVICE_KIND
 
 _REST_S = 5.0  # pause before a failed watch is restarted
+_BRIEF_S = 1.0  # a watch that ends sooner does so for a reason that holds for the next one, too
 _WATCH_S = 300  # then a watch continues with a new request, so that a hanging connection does not hang forever
 _UNHEALTHY_S = 90.0
 
@@ -31,6 +33,18 @@ def _service_of(body: Any) -> str:
     package = (body.get("spec") or {}).get("package") or {}
     model = package.get("model", "") if body.get("kind") == TRITON_REVISION.name else ""
     return dns_name(model) if model else str((body["metadata"].get("labels") or {}).get(MODEL, ""))
+
+
+def pause_after(*, lasted_s: float) -> float:
+    """Seconds until a watch that ended after so many begins again: none if it lasted.
+
+    An API server that starts or is busy ends all watches. Each pauses for another time, so that not all ask at once.
+    """
+    return 0.0 if lasted_s >= _BRIEF_S else _jittered(_BRIEF_S)
+
+
+def _jittered(pause_s: float) -> float:
+    return pause_s * random.uniform(0.5, 1.5)  # noqa: S311 - spreads load, keeps no secret
 
 
 class Watches:
@@ -62,14 +76,16 @@ class Watches:
     def _run(self, kind: Kind) -> None:
         since = ""
         while not self._stop.is_set():
+            began = time.monotonic()
             try:
                 since = self._watch(kind, since)
+                self._stop.wait(pause_after(lasted_s=time.monotonic() - began))
             except Exception as error:  # restart the watch; meanwhile the loop's lists find changes
                 since = ""
                 self._failing.setdefault(kind.plural, time.monotonic())
                 message = str(error) or type(error).__name__
                 structlog.get_logger().warning("failed", part="watches", kind=kind.name, error=message)
-                self._stop.wait(_REST_S)
+                self._stop.wait(_jittered(_REST_S))
 
     def _watch(self, kind: Kind, since: str) -> str:
         """Watches once; returns the resource version up to which all events were seen."""

@@ -15,8 +15,8 @@ from shiplift.pipelines.engines.answers import (
     Accepted,
     Answer,
     Catalogue,
+    CatalogueEntry,
     ClusterStatus,
-    Entry,
     Status,
     WorkflowStatus,
     champion_drift,
@@ -32,9 +32,10 @@ from shiplift.runtime.base.errors import ClusterRefused, NotFound, ShipliftError
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.gates.report import Story
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Package, Promotion
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, PublishedModel, ServedModel
@@ -277,7 +278,7 @@ class ArgoEngine:
         """The catalogue installed on the cluster."""
         config_map = self.api.get(CONFIG_MAP, TARGETS)  # None: the values have no targets
         text = str((config_map or {}).get("data", {}).get(catalogue.FILE, ""))
-        entries = tuple(Entry(target=target, unfit=None) for target in catalogue.parse(text).values())
+        entries = tuple(CatalogueEntry(target=target, unfit=None) for target in catalogue.parse(text).values())
         return Catalogue(file=f"ConfigMap {self.namespace}/{TARGETS}", entries=entries, default_place="any node")
 
     def detect(self, name: str) -> Catalogue:
@@ -335,8 +336,8 @@ class ArgoEngine:
         return max(runs, key=lambda run: run.created_at).name
 
 
-def _entry(target: Target) -> Entry:
-    return Entry(target=target, unfit=machine.unfit_here(target))
+def _entry(target: Target) -> CatalogueEntry:
+    return CatalogueEntry(target=target, unfit=machine.unfit_here(target))
 
 
 def _seen_from_here(published: str) -> ServedModel | None:

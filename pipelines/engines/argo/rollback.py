@@ -9,7 +9,7 @@ from shiplift.pipelines.release import ROLLBACK
 from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.records.failure import Failure
-from shiplift.runtime.records.serving import Promotion
+from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Object
 

@@ -1,13 +1,13 @@
 """A `TritonService`, summarized for `shiplift status`."""
 
-from shiplift.pipelines.engines.answers import ServiceStatus
+from shiplift.pipelines.engines.answers import ServiceSummary
 from shiplift.runtime.serving.operator.declared import Declared
 from shiplift.runtime.serving.operator.resources import ConditionType, percent_by_revision
 
 _STATES = (ConditionType.STALLED, ConditionType.READY, ConditionType.RECONCILING)  # the first one that holds is shown
 
 
-def service_status(service: Declared) -> ServiceStatus:
+def service_status(service: Declared) -> ServiceSummary:
     """What serves a model, and its most telling condition."""
     status = service.status
     condition = next(filter(None, (status.condition(kind) for kind in _STATES if status.holds(kind))), None)
@@ -15,7 +15,7 @@ def service_status(service: Declared) -> ServiceStatus:
         state, reason, message = "Unknown", "NotSeen", "the operator has not looked at it since the last change"
     else:
         state, reason, message = str(condition.type), str(condition.reason), condition.message
-    return ServiceStatus(
+    return ServiceSummary(
         model=service.spec.model,
         state=state,
         reason=reason,

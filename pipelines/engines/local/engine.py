@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shiplift.pipelines.engines.answers import Accepted, Answer, Catalogue, Entry, Status
+from shiplift.pipelines.engines.answers import Accepted, Answer, Catalogue, CatalogueEntry, Status
 from shiplift.pipelines.engines.local import logs, past, stack, status
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound, ShipliftError, StackDown, Temporary
@@ -16,9 +16,10 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.gates.story import story_of
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Package, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.discovery import ServedModel
@@ -286,4 +287,6 @@ class LocalEngine:
 
 
 def _listed(file: Path, *targets: Target) -> Catalogue:
-    return Catalogue(file=str(file), entries=tuple(Entry(target=t, unfit=machine.unfit_here(t)) for t in targets))
+    return Catalogue(
+        file=str(file), entries=tuple(CatalogueEntry(target=t, unfit=machine.unfit_here(t)) for t in targets)
+    )

@@ -22,9 +22,9 @@ from shiplift.runtime.base.storage import room_for, write_atomically
 from shiplift.runtime.host.processes import alive
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.release import Event, ReleaseReport, StageRun
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Process
 
 MAX_ATTEMPTS = 3
 

@@ -27,7 +27,8 @@ from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.host.folders import sweep
 from shiplift.runtime.host.processes import alive, free_port, inherited, memory_mb, require_free, start_daemon, stop
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.serving import Package, Process
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.site import Machine, SandboxSettings, Site
 from shiplift.runtime.serving.machine.served import every_served
 from shiplift.runtime.serving.triton.environment import default_root, ensure

@@ -17,7 +17,7 @@ from shiplift.pipelines.engines.local import incidents, pulses, stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.serving import Endpoint
+from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.serving.machine.served import served_version
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS, TAG

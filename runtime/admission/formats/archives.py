@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from shiplift.runtime.admission.contents import Judge, by_bytes, by_name, objection, suffix
+from shiplift.runtime.admission.contents import ScanRules, by_bytes, by_name, objection, suffix
 from shiplift.runtime.admission.formats import programs, skops_files, torchscript
 from shiplift.runtime.admission.judging import Reader
 from shiplift.runtime.records.model import Finding
@@ -18,7 +18,7 @@ _TORCH = {"pt", "pth", "pt2", "ckpt"}
 _STORAGE = re.compile(r"[^/]+/(data|constants)/[0-9]+")  # the record of a tensor's numbers, to which its pickle refers
 
 
-def findings(name: str, file: BinaryIO, judge: Judge, *, nested: bool = False) -> Iterator[Finding]:
+def findings(name: str, file: BinaryIO, judge: ScanRules, *, nested: bool = False) -> Iterator[Finding]:
     """Objections to a zip archive and to each of its members."""
     try:
         with zipfile.ZipFile(file) as archive:
@@ -46,7 +46,7 @@ def is_torchscript(names: list[str]) -> bool:
     return any(name.endswith("/constants.pkl") for name in names)
 
 
-def _shape(members: list[zipfile.ZipInfo], judge: Judge) -> str:
+def _shape(members: list[zipfile.ZipInfo], judge: ScanRules) -> str:
     names = [member.filename for member in members]
     if len(names) > MAX_MEMBERS:
         return f"the archive has {len(names)} members, the limit is {MAX_MEMBERS}"
@@ -61,7 +61,7 @@ def _shape(members: list[zipfile.ZipInfo], judge: Judge) -> str:
     return ""
 
 
-def _members(name: str, archive: zipfile.ZipFile, judge: Judge, *, nested: bool) -> Iterator[Finding]:
+def _members(name: str, archive: zipfile.ZipFile, judge: ScanRules, *, nested: bool) -> Iterator[Finding]:
     names = archive.namelist()
     script = suffix(name) in _TORCH and is_torchscript(names)
     raw = _raw(name, archive, script=script)
@@ -90,14 +90,14 @@ def _named(inner: str, member: str) -> Iterator[Finding]:
 
 
 def _judged(
-    inner: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo, judge: Judge, reader: Reader
+    inner: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo, judge: ScanRules, reader: Reader
 ) -> Iterator[Finding]:
     with archive.open(member) as file:
         yield from by_bytes(inner, file, judge, reader)  # type: ignore[arg-type] # ZipExtFile reads like a file
 
 
 def _inner(
-    inner: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo, judge: Judge, *, nested: bool
+    inner: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo, judge: ScanRules, *, nested: bool
 ) -> Iterator[Finding]:
     """An archive inside an archive, as in pt2 files: only one level, and only torch's."""
     if nested or suffix(member.filename) not in _TORCH:

@@ -43,7 +43,7 @@ class PickleCall:
 
 
 @dataclass(kw_only=True)
-class Walk:
+class PickleTrace:
     """What one pickle would do. `whole`: it ends with STOP. `headed`: it begins with a protocol of 2 or later."""
 
     headed: bool = False
@@ -73,7 +73,7 @@ class _End(Exception):
     """Raised where the unpickler would stop."""
 
 
-def walk(file: BinaryIO, *, persistent: bool = False) -> Walk:
+def walk(file: BinaryIO, *, persistent: bool = False) -> PickleTrace:
     """Walks the pickle that begins at the file's position, to its STOP or to where the unpickler would fail.
 
     `persistent`: the file's reader resolves persistent ids, as torch does for tensors; Python's own reader fails at
@@ -97,11 +97,11 @@ class _Machine:
     def __init__(self, file: BinaryIO, *, persistent: bool) -> None:
         self.file = file
         self.persistent = persistent
-        self.result = Walk()
+        self.result = PickleTrace()
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
 
-    def run(self) -> Walk:
+    def run(self) -> PickleTrace:
         try:
             for _ in range(MAX_OPERATIONS):
                 if self._step():

@@ -14,8 +14,8 @@ from shiplift.runtime.model.tensors import Arrays, inputs_in
 from shiplift.runtime.model.text.tasks import GENERATION
 from shiplift.runtime.records.kinds.contract import DeclaredGeneration
 from shiplift.runtime.records.kinds.exported import Exported, ExportedGeneration
+from shiplift.runtime.records.kinds.package import GenerationPackage
 from shiplift.runtime.records.precision import Candidate, Candidates
-from shiplift.runtime.records.serving import GenerationPackage
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.spec.document import ReleaseSpec

@@ -8,8 +8,8 @@ from shiplift.runtime.model.generation.signature import ROOM
 from shiplift.runtime.model.golden import SAMPLES
 from shiplift.runtime.model.tensors import Arrays, batch_of
 from shiplift.runtime.records.kinds.exported import ExportedGeneration
+from shiplift.runtime.records.kinds.package import GenerationPackage
 from shiplift.runtime.records.precision import Candidate
-from shiplift.runtime.records.serving import GenerationPackage
 from shiplift.runtime.serving.packaging.generation_backend import write_generation_backend
 from shiplift.runtime.serving.triton.repository import write_package
 

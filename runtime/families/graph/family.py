@@ -16,9 +16,9 @@ from shiplift.runtime.measure.requests import Requests, synthetic, synthetic_seq
 from shiplift.runtime.model.tensors import Arrays, inputs_in
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
 from shiplift.runtime.records.kinds.exported import Exported, ExportedGraph, ExportedPython
+from shiplift.runtime.records.kinds.package import GraphPackage
 from shiplift.runtime.records.model import FALL_BACK
 from shiplift.runtime.records.precision import Candidates
-from shiplift.runtime.records.serving import GraphPackage
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.spec.document import ReleaseSpec

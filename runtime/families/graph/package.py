@@ -10,8 +10,8 @@ from shiplift.runtime.model.sequences import hide_states
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import ExportedGraph
+from shiplift.runtime.records.kinds.package import GraphPackage
 from shiplift.runtime.records.precision import Candidate
-from shiplift.runtime.records.serving import GraphPackage
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.triton.config import positional
 from shiplift.runtime.serving.triton.repository import write_package

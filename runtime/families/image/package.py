@@ -5,8 +5,8 @@ from typing import Any
 from shiplift.runtime.families.fronts import FrontMaker
 from shiplift.runtime.families.packaging.draft import Draft
 from shiplift.runtime.records.kinds.exported import ExportedImage
+from shiplift.runtime.records.kinds.package import ImagePackage
 from shiplift.runtime.records.precision import Candidate
-from shiplift.runtime.records.serving import ImagePackage
 
 
 class ImageMaker(FrontMaker[ExportedImage]):

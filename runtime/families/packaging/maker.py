@@ -18,9 +18,10 @@ from shiplift.runtime.model.golden import SAMPLES
 from shiplift.runtime.model.tensors import Arrays, batch_of, inputs_in, load_npz
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import Candidate, Engine
-from shiplift.runtime.records.serving import Package, Padding, ServingConfig
+from shiplift.runtime.records.serving import Padding, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.search import buckets
 from shiplift.runtime.search.space import first_config

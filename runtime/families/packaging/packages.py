@@ -15,7 +15,7 @@ from shiplift.runtime.families.work import Packaging
 from shiplift.runtime.gates.judge import Judge
 from shiplift.runtime.gates.quality import jpeg_notes, scored
 from shiplift.runtime.precision.limits import limits_of
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.verdict import Outcome, Packages
 from shiplift.runtime.serving.packaging.earlier_versions import Incumbent
 

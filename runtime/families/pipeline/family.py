@@ -9,9 +9,9 @@ from shiplift.runtime.measure.requests import Requests, split, whole
 from shiplift.runtime.model.tensors import Arrays, dump_npz, inputs_in, load_npz
 from shiplift.runtime.records.kinds.contract import DeclaredPipeline
 from shiplift.runtime.records.kinds.exported import Exported, ExportedPipeline
+from shiplift.runtime.records.kinds.package import PipelinePackage
 from shiplift.runtime.records.model import PIPELINE
 from shiplift.runtime.records.precision import Candidate, Candidates
-from shiplift.runtime.records.serving import PipelinePackage
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.spec.document import ReleaseSpec

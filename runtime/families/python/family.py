@@ -13,9 +13,9 @@ from shiplift.runtime.measure.requests import Requests, synthetic
 from shiplift.runtime.model.tensors import Arrays, inputs_in
 from shiplift.runtime.records.kinds.contract import DeclaredPython
 from shiplift.runtime.records.kinds.exported import Exported, ExportedPython
+from shiplift.runtime.records.kinds.package import PythonPackage
 from shiplift.runtime.records.model import PYTHON
 from shiplift.runtime.records.precision import Candidates
-from shiplift.runtime.records.serving import PythonPackage
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.spec.document import ReleaseSpec

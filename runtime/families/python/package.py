@@ -6,8 +6,8 @@ from shiplift.runtime.families.packaging.draft import Draft
 from shiplift.runtime.families.packaging.recorded import RecordedMaker
 from shiplift.runtime.model.python.layers import name_of
 from shiplift.runtime.records.kinds.exported import ExportedPython
+from shiplift.runtime.records.kinds.package import PythonPackage
 from shiplift.runtime.records.model import PythonEnvironment
-from shiplift.runtime.records.serving import PythonPackage
 from shiplift.runtime.serving.packaging.python_backend import write_python_backend
 from shiplift.runtime.serving.triton.repository import write_package
 

@@ -5,7 +5,7 @@ from typing import Any
 from shiplift.runtime.families.fronts import FrontMaker
 from shiplift.runtime.families.packaging.draft import Draft
 from shiplift.runtime.records.kinds.exported import ExportedText
-from shiplift.runtime.records.serving import TextPackage
+from shiplift.runtime.records.kinds.package import TextPackage
 
 
 class TextMaker(FrontMaker[ExportedText]):

@@ -5,7 +5,7 @@ step. A request ends alone if the model can't take it, if it takes too long, or 
 process renders conversations (`python_host`, with `chat.py`), because a chat template is a program by the model's
 author.
 
-Process: Triton's Python backend, as `model.py` beside `front.py`, `engine.py` and `python_host`.
+Process: Triton's Python backend, as `model.py` beside `front.py`, `engine.py`, `generator.py` and `python_host`.
 Python: the server's
 Packages: numpy
 """
@@ -29,8 +29,9 @@ sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").spli
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from engine import Generator, New
+from engine import GenerationEngine
 from front import Ask, BadRequest, GenerationFront, Pieces, conversation
+from generator import Generator, New
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _LOOK_S = 0.1  # how often to check whether a client still listens
@@ -42,7 +43,7 @@ _MOST = 512  # requests in progress or waiting: Triton's own queue stays empty, 
 
 
 @dataclass
-class Answer:
+class RunningRequest:
     """A request in progress: where its pieces go, and its state."""
 
     sender: pb_utils.ResponseSender
@@ -74,8 +75,8 @@ class TritonPythonModel:
         self.chats = Chats(self.folder) if (self.folder / "chat.json").exists() else None
         self.generator = self._generator()
         self._warm_up()
-        self.incoming: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
-        self.running: dict[int, Answer] = {}
+        self.incoming: queue.SimpleQueue[RunningRequest | None] = queue.SimpleQueue()
+        self.running: dict[int, RunningRequest] = {}
         self.closing = False
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()
@@ -92,7 +93,7 @@ class TritonPythonModel:
                 _fail(sender, str(error))
                 continue
             deadline = time.monotonic() + self.limit_s
-            self.incoming.put(Answer(sender, ask, Pieces(self.front, ask.stop), deadline, len(ask.ids)))
+            self.incoming.put(RunningRequest(sender, ask, Pieces(self.front, ask.stop), deadline, len(ask.ids)))
 
     def finalize(self) -> None:
         self.closing = True
@@ -112,7 +113,9 @@ class TritonPythonModel:
     def _generator(self) -> Generator:
         front = self.front
         longest = min(front.settings["context"], front.max_prompt_tokens + front.max_tokens)
-        return Generator(self.folder, front.settings, sequences=self.sequences, tokens=longest, options=self.values)
+        return Generator(
+            GenerationEngine(self.folder, front.settings, sequences=self.sequences, tokens=longest, options=self.values)
+        )
 
     def _warm_up(self) -> None:
         self.generator.add(self.front.read({"prompt": " a", "max_tokens": min(2, self.front.max_tokens)}))
@@ -151,7 +154,7 @@ class TritonPythonModel:
                 if answer is not None:
                     self._start(answer)
 
-    def _start(self, answer: Answer) -> None:
+    def _start(self, answer: RunningRequest) -> None:
         try:
             self.running[self.generator.add(answer.ask)] = answer
         except Exception as error:  # it ends only this request; the thread goes on for the others
@@ -162,7 +165,7 @@ class TritonPythonModel:
             if number in self.running:
                 self._tell(number, self.running[number], new)
 
-    def _tell(self, number: int, answer: Answer, new: New) -> None:
+    def _tell(self, number: int, answer: RunningRequest, new: New) -> None:
         if new.failed:
             del self.running[number]
             _fail(answer.sender, f"{_FAILED}: {new.failed}")
@@ -249,7 +252,7 @@ class Chats:
             BadRequest: it is not a conversation, or the template refuses it.
             Unrendered: the process failed.
         """
-        from python_host.host import Failed, Raised  # noqa: PLC0415 - as above
+        from python_host.host import ModelFailed, Raised  # noqa: PLC0415 - as above
 
         text = json.dumps(conversation(body))
         try:
@@ -257,7 +260,7 @@ class Chats:
             return str(answer["prompt"][0])
         except Raised as error:
             raise BadRequest(f"the model's chat template refuses the conversation: {error}") from error
-        except Failed as error:
+        except ModelFailed as error:
             raise Unrendered(f"{_FAILED}: its chat template: {error}") from error
 
     def close(self) -> None:
@@ -272,7 +275,7 @@ def _fields(request: pb_utils.InferenceRequest) -> dict[str, Any]:
     return {**fields, "prompt": arrays["prompt"][0], "stop": list(arrays.get("stop", ()))}
 
 
-def _send(answer: Answer, text: str, ended: str) -> None:
+def _send(answer: RunningRequest, text: str, ended: str) -> None:
     """Sends a piece, and counts the tokens that no piece before it has."""
     tensors = [
         pb_utils.Tensor("text", np.array([[text.encode()]], dtype=object)),

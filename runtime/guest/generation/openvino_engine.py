@@ -9,8 +9,8 @@ Packages: numpy, openvino, openvino_genai (in the package)
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +31,7 @@ class _Run:
     last: int | None = None
 
 
-@dataclass(kw_only=True)
-class New:
-    """What a step added to a request: tokens, and the reason if it ended (`stop`, `length`) or `failed`."""
-
-    ids: list[int] = field(default_factory=list)
-    ended: str = ""
-    failed: str = ""
-
-
-class Generator:
+class GenerationEngine:
     """The model in a folder, and the requests in progress. Not thread-safe."""
 
     def __init__(
@@ -57,7 +48,6 @@ class Generator:
         scheduler.num_kv_blocks = sequences * math.ceil(tokens / _BLOCK) + 1
         self._settings = settings
         self._runs: dict[int, _Run] = {}
-        self._next = 0
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
             str(folder),
             scheduler,
@@ -70,8 +60,8 @@ class Generator:
             },
         )
 
-    def add(self, ask: Any) -> int:
-        """Takes a request (`front.Ask`), and returns its number."""
+    def start(self, number: int, ask: Any) -> None:
+        """Takes a request (`front.Ask`)."""
         settings, config = self._settings, openvino_genai.GenerationConfig()
         stop_ids = settings["stop_ids"] or [settings["vocabulary"]]  # a token that does not exist: none ends it
         config.max_new_tokens = ask.max_tokens
@@ -82,24 +72,22 @@ class Generator:
             config.do_sample, config.rng_seed = True, ask.seed
             config.temperature, config.top_p = ask.temperature, ask.top_p
             config.top_k = settings["top_k"] or settings["vocabulary"]
-        number, self._next = self._next, self._next + 1
         ids = openvino.Tensor(np.array([ask.ids], np.int64))
         self._runs[number] = _Run(handle=self._pipeline.add_request(number, ids, config), left=ask.max_tokens)
-        return number
 
     @property
     def busy(self) -> bool:
         """Whether any request is in progress."""
         return bool(self._pipeline.has_non_finished_requests())
 
-    def step(self) -> dict[int, New]:
-        """One step of all requests. Returns the news, by the request's number."""
+    def step(self) -> Iterator[tuple[int, list[int], str, str]]:
+        """One step of all requests: what each got (`generator.Piece`)."""
         self._pipeline.step()
-        news = {number: self._read(run) for number, run in self._runs.items()}
-        for number, new in news.items():
-            if new.ended or new.failed:
+        for number, run in list(self._runs.items()):
+            ids, ended, failed = self._read(run)
+            if ended or failed:
                 del self._runs[number]
-        return {number: new for number, new in news.items() if new.ids or new.ended or new.failed}
+            yield number, ids, ended, failed
 
     def drop(self, number: int) -> None:
         """Cancels a request; the next step frees its resources."""
@@ -107,15 +95,16 @@ class Generator:
         if run is not None:
             run.handle.cancel()
 
-    def _read(self, run: _Run) -> New:
-        new, status = New(), run.handle.get_status()
+    def _read(self, run: _Run) -> tuple[list[int], str, str]:
+        ids: list[int] = []
+        status = run.handle.get_status()
         while run.handle.can_read():
             for output in run.handle.read().values():
-                new.ids.extend(output.generated_ids)
-        run.left -= len(new.ids)
-        run.last = new.ids[-1] if new.ids else run.last
+                ids.extend(output.generated_ids)
+        run.left -= len(ids)
+        run.last = ids[-1] if ids else run.last
         if status == openvino_genai.GenerationStatus.IGNORED:
-            new.failed = "its memory for keys and values is used up"
-        elif status != openvino_genai.GenerationStatus.RUNNING:
-            new.ended = "stop" if run.left > 0 or run.last in self._settings["stop_ids"] else "length"
-        return new
+            return ids, "", "its memory for keys and values is used up"
+        if status == openvino_genai.GenerationStatus.RUNNING:
+            return ids, "", ""
+        return ids, "stop" if run.left > 0 or run.last in self._settings["stop_ids"] else "length", ""

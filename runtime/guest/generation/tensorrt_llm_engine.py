@@ -8,10 +8,10 @@ Python: that of NVIDIA's image
 Packages: tensorrt_llm
 """
 
+import contextlib
 import queue
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,7 @@ from tensorrt_llm import LLM, SamplingParams
 _WAIT_S = 0.05
 
 
-@dataclass(kw_only=True)
-class New:
-    """What a step added to a request: tokens, and the reason if it ended (`stop`, `length`) or `failed`."""
-
-    ids: list[int] = field(default_factory=list)
-    ended: str = ""
-    failed: str = ""
-
-
-class Generator:
+class GenerationEngine:
     """The model in a folder, and the requests in progress. Not thread-safe."""
 
     def __init__(
@@ -41,8 +32,7 @@ class Generator:
         """
         self._settings = settings
         self._streams: dict[int, Any] = {}
-        self._news: queue.SimpleQueue[tuple[int, New]] = queue.SimpleQueue()
-        self._next = 0
+        self._pieces: queue.SimpleQueue[tuple[int, list[int], str, str]] = queue.SimpleQueue()
         self._model = LLM(
             model=str(folder / "weights"),
             skip_tokenizer_init=True,
@@ -53,8 +43,8 @@ class Generator:
             max_seq_len=tokens,
         )
 
-    def add(self, ask: Any) -> int:
-        """Takes a request (`front.Ask`), and returns its number."""
+    def start(self, number: int, ask: Any) -> None:
+        """Takes a request (`front.Ask`)."""
         settings = self._settings
         stop_ids = settings["stop_ids"] or [-1]  # so that no token ends the answer
         sampling = SamplingParams(
@@ -69,33 +59,26 @@ class Generator:
             stop_token_ids=list(stop_ids[1:]) or None,
             detokenize=False,
         )
-        number, self._next = self._next, self._next + 1
         stream = self._model.generate_async(list(ask.ids), sampling_params=sampling, streaming=True)
         self._streams[number] = stream
         threading.Thread(target=self._follow, args=(number, stream), daemon=True).start()
-        return number
 
     @property
     def busy(self) -> bool:
         """Whether any request is in progress."""
         return bool(self._streams)
 
-    def step(self) -> dict[int, New]:
-        """The news since the last step, by the request's number; waits a moment if there is none."""
-        news: dict[int, New] = {}
+    def step(self) -> Iterator[tuple[int, list[int], str, str]]:
+        """What requests got since the last step (`generator.Piece`); waits a moment if there is none."""
         wait = True
-        while True:
-            try:
-                number, new = self._news.get(wait, _WAIT_S if wait else None)
-            except queue.Empty:
-                return news
-            wait = False
-            if number in self._streams:
-                known = news.setdefault(number, New())
-                known.ids += new.ids
-                known.ended, known.failed = new.ended, new.failed
-                if new.ended or new.failed:
-                    del self._streams[number]
+        with contextlib.suppress(queue.Empty):
+            while True:
+                number, ids, ended, failed = self._pieces.get(wait, _WAIT_S if wait else None)
+                wait = False
+                if number in self._streams:
+                    if ended or failed:
+                        del self._streams[number]
+                    yield number, ids, ended, failed
 
     def drop(self, number: int) -> None:
         """Cancels a request; TensorRT-LLM frees its resources."""
@@ -110,13 +93,13 @@ class Generator:
                 answer = output.outputs[0]
                 ids = self._with_stop(list(answer.token_ids), answer)
                 ended = (answer.finish_reason or "stop") if output.finished else ""
-                self._news.put((number, New(ids=ids[known:], ended=ended)))
+                self._pieces.put((number, ids[known:], ended, ""))
                 known = len(ids)
                 if ended:
                     return
-            self._news.put((number, New(failed="TensorRT-LLM ended it")))
+            self._pieces.put((number, [], "", "TensorRT-LLM ended it"))
         except Exception as error:  # it ends only this request
-            self._news.put((number, New(failed=str(error)[:200])))
+            self._pieces.put((number, [], "", str(error)[:200]))
 
     def _with_stop(self, ids: list[int], answer: Any) -> list[int]:
         """An answer's tokens with the one that ended it, which TensorRT-LLM leaves out if it is the end of sequence."""

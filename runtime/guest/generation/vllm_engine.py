@@ -9,8 +9,7 @@ Packages: vllm
 """
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,7 @@ from vllm.sampling_params import RequestOutputKind
 _ENDS = ("stop", "length")
 
 
-@dataclass(kw_only=True)
-class New:
-    """What a step added to a request: tokens, and the reason if it ended (`stop`, `length`) or `failed`."""
-
-    ids: list[int] = field(default_factory=list)
-    ended: str = ""
-    failed: str = ""
-
-
-class Generator:
+class GenerationEngine:
     """The model in a folder, and the requests in progress. Not thread-safe."""
 
     def __init__(
@@ -43,7 +33,6 @@ class Generator:
         Of `options`, `dtype` is the data type of the computation, and `gpus` the number of GPUs that share the model.
         """
         self._settings = settings
-        self._next = 0
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(
                 model=str(folder / "weights"),
@@ -57,8 +46,8 @@ class Generator:
             )
         )
 
-    def add(self, ask: Any) -> int:
-        """Takes a request (`front.Ask`), and returns its number."""
+    def start(self, number: int, ask: Any) -> None:
+        """Takes a request (`front.Ask`)."""
         settings = self._settings
         sampling = SamplingParams(
             max_tokens=ask.max_tokens,
@@ -72,25 +61,20 @@ class Generator:
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
-        number, self._next = self._next, self._next + 1
         self._engine.add_request(str(number), TokensPrompt(prompt_token_ids=list(ask.ids)), sampling)
-        return number
 
     @property
     def busy(self) -> bool:
         """Whether any request is in progress."""
         return bool(self._engine.has_unfinished_requests())
 
-    def step(self) -> dict[int, New]:
-        """One step of all requests. Returns the news, by the request's number."""
-        news = {}
+    def step(self) -> Iterator[tuple[int, list[int], str, str]]:
+        """One step of all requests: what each got (`generator.Piece`)."""
         for output in self._engine.step():
             answer = output.outputs[0]
             reason = (answer.finish_reason or "stop") if output.finished else ""
-            new = New(ids=list(answer.token_ids))
-            new.ended, new.failed = (reason, "") if reason in ("", *_ENDS) else ("", f"vLLM ended it: {reason}")
-            news[int(output.request_id)] = new
-        return {number: new for number, new in news.items() if new.ids or new.ended or new.failed}
+            ended, failed = (reason, "") if reason in ("", *_ENDS) else ("", f"vLLM ended it: {reason}")
+            yield int(output.request_id), list(answer.token_ids), ended, failed
 
     def drop(self, number: int) -> None:
         """Cancels a request; the next step frees its resources."""

@@ -40,7 +40,7 @@ class Stopped(Exception):
     """An execution took longer than its limit."""
 
 
-class Limit:
+class TimeLimit:
     """Ends executions that exceed their time limit, so that the instance is free again.
 
     ONNX Runtime stops between two nodes, also inside loops. If it has not stopped after a grace period, this process
@@ -130,7 +130,7 @@ class TritonPythonModel:
         if "cpu_cores" in values:
             os.sched_setaffinity(0, _cores(values["cpu_cores"]))
         self.session = self.load(os.path.join(args["model_repository"], args["model_version"], "model.onnx"), values)
-        self.limit = Limit(args["model_name"], int(values.get("request_timeout_ms", "30000")) / 1000)
+        self.limit = TimeLimit(args["model_name"], int(values.get("request_timeout_ms", "30000")) / 1000)
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
         self.inputs: list[tuple[str, int, bool]] = [
             (node.name, len(node.shape), node.type == "tensor(string)") for node in inputs

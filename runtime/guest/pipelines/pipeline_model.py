@@ -40,7 +40,7 @@ KEPT_BYTES = 16 << 20  # larger files in shared memory are not kept for the next
 BUNDLE = "bundle"
 
 
-class Failed(Exception):
+class StepFailed(Exception):
     """A step failed, or a request can't be answered. The text is for the client."""
 
 
@@ -67,14 +67,14 @@ class TritonPythonModel:
         wanted = set(request.requested_output_names())
         try:
             outputs = self._outputs(request, wanted - {BUNDLE})
-        except Failed as error:
+        except StepFailed as error:
             return pb_utils.InferenceResponse([], pb_utils.TritonError(f"pipeline {self.plan['pipeline']}: {error}"))
         tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items()]
         return pb_utils.InferenceResponse([*tensors, *([self.bundle] if BUNDLE in wanted else [])])
 
     def _outputs(self, request: pb_utils.InferenceRequest, wanted: set[str]) -> Arrays:
         values = {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self.plan["inputs"]}
-        run = Run(self, values, self._steps(frozenset(wanted)))
+        run = Execution(self, values, self._steps(frozenset(wanted)))
         run.finish()
         return {
             name: self._promised(name, kind, run.values)
@@ -86,7 +86,7 @@ class TritonPythonModel:
         """An output, checked against the shape that clients were promised."""
         array: NDArray[Any] = values[name]
         if not fits(array.shape, kind["shape"]):
-            raise Failed(f"the output {name} has the shape {list(array.shape)}, which is not {kind['shape']}")
+            raise StepFailed(f"the output {name} has the shape {list(array.shape)}, which is not {kind['shape']}")
         return array
 
     def _steps(self, wanted: frozenset[str]) -> list[Step]:
@@ -113,7 +113,7 @@ def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
     return len(shape) == len(wanted) and all(want in (-1, size) for size, want in zip(shape, wanted))
 
 
-class Run:
+class Execution:
     """One request on its way through the steps; `values` are the tensors so far."""
 
     def __init__(self, model: TritonPythonModel, values: Arrays, steps: Sequence[Step]) -> None:
@@ -128,7 +128,7 @@ class Run:
         """Runs every step.
 
         Raises:
-            Failed: a step failed and its `on_error` has no substitute; or time is up.
+            StepFailed: a step failed and its `on_error` has no substitute; or time is up.
         """
         try:
             while self._start() or self.under_way:
@@ -151,7 +151,7 @@ class Run:
                 self._without(step)
                 return
             calls = self._calls(step)
-        except Failed as error:
+        except StepFailed as error:
             self._failed(step, error)
             return
         if not calls:
@@ -194,7 +194,7 @@ class Run:
             step, calls, _ = self.under_way.pop(name)
             try:
                 self.values |= joined(step, [call.result() for call in calls])
-            except Failed as failed:
+            except StepFailed as failed:
                 self._failed(step, failed)
 
     def _expire(self) -> None:
@@ -202,10 +202,10 @@ class Run:
         now = time.monotonic()
         if now >= self.deadline:
             limit = f"{self.model.plan['timeout_s']:g} s, the limit of a request"
-            raise Failed(f"step {', '.join(self.under_way)}: it has not ended after {limit}")
+            raise StepFailed(f"step {', '.join(self.under_way)}: it has not ended after {limit}")
         for name, (step, _, end) in list(self.under_way.items()):
             if now >= end:
-                self._stop(name, Failed(f"it has not ended after {step['timeout_s']:g} s, its limit"))
+                self._stop(name, StepFailed(f"it has not ended after {step['timeout_s']:g} s, its limit"))
 
     def _stop(self, name: str, error: BaseException) -> None:
         step, calls, _ = self.under_way.pop(name)
@@ -214,7 +214,7 @@ class Run:
 
     def _failed(self, step: Step, error: BaseException) -> None:
         if step["on_error"] == "fail":
-            raise Failed(f"step {step['name']}: {error}") from error
+            raise StepFailed(f"step {step['name']}: {error}") from error
         print(f"shiplift: {self.model.plan['pipeline']}: step {step['name']}: {error}", file=sys.stderr, flush=True)
         if step["on_error"] == "skip":
             self._without(step)
@@ -242,13 +242,13 @@ def parts(step: Step, inputs: Arrays) -> list[Arrays]:
     iterated = [key for key, tensor in step["inputs"].items() if not loop or tensor in loop["over"]]
     counts = {step["inputs"][key]: len(inputs[key]) for key in iterated}
     if len(set(counts.values())) > 1:
-        raise Failed(f"its inputs differ in their number of rows: {counts}")
+        raise StepFailed(f"its inputs differ in their number of rows: {counts}")
     rows = next(iter(counts.values()))
     if loop and rows > loop["max"]:
-        raise Failed(f"{', '.join(counts)} has {rows} rows, the limit is {loop['max']} (`for_each.max`)")
+        raise StepFailed(f"{', '.join(counts)} has {rows} rows, the limit is {loop['max']} (`for_each.max`)")
     for key, array in inputs.items():
         if key not in iterated and len(array) != 1:
-            raise Failed(f"{step['inputs'][key]} has {len(array)} rows, and is not part of the loop: it needs one")
+            raise StepFailed(f"{step['inputs'][key]} has {len(array)} rows, and is not part of the loop: it needs one")
     if not rows:
         return []
     if not loop:
@@ -283,7 +283,7 @@ def executed(model: str, version: int, tensors: Arrays, outputs: Sequence[str]) 
         inputs=[pb_utils.Tensor(key, array) for key, array in tensors.items()],
     ).exec()
     if response.has_error():
-        raise Failed(response.error().message())
+        raise StepFailed(response.error().message())
     return response
 
 
@@ -296,18 +296,18 @@ def joined(step: Step, answers: Sequence[Arrays]) -> Arrays:
     try:
         return {tensor: np.concatenate([answer[tensor] for answer in answers]) for tensor in answers[0]}
     except ValueError as error:
-        raise Failed(f"its answers for different rows differ in their shapes: {error}") from error
+        raise StepFailed(f"its answers for different rows differ in their shapes: {error}") from error
 
 
 def returned(step: Step, answer: Arrays) -> Arrays:
     """What a Python function returned, checked against the pipeline's types."""
     if answer.keys() != step["types"].keys():
-        raise Failed(f"it returned {sorted(answer)}, the pipeline says {sorted(step['types'])}")
+        raise StepFailed(f"it returned {sorted(answer)}, the pipeline says {sorted(step['types'])}")
     for tensor, kind in step["types"].items():
         actual = messages.datatype(answer[tensor])
         if actual != kind["datatype"] or not fits(answer[tensor].shape, kind["shape"]):
             shape = list(answer[tensor].shape)
-            raise Failed(
+            raise StepFailed(
                 f"it returned {tensor} as {actual}{shape}, the pipeline says {kind['datatype']}{kind['shape']}"
             )
     return answer
@@ -319,7 +319,7 @@ def returned(step: Step, answer: Arrays) -> Arrays:
 def holds(when: Mapping[str, Any], array: NDArray[Any]) -> bool:
     """Whether a condition lets its step run."""
     if array.dtype.kind == "f" and np.isnan(array).any():
-        raise Failed(f"its condition can't be decided: {when['tensor']} has NaN")
+        raise StepFailed(f"its condition can't be decided: {when['tensor']} has NaN")
     limit = when["limit"].encode() if isinstance(when["limit"], str) else when["limit"]
     compare = {"below": np.less, "at_least": np.greater_equal, "equals": np.equal}[when["is"]]
     return bool(getattr(np, when["of"])(compare(array, limit)))
@@ -398,9 +398,9 @@ def run_python(step: Step, inputs: Arrays, deadline: float, slots: Slots) -> Arr
             if "bytes" in header:
                 header, arrays = messages.unpacked(messages.read_shared(answer, most(header["bytes"])))
         except (OSError, messages.Broken) as error:
-            raise Failed(f"its tensors can't be handed over: {error}") from error
+            raise StepFailed(f"its tensors can't be handed over: {error}") from error
     if "error" in header:
-        raise Failed(str(header["error"])[:1000])
+        raise StepFailed(str(header["error"])[:1000])
     return arrays
 
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 START_S = 60  # to import the author's modules
 
 
-class Failed(Exception):
+class CallFailed(Exception):
     """A call has no answer. The text is for the client."""
 
 
@@ -45,7 +45,7 @@ class TritonPythonModel:
         self.worker = Worker(folder, pool["functions"], pool["memory_mb"])
         try:
             self.worker.wait_until_ready(START_S)
-        except Failed as error:
+        except CallFailed as error:
             self.worker.stop()
             raise pb_utils.TritonModelException(f"the Python steps can't be loaded: {error}") from error
 
@@ -60,7 +60,7 @@ class TritonPythonModel:
         limit_s, deadline = pb_utils.get_input_tensor_by_name(request, "limits").as_numpy().tolist()
         try:
             answer = self._answer(call, limit_s, deadline)
-        except Failed as error:
+        except CallFailed as error:
             return pb_utils.InferenceResponse([], pb_utils.TritonError(str(error)))
         return pb_utils.InferenceResponse([pb_utils.Tensor("answer", np.frombuffer(answer, np.uint8))])
 
@@ -68,7 +68,7 @@ class TritonPythonModel:
         """The answer to a call. Its time begins now, but its caller waits until the deadline at most."""
         now = time.monotonic()
         if now >= deadline:
-            raise Failed("its caller no longer waits for it")
+            raise CallFailed("its caller no longer waits for it")
         self.worker.wait_until_ready(deadline - now)
         end = min(deadline, time.monotonic() + limit_s)
         return self.worker.call(call.data, end, f"it has not ended after {limit_s:g} s, its limit")
@@ -89,21 +89,21 @@ class Worker:
         """Waits until the author's modules are imported.
 
         Raises:
-            Failed: they are not imported in time, or can't be imported.
+            CallFailed: they are not imported in time, or can't be imported.
         """
         if self._ready:
             return
         header, _ = messages.unpacked(self._received(time.monotonic() + seconds, f"no start within {seconds:g} s"))
         if "error" in header:
             self._restart()
-            raise Failed(str(header["error"])[:1000])
+            raise CallFailed(str(header["error"])[:1000])
         self._ready = True
 
     def call(self, message: memoryview, end: float, late: str) -> bytearray:
         """The answer to a message. At `end` the process is killed, and the error says `late`.
 
         Raises:
-            Failed: there is no answer.
+            CallFailed: there is no answer.
         """
         try:
             messages.send(self._to, [message])
@@ -134,7 +134,7 @@ class Worker:
             count = messages.length(prefix)
         except messages.Broken as error:
             self._restart()
-            raise Failed(str(error)) from error
+            raise CallFailed(str(error)) from error
         return self._exactly(count, end, late)
 
     def _exactly(self, count: int, end: float, late: str) -> bytearray:
@@ -145,7 +145,7 @@ class Worker:
         while len(received) < count:
             if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
                 self._restart()
-                raise Failed(late)
+                raise CallFailed(late)
             part = os.read(pipe, count - len(received))
             if not part:
                 self._ended()
@@ -155,7 +155,7 @@ class Worker:
     def _ended(self) -> NoReturn:
         code = self._process.wait()
         self._restart()
-        raise Failed(f"its process ended with {code}")
+        raise CallFailed(f"its process ended with {code}")
 
 
 def python() -> str:

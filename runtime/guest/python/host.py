@@ -25,23 +25,23 @@ _CHUNK = 1 << 20
 _MIB = 1 << 20
 
 
-class Failed(Exception):
+class ModelFailed(Exception):
     """The model did not answer. `str()` is for the client that asked."""
 
 
-class Raised(Failed):
+class Raised(ModelFailed):
     """The model's code raised an exception. It can be asked again."""
 
 
-class Died(Failed):
+class Died(ModelFailed):
     """The model's process ended, or had to be killed, but not because of its time limit."""
 
 
-class TookTooLong(Failed):
+class TookTooLong(ModelFailed):
     """The model exceeded its time limit, so its process was killed."""
 
 
-class Starting(Failed):
+class Starting(ModelFailed):
     """The model's process was killed earlier, and the next one has not loaded the model yet."""
 
 
@@ -79,7 +79,7 @@ class Host:
 
         Raises:
             Starting: the model is not loaded within `limit_s`; loading goes on.
-            Failed: the model does not load, or not within `START_S`.
+            ModelFailed: the model does not load, or not within `START_S`.
         """
         if self._process is None:
             self._launch()
@@ -127,7 +127,7 @@ class Host:
         except BadMessage as error:
             self._again()
             raise Died(f"the model's process was killed: its answer is not a message: {error}") from error
-        except Failed as error:
+        except ModelFailed as error:
             if isinstance(error, TookTooLong) and not self._ready and self._may_still_start():
                 raise Starting("the model's process is starting again: send the request later") from error
             self._again()
@@ -144,7 +144,7 @@ class Host:
         loaded = self._ready
         self.close()
         if loaded:
-            with contextlib.suppress(Failed):
+            with contextlib.suppress(ModelFailed):
                 self._launch()
 
     def _talk(self, request: bytes, reader: Reader, limit_s: float, task: str) -> tuple[dict[str, Any], Arrays]:

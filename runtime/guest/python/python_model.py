@@ -24,7 +24,7 @@ sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").spli
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
-from python_host.host import Died, Failed, Host, Raised, Starting, TookTooLong, rows, split
+from python_host.host import Died, Host, ModelFailed, Raised, Starting, TookTooLong, rows, split
 
 Array = NDArray[Any]
 Arrays = dict[str, Any]
@@ -84,7 +84,7 @@ class TritonPythonModel:
     def _alone(self, batch: Arrays) -> pb_utils.InferenceResponse:
         try:
             return self._response(split(self._ask(batch), [rows(batch)])[0])
-        except Failed as error:
+        except ModelFailed as error:
             return _error(error)
 
     def _ask(self, inputs: Arrays) -> Arrays:
@@ -143,7 +143,7 @@ def _fit(batches: Sequence[Arrays]) -> bool:
     return all(len({batch[name].shape[1:] for batch in batches}) == 1 for name in batches[0])
 
 
-def _error(error: Failed) -> pb_utils.InferenceResponse:
+def _error(error: ModelFailed) -> pb_utils.InferenceResponse:
     return pb_utils.InferenceResponse([], pb_utils.TritonError(str(error)))
 
 

@@ -16,6 +16,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.guest.generation.chat import CHAT as CHAT_FILE
 from shiplift.runtime.guest.generation.front import SETTINGS, TOKENIZER, Ask, BadRequest, GenerationFront, Pieces
+from shiplift.runtime.guest.generation.generator import Generator
 from shiplift.runtime.model.conversion.huggingface import loaded
 from shiplift.runtime.model.generation import causal, chatting
 from shiplift.runtime.model.generation.signature import (
@@ -97,13 +98,15 @@ def verify(*, model: str, answers: str, chats: str, threads: int, out: str) -> d
     return {"parity": cases, "chats": chat.same, "chat_problem": chat.problem}
 
 
-def _generator(folder: Path, front: GenerationFront, asks: Sequence[Ask], threads: int) -> Any:
-    from shiplift.runtime.guest.generation.openvino_engine import Generator  # noqa: PLC0415 - needs an extra
+def _generator(folder: Path, front: GenerationFront, asks: Sequence[Ask], threads: int) -> Generator:
+    from shiplift.runtime.guest.generation.openvino_engine import GenerationEngine  # noqa: PLC0415 - needs an extra
 
     longest = max(len(ask.ids) + ask.max_tokens for ask in asks)
     try:
         return Generator(
-            folder, front.settings, sequences=len(asks), tokens=longest, options={"intra_op_threads": str(threads)}
+            GenerationEngine(
+                folder, front.settings, sequences=len(asks), tokens=longest, options={"intra_op_threads": str(threads)}
+            )
         )
     except RuntimeError as error:
         raise ExportFailed(
@@ -112,7 +115,7 @@ def _generator(folder: Path, front: GenerationFront, asks: Sequence[Ask], thread
         ) from error
 
 
-def _run(generator: Any, asks: Sequence[Ask]) -> list[tuple[list[int], str]]:
+def _run(generator: Generator, asks: Sequence[Ask]) -> list[tuple[list[int], str]]:
     """The tokens of each answer, and why it ended; all run at the same time."""
     numbers = [generator.add(ask) for ask in asks]
     answers: dict[int, tuple[list[int], str]] = {number: ([], "") for number in numbers}
@@ -152,7 +155,7 @@ def _text(front: GenerationFront, tokens: Sequence[int]) -> str:
 
 
 def _golden(
-    generator: Any, front: GenerationFront, expected: Sequence[dict[str, Any]], chat: chatting.Chat | None
+    generator: Generator, front: GenerationFront, expected: Sequence[dict[str, Any]], chat: chatting.Chat | None
 ) -> Arrays:
     """Short answers to the prompts, and to a conversation if there is one, from the engine that serves."""
     prompts = [each["prompt"] for each in expected]

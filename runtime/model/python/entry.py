@@ -11,7 +11,7 @@ from typing import Any
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.guest.python.host import Failed, Host, rows
+from shiplift.runtime.guest.python.host import Host, ModelFailed, rows
 from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz, load_npz
 from shiplift.runtime.records.tensor import TensorSpec
 
@@ -84,7 +84,7 @@ def asking(code: str, environment: str, settings: dict[str, Any]) -> Iterator[Ho
     try:
         host.start()
         yield host
-    except Failed as error:
+    except ModelFailed as error:
         raise ExportFailed(f"the Python model does not load: {error}", do=_DO) from error
     finally:
         host.close()
@@ -101,7 +101,7 @@ def _ask(host: Host, inputs: Arrays, limit_s: float) -> Arrays:
     count = rows(inputs)
     try:
         answers = host.ask(inputs, limit_s)
-    except Failed as error:
+    except ModelFailed as error:
         raise ExportFailed(f"the Python model does not answer {count} samples: {error}", do=_DO) from error
     for name, array in answers.items():
         if len(array) != count:

@@ -22,8 +22,8 @@ from shiplift.runtime.composition.signature import pipeline_signature
 from shiplift.runtime.model.golden import SAMPLES
 from shiplift.runtime.model.tensors import ROWS, Arrays, batch_of, concatenate, inputs_in, load_npz, one_by_one
 from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import ModelVersion
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.bundles.package import package_bundle

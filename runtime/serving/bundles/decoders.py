@@ -22,7 +22,8 @@ from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.guest import fronts, pipelines
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.base import identity
-from shiplift.runtime.records.serving import DecoderPackage, Nodes, Package, ServingConfig
+from shiplift.runtime.records.kinds.package import DecoderPackage, Package
+from shiplift.runtime.records.serving import Nodes, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.triton.config import datatype_value, render
 from shiplift.runtime.serving.triton.repository import GOLDEN

@@ -13,7 +13,7 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.composition.signature import outputs_of
 from shiplift.runtime.composition.types import rows_of
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.bundles.names import member_name, pool_name, witness_name
 from shiplift.runtime.serving.triton.config import datatype_value
 from shiplift.runtime.spec.pipeline import (

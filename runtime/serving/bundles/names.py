@@ -6,7 +6,7 @@ ensembles that use it. No registered model has such a name: `serving_name` never
 
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import CheckedPipeline
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 
 
 def member_name(package: Package, digest: str) -> str:

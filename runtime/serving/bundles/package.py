@@ -14,9 +14,10 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.composition.signature import pipeline_signature
 from shiplift.runtime.model.tensors import MEMBER, Arrays, dump_npz, first_requests, load_npz
+from shiplift.runtime.records.kinds.package import Package, PipelinePackage
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import Precision
-from shiplift.runtime.records.serving import BundleMember, Package, PipelinePackage, ServerNeeds, ServingConfig
+from shiplift.runtime.records.serving import BundleMember, ServerNeeds, ServingConfig
 from shiplift.runtime.serving.bundles.names import member_name, members_by_name
 from shiplift.runtime.serving.bundles.repository import write_bundle
 from shiplift.runtime.serving.triton.client import TOLERANCE

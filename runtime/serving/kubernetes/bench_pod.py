@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from shiplift.runtime.base.errors import ServerFailed, Temporary
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes import diagnosis
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient

@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import Any
 
 from shiplift.runtime.serving.kubernetes.connection import (
-    Answer,
+    ApiResponse,
     Method,
     Object,
     send,
@@ -189,7 +189,7 @@ class KubernetesClient:
     def _transport(self) -> Transport:
         return self.connect()
 
-    def _send(self, method: Method, kind: Kind, name: str, namespace: str, **content: Any) -> Answer:
+    def _send(self, method: Method, kind: Kind, name: str, namespace: str, **content: Any) -> ApiResponse:
         namespace = (namespace or self.namespace) if kind.namespaced else ""
         where = f"{namespace}/" if namespace else ""
         what = f"{kind.name} {where}{name}" if name else f"{kind.plural} in {namespace or 'the cluster'}"

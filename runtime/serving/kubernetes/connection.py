@@ -39,7 +39,7 @@ def quantity(text: str) -> Decimal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class ApiResponse:
     """The API server's answer to a request, which `doing` describes, as in `changing Deployment models/digits-3`."""
 
     status: int
@@ -97,7 +97,7 @@ def send(
     body: Object | None = None,
     query: dict[str, str] | None = None,
     content: str = "application/json",
-) -> Answer:
+) -> ApiResponse:
     """Sends a request through the transport from `connect`; `what` names the object for people.
 
     Raises:
@@ -113,7 +113,7 @@ def send(
             headers={"Accept": "application/json", "Content-Type": content},
         )
         text = response.data
-    return Answer(status=response.status, body=json_object(text), doing=f"{_DOING[method]} {what}", kind=kind)
+    return ApiResponse(status=response.status, body=json_object(text), doing=f"{_DOING[method]} {what}", kind=kind)
 
 
 def send_bytes(

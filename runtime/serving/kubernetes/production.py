@@ -13,7 +13,9 @@ from shiplift.runtime.base.errors import CanaryFailed, GoldenMismatch, ServerFai
 from shiplift.runtime.base.names import dns_name, serving_name
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.capacity import Capacity
-from shiplift.runtime.records.serving import Beside, Endpoint, Package
+from shiplift.runtime.records.deployment import Endpoint
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.promotion import Beside
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, TRITON_SERVICE

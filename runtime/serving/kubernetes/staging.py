@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed
 from shiplift.runtime.base.names import dns_name, serving_name
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.records.deployment import Deployment, Endpoint, ServerPods, Staged
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Tuned
-from shiplift.runtime.records.serving import Deployment, Endpoint, Package, ServerPods, Staged
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, POD, POD_METRICS
 from shiplift.runtime.serving.kubernetes.objects.names import (

@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import Any
 
 from shiplift.runtime.base.errors import Temporary
-from shiplift.runtime.serving.kubernetes.connection import Answer, Object, json_object, translated_errors
+from shiplift.runtime.serving.kubernetes.connection import ApiResponse, Object, json_object, translated_errors
 from shiplift.runtime.serving.kubernetes.kinds import Kind
 from shiplift.runtime.serving.kubernetes.transport import Transport
 
@@ -32,7 +32,9 @@ def read_lines(
         response = transport.open("GET", path, query=query, silent_s=silent_s)
         if response.status < 400:
             return _lines(response)
-        answer = Answer(status=response.status, body=json_object(response.read()), doing=f"reading {what}", kind=kind)
+        answer = ApiResponse(
+            status=response.status, body=json_object(response.read()), doing=f"reading {what}", kind=kind
+        )
     if answer.status not in absent:
         answer.checked()
     return iter(())
@@ -47,7 +49,7 @@ def event_of(line: str, what: str, kind: Kind) -> Object:
     event = json_object(line.encode())
     body = event.get("object")
     if event.get("type") == "ERROR" and isinstance(body, dict):  # after status 200, an error can only come as an event
-        Answer(status=int(body.get("code") or 500), body=body, doing=f"reading {what}", kind=kind).checked()
+        ApiResponse(status=int(body.get("code") or 500), body=body, doing=f"reading {what}", kind=kind).checked()
     if "type" not in event or not isinstance(body, dict) or "metadata" not in body:
         raise Temporary(f"the cluster sent a malformed event of {what}: {line[:200]}", do="Try again in a moment.")
     return event

@@ -12,7 +12,7 @@ from shiplift.runtime.base.errors import ServerFailed, Temporary
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model.tensors import Arrays, load_npz
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.kubernetes import diagnosis
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient

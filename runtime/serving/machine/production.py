@@ -22,7 +22,9 @@ from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.capacity import Capacity
-from shiplift.runtime.records.serving import Beside, Endpoint, Package
+from shiplift.runtime.records.deployment import Endpoint
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.promotion import Beside
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.machine.served import (
     member_models,

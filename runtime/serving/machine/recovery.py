@@ -11,7 +11,7 @@ from pathlib import Path
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.model.tensors import load_npz
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.machine.production import LocalProduction
 from shiplift.runtime.serving.member_models import load_member_models

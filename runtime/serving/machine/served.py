@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 
 
 class Served(Record):

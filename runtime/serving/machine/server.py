@@ -22,7 +22,7 @@ from shiplift.runtime.host.processes import (
     start_daemon,
     stop,
 )
-from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.process import Process
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.command_line import Features, Ports, command, variables
 from shiplift.runtime.serving.triton.confined import confined

@@ -16,16 +16,10 @@ from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.confinement.watch import worker
 from shiplift.runtime.host.processes import kill, memory_mb
 from shiplift.runtime.model.tensors import load_npz
+from shiplift.runtime.records.deployment import ONE_TARGET, Deployment, Endpoint, ServerProcess, Staged
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Tuned
-from shiplift.runtime.records.serving import (
-    ONE_TARGET,
-    Deployment,
-    Endpoint,
-    Package,
-    Process,
-    ServerProcess,
-    Staged,
-)
+from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.machine.server import start_private
 from shiplift.runtime.serving.member_models import load_member_models

@@ -8,7 +8,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, Object
 from shiplift.runtime.serving.operator.evidence import Weights
 from shiplift.runtime.serving.operator.groups import status_text
 from shiplift.runtime.serving.operator.observed import Observed
-from shiplift.runtime.serving.operator.resources import Condition, ConditionType, Reason, ServiceStatus, Weight
+from shiplift.runtime.serving.operator.resources import ConditionType, Reason, ServiceStatus, StatusCondition, Weight
 from shiplift.runtime.serving.operator.scaling.autoscalers import activity
 from shiplift.runtime.serving.operator.step import RolloutStep, why_not_ready
 from shiplift.runtime.serving.operator.upkeep import fronts, latency
@@ -104,7 +104,7 @@ def events_of(before: ServiceStatus, after: ServiceStatus) -> tuple[KubernetesEv
     return tuple(event for event in events if event.reason != Reason.IDLE)
 
 
-def _conditions(observed: Observed, step: RolloutStep, repaired: Sequence[Object]) -> list[Condition]:
+def _conditions(observed: Observed, step: RolloutStep, repaired: Sequence[Object]) -> list[StatusCondition]:
     ready, available = _ready(observed, step, repaired), _available(observed, step.weights)
     sayings = {
         ConditionType.READY: ready,
@@ -211,11 +211,11 @@ def _repairing(repaired: Sequence[Object]) -> str:
     return f"restored after a change from outside: {', '.join(names)}"
 
 
-def _condition(observed: Observed, kind: ConditionType, saying: Saying) -> Condition:
+def _condition(observed: Observed, kind: ConditionType, saying: Saying) -> StatusCondition:
     before = observed.status.condition(kind)
     status = "Unknown" if saying.holds is None else str(saying.holds)
     since = before.last_transition_time if before and before.status == status else ""
-    return Condition(
+    return StatusCondition(
         type=kind,
         status=status,
         reason=saying.reason,

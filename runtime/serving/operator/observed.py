@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shiplift.runtime.records.capacity import Capacity
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.diagnosis import Diagnosis
 from shiplift.runtime.serving.kubernetes.objects.names import Object, revision_of_group

@@ -15,7 +15,8 @@ from pydantic.alias_generators import to_camel
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.capacity import Capacity
-from shiplift.runtime.records.serving import Beside, Package
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.promotion import Beside
 from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 
 MODEL = f"{LABEL}model"  # on everything that belongs to a model's service
@@ -254,7 +255,7 @@ class Reason(StrEnum):
     NO_ACTIVATOR = "ActivatorMissing"
 
 
-class Condition(Resource):
+class StatusCondition(Resource):
     """A condition in Kubernetes' form; `last_transition_time` is RFC 3339."""
 
     type: ConditionType
@@ -314,9 +315,9 @@ class ServiceStatus(Resource):
     targets: str = ""
     activation: Activation = Activation.AWAKE
     p99_milliseconds: float | None = None
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[StatusCondition, ...] = ()
 
-    def condition(self, kind: ConditionType) -> Condition | None:
+    def condition(self, kind: ConditionType) -> StatusCondition | None:
         """The condition of a type; None if it does not exist yet."""
         return next((condition for condition in self.conditions if condition.type == kind), None)
 

@@ -21,8 +21,9 @@ from shiplift.runtime.base.errors import ArtifactCorrupt
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.model.tensors import EARLIER, MEMBER, Arrays, dump_npz, load_npz, under
 from shiplift.runtime.precision import tensorrt_plans
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import PythonEnvironment
-from shiplift.runtime.records.serving import EarlierVersion, EarlierVersions, Package
+from shiplift.runtime.records.serving import EarlierVersion, EarlierVersions
 from shiplift.runtime.serving.triton.config import TUNED, parse, render
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.serving_settings import Latest, VersionPolicy

@@ -18,7 +18,7 @@ from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.records.precision import TEXT_ENGINES, Engine
 
 _MODEL = Path(generation.__file__).with_name("generation_model.py")
-_FRONT = Path(generation.__file__).with_name("front.py")
+_CODE = tuple(Path(generation.__file__).with_name(name) for name in ("front.py", "generator.py"))
 _ENGINES: dict[Engine, Path] = {
     "openvino": Path(generation.__file__).with_name("openvino_engine.py"),
     "vllm": Path(generation.__file__).with_name("vllm_engine.py"),
@@ -51,7 +51,8 @@ def write_generation_backend(to: Path, model: Path, engine: Engine, logged: Path
     operators = [next(_library("openvino_tokenizers").rglob(_OPERATORS))] if genai else []
     to.mkdir()
     shutil.copyfile(_MODEL, to / "model.py")
-    shutil.copyfile(_FRONT, to / _FRONT.name)
+    for file in _CODE:
+        shutil.copyfile(file, to / file.name)
     shutil.copyfile(_ENGINES[engine], to / "engine.py")
     for library in libraries:
         shutil.copytree(library, to / library.name, ignore=_UNNEEDED)

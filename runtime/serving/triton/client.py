@@ -32,9 +32,9 @@ from shiplift.runtime.model.tensors import (
     under,
 )
 from shiplift.runtime.model.text.comparing import text_difference
+from shiplift.runtime.records.kinds.package import Package, PipelinePackage
 from shiplift.runtime.records.measurement import Counts, Timings
 from shiplift.runtime.records.precision import Precision
-from shiplift.runtime.records.serving import Package, PipelinePackage
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving import streaming
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shiplift.runtime.confinement import kernel, landlock, seccomp
 from shiplift.runtime.confinement.launch import launch_command
-from shiplift.runtime.confinement.policy import TRITON, Policy
+from shiplift.runtime.confinement.policy import TRITON, ConfinementPolicy
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 
 
@@ -52,7 +52,7 @@ def confine_in_pod(environment: ServerEnvironment, repository: Path, ports: Sequ
     return missing
 
 
-def _policy(environment: ServerEnvironment, repository: Path, ports: Sequence[int]) -> Policy:
+def _policy(environment: ServerEnvironment, repository: Path, ports: Sequence[int]) -> ConfinementPolicy:
     own = (environment.root, *environment.root.glob("*"))  # its entries may be links
     python = environment.environments
     with suppress(OSError):  # an image's files are read-only

@@ -14,7 +14,7 @@ from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor, 
 from shiplift.runtime.base.errors import NotFound, ServerFailed, Temporary
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.triton.client import ALONE, SequenceStep, as_tensor, steps_of
 

@@ -21,7 +21,7 @@ SCHEME = "mlflow-artifacts"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ArtifactEntry:
     """A file or folder: its path from the root of the artifacts, and its size in bytes if known."""
 
     path: str
@@ -39,7 +39,7 @@ class ArtifactProxy:
 
     connection: Connection
 
-    def list(self, folder: str) -> list[Entry]:
+    def list(self, folder: str) -> list[ArtifactEntry]:
         """The files and folders directly below a path; empty if there are none."""
         response = self.connection.send("GET", API, params={"path": folder} if folder else {})
         if response.status_code == 404:
@@ -95,9 +95,9 @@ def _address(path: str) -> str:
     return f"{API}/{quote(path)}"
 
 
-def _entry(folder: str, body: Any) -> Entry:
+def _entry(folder: str, body: Any) -> ArtifactEntry:
     size = body.get("file_size")
-    return Entry(
+    return ArtifactEntry(
         path=posixpath.join(folder, posixpath.basename(str(body["path"]))),
         is_dir=bool(body.get("is_dir")),
         file_size=None if size is None else int(size),

@@ -15,7 +15,7 @@ import httpx
 import tenacity
 
 from shiplift.runtime.store.mlflow.failures import REGISTRY, unreachable, untrusted
-from shiplift.runtime.store.mlflow.settings import Settings, identity, read_settings, trusted
+from shiplift.runtime.store.mlflow.settings import RequestSettings, identity, read_settings, trusted
 
 _CHUNK = 1 << 20
 _CONNECT_S = 5.0
@@ -33,7 +33,7 @@ class Connection:
         uri: str,
         *,
         server: str = REGISTRY,
-        settings: Settings | None = None,
+        settings: RequestSettings | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """`server` is its name in errors; `transport` is a way to reach it other than a direct connection.

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 from fsspec import AbstractFileSystem
 
-from shiplift.runtime.store.mlflow.artifact_proxy import SCHEME, ArtifactProxy, Entry
+from shiplift.runtime.store.mlflow.artifact_proxy import SCHEME, ArtifactEntry, ArtifactProxy
 from shiplift.runtime.store.mlflow.connection import Connection
 
 _CHUNK = 1 << 20
@@ -121,6 +121,6 @@ class _Download(io.RawIOBase):
         super().close()
 
 
-def _described(host: str, entry: Entry) -> dict[str, Any]:
+def _described(host: str, entry: ArtifactEntry) -> dict[str, Any]:
     size = None if entry.is_dir else entry.file_size
     return {"name": f"{host}/{entry.path}", "size": size, "type": "directory" if entry.is_dir else "file"}

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class RequestSettings:
     """How long a request may take, and how often it is repeated.
 
     `timeout_s` is the longest time between two bytes of an answer, `pause_s` the time before the first repetition; it
@@ -34,30 +34,30 @@ class Settings:
     repeats: int = 2
     pause_s: float = 1.0
 
-    def within(self, timeout_s: float) -> "Settings":
+    def within(self, timeout_s: float) -> "RequestSettings":
         """These settings for a caller that waits no longer than `timeout_s` and repeats requests by itself."""
         return replace(self, timeout_s=min(self.timeout_s, timeout_s), repeats=0)
 
 
-def read_settings() -> Settings:
+def read_settings() -> RequestSettings:
     """Reads the settings from this process's environment.
 
     Raises:
         UsageError: a variable is not a number of zero or more.
     """
-    return Settings(
-        timeout_s=_number(TIMEOUT, float, Settings.timeout_s),
-        repeats=_number(RETRIES, int, Settings.repeats),
-        pause_s=_number(BACKOFF, float, Settings.pause_s),
+    return RequestSettings(
+        timeout_s=_number(TIMEOUT, float, RequestSettings.timeout_s),
+        repeats=_number(RETRIES, int, RequestSettings.repeats),
+        pause_s=_number(BACKOFF, float, RequestSettings.pause_s),
     )
 
 
 def mlflow_defaults() -> dict[str, str]:
     """The default settings as variables, for MLflow's own client."""
     return {
-        TIMEOUT: f"{Settings.timeout_s:.0f}",
-        RETRIES: str(Settings.repeats),
-        BACKOFF: f"{Settings.pause_s:.0f}",
+        TIMEOUT: f"{RequestSettings.timeout_s:.0f}",
+        RETRIES: str(RequestSettings.repeats),
+        BACKOFF: f"{RequestSettings.pause_s:.0f}",
     }
 
 

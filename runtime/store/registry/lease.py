@@ -20,7 +20,7 @@ WEBHOOK = "shiplift"
 LASTS_S = 300.0
 
 
-class Lease(Record):
+class LeaseHolder(Record):
     """Which installation releases from a registry, where it runs, and times in seconds since the epoch."""
 
     holder: str
@@ -51,11 +51,11 @@ class RegistryLease:
         self._place = place
         self._clock = clock
 
-    def current(self) -> Lease | None:
+    def current(self) -> LeaseHolder | None:
         """The current lease; None if no installation holds the registry."""
         hook = self._registry.webhook(WEBHOOK)
         try:
-            return Lease.model_validate_json(str((hook or {}).get("description") or ""))
+            return LeaseHolder.model_validate_json(str((hook or {}).get("description") or ""))
         except ValidationError:
             return None
 
@@ -89,7 +89,7 @@ class RegistryLease:
         if lease and lease.holder != self._holder and lease.expires_at > now and not take_over:
             raise lease.refusal(now)
         since = lease.since if lease and lease.holder == self._holder else now
-        mine = Lease(holder=self._holder, place=self._place, since=since, expires_at=now + lasts_s)
+        mine = LeaseHolder(holder=self._holder, place=self._place, since=since, expires_at=now + lasts_s)
         changed = secret_changed or lease is None or lease.holder != self._holder
         self._registry.ensure_webhook(WEBHOOK, url, secret, renew=changed, description=mine.model_dump_json())
 
@@ -100,7 +100,7 @@ class RegistryLease:
             Temporary: the registry does not respond.
         """
         now = self._clock()
-        mine = Lease(holder=self._holder, place=self._place, since=now, expires_at=now + LASTS_S)
+        mine = LeaseHolder(holder=self._holder, place=self._place, since=now, expires_at=now + LASTS_S)
         self._registry.describe_webhook(WEBHOOK, mine.model_dump_json())
 
     def release(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from shiplift.runtime.base.errors import NotFound
-from shiplift.runtime.store.mlflow.artifact_proxy import SCHEME, ArtifactProxy, Entry
+from shiplift.runtime.store.mlflow.artifact_proxy import SCHEME, ArtifactEntry, ArtifactProxy
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class ProxiedArtifacts:
     proxy: ArtifactProxy
     root: str
 
-    def list_artifacts(self, path: str | None) -> list[Entry]:
+    def list_artifacts(self, path: str | None) -> list[ArtifactEntry]:
         """The files and folders directly below a path, with paths from the root; empty if there are none.
 
         Raises:

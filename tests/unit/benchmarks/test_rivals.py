@@ -24,7 +24,7 @@ from benchmarks.rivals.table import EMBEDDERS, RIVALS, SKIPPED, Rival, Start
 from benchmarks.server_comparison import SIDES, Effort, chosen_sides
 from benchmarks.sides import Side, triton_package
 from benchmarks.subjects import Champion, Failed, Subject
-from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.process import Process
 
 FOLDER = Path(protocols.__file__).parent / "rivals"
 SCORES = np.asarray([[0.25, -1.5, 3.0]], np.float32)

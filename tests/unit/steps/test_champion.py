@@ -16,19 +16,14 @@ from shiplift.runtime.base.errors import (
     RegistryHeld,
 )
 from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.deployment import Endpoint
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport
+from shiplift.runtime.records.promotion import Beside, Champion, Promotion
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import (
-    Beside,
-    Champion,
-    EarlierVersion,
-    EarlierVersions,
-    Endpoint,
-    Package,
-    Promotion,
-)
+from shiplift.runtime.records.serving import EarlierVersion, EarlierVersions
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.records.verdict import Evidence, Scored, Verdict
+from shiplift.runtime.records.verdict import GateEvidence, Scored, Verdict
 from shiplift.runtime.serving import reinstate as reinstating
 from shiplift.runtime.serving.champion import champion_state
 from shiplift.runtime.spec.measurement import LatencyTarget
@@ -145,7 +140,11 @@ class World:
         return finding.find_champion(self.site, Request(model="digits", version=version), Trigger(**trigger)).champion
 
     def promote(
-        self, version: int, evidence: Evidence | None = None, changes: Mapping[str, Any] | None = None, **trigger: Any
+        self,
+        version: int,
+        evidence: GateEvidence | None = None,
+        changes: Mapping[str, Any] | None = None,
+        **trigger: Any,
     ) -> Promotion:
         verdict = Verdict.of((check(),)).model_copy(update={"evidence": evidence})
         return promoting.promote(
@@ -371,7 +370,7 @@ def test_a_promotion_says_what_a_replica_was_measured_to_take(world: World) -> N
         concurrency=1, throughput_per_s=100, p50_ms=1, p90_ms=1, p95_ms=1, p99_ms=1, queue_ms=0, compute_ms=1
     )
     report = LoadReport(points=(point,), failures=0, memory_mb=None, protocol="grpc", knee=1, max_rate_per_s=80)
-    evidence = Evidence(parity=(), challenger=Scored(version=1, target="cpu"), load_report=report)
+    evidence = GateEvidence(parity=(), challenger=Scored(version=1, target="cpu"), load_report=report)
     world.promote(3, evidence=evidence)
     assert world.place.capacity == Capacity(peak_per_s=100, within_slo_per_s=80, p99_ms=50)
     world.promote(4)

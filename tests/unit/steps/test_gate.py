@@ -2,8 +2,9 @@ from typing import Any, Literal
 
 import pytest
 
+from shiplift.runtime.records.deployment import Deployment
 from shiplift.runtime.records.measurement import LoadReport
-from shiplift.runtime.records.serving import Champion, Deployment
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.measurement import Regression, Slo

@@ -11,7 +11,8 @@ from shiplift.runtime.precision.tensorrt_plans import PLAN, STAMP, Stamp
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.model import ModelVersion, ParityCase
 from shiplift.runtime.records.precision import Candidate, Candidates, Slice
-from shiplift.runtime.records.serving import Champion, ServerNeeds
+from shiplift.runtime.records.promotion import Champion
+from shiplift.runtime.records.serving import ServerNeeds
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.verdict import Outcome, Packages
 from shiplift.runtime.search.space import batches, first_config

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from shiplift.runtime.base.errors import Inconclusive, PromotionConflict, Refused
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Champion
-from shiplift.runtime.records.verdict import Evidence, Outcome, Scored, Verdict
+from shiplift.runtime.records.verdict import GateEvidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.steps.promote import _check_order, _others, promote
@@ -55,7 +55,9 @@ def test_the_targets_that_passed_serve_with_what_their_load_tests_measured() -> 
     others = tuple(deployment(target=target) for target in ("slow", "failed"))
     deployed = deployment().model_copy(update={"others": others})
     reports = tuple(load_report(max_rate_per_s=rate, target=name) for name, rate in (("slow", 100), ("failed", 10)))
-    evidence = Evidence(parity=(), challenger=Scored(version=5, target="fast"), load_report=load_report(others=reports))
+    evidence = GateEvidence(
+        parity=(), challenger=Scored(version=5, target="fast"), load_report=load_report(others=reports)
+    )
     verdict = Verdict.of((check(),)).model_copy(update={"evidence": evidence, "left_out": ("failed",)})
     (beside,) = _others(deployed, verdict, LatencyTarget(p99_ms=50))
     assert beside.package.target == "slow"

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.base.errors import MeasurementFailed
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Trial
 from shiplift.runtime.records.model import RecordedRequests
-from shiplift.runtime.records.serving import Package, ServingConfig
+from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.search.finals import FINALISTS
 from shiplift.runtime.search.goal import Goal

@@ -16,8 +16,8 @@ from shiplift.runtime.planning.options import Problem
 from shiplift.runtime.planning.plan import Plan, plan
 from shiplift.runtime.planning.profiles import Configuration, Profiles
 from shiplift.runtime.planning.scenario import graph_of
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadReport, Tuned
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.spec.pipeline import PipelineSpec, parse
 
 _UNVERIFIED = "signatures of the measurements are not checked: the key stays on the cluster"

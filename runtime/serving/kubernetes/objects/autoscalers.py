@@ -5,7 +5,7 @@ Prometheus and the load test. See `runtime.serving.scaling`.
 """
 
 from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.kubernetes.objects.names import Object, labels
 from shiplift.runtime.serving.scaling import queries
 from shiplift.runtime.serving.scaling.queries import Labels

@@ -8,7 +8,7 @@ import hashlib
 
 from shiplift.runtime.base.names import dns_name, serving_name
 from shiplift.runtime.guest.pod.guard import KEY
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.objects.names import BENCH, Object, bench_label
 from shiplift.runtime.serving.kubernetes.objects.pods import (

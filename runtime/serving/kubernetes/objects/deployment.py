@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.guest.pod import heartbeat
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.objects.names import (
     GRPC,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shiplift.runtime.base.names import dns_name
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 
 Object = dict[str, Any]
 LABEL = "shiplift.dev/"

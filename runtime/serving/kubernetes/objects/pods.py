@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP, METRICS, REGISTRY_READER, USER, Object
 

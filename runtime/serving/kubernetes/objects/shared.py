@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from shiplift.runtime.base.names import dns_name, serving_name
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.objects.deployment import around, beside_server, ports
 from shiplift.runtime.serving.kubernetes.objects.names import (

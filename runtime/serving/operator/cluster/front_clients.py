@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 from shiplift.runtime.base.errors import NotFound, ShipliftError, Temporary
 from shiplift.runtime.base.names import bracketed, serving_name
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.kubernetes.objects.front import hostnames
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
 from shiplift.runtime.serving.operator.evidence import Route, TrafficSample

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.model.tensors import Arrays, first_of_each_version
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.operator.observed import Group
 
 _KEPT = 64  # packages

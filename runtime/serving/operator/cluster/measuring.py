@@ -17,7 +17,7 @@ from shiplift.runtime.base.errors import (
 )
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.model.tensors import Arrays, first_requests, inputs_in
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC
 from shiplift.runtime.serving.kubernetes.workloads import golden_of
 from shiplift.runtime.serving.operator.cluster.counters import counters_of, requests_between

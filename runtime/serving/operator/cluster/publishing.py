@@ -6,7 +6,7 @@ from contextlib import suppress
 from pydantic import ValidationError
 
 from shiplift.runtime.base.names import bracketed, dns_name
-from shiplift.runtime.records.serving import Endpoint
+from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, PublishedModel, inside_of
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient

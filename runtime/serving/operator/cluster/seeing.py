@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from shiplift.runtime.base.names import dns_name
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.kubernetes import diagnosis
 from shiplift.runtime.serving.kubernetes.objects.deployment import DRAIN_S
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, Object, group_name, hosted_label

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import NamedTuple
 
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.kubernetes.objects.autoscalers import pod_autoscaler, scaled_object
 from shiplift.runtime.serving.kubernetes.objects.names import Object
 from shiplift.runtime.serving.operator.observed import Observed

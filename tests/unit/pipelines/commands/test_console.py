@@ -11,9 +11,9 @@ from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import StackDown
 from shiplift.runtime.host.processes import identify
+from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Endpoint
 from shiplift.runtime.records.verdict import Outcome
 from tests.unit.examples import check
 

@@ -14,9 +14,9 @@ from shiplift.pipelines.graph import Pipeline, Placement, Stage
 from shiplift.runtime.base.errors import Cancelled
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.host.processes import start_child
+from shiplift.runtime.records.promotion import Drift, Reinstated
 from shiplift.runtime.records.release import Ending, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Drift, Reinstated
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.champion import ADVICE

@@ -13,7 +13,7 @@ from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.host.processes import identify
 from shiplift.runtime.model.tensors import Arrays, dump_npz
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.machine.served import note_served
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.store.artifacts import ArtifactStore

@@ -24,7 +24,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.kubernetes.kinds import POD
 from shiplift.runtime.store.ledger import PROMOTION
-from shiplift.runtime.store.registry.lease import Lease
+from shiplift.runtime.store.registry.lease import LeaseHolder
 from shiplift.runtime.store.registry.terms import VersionInfo
 from tests.unit.api_server import ApiServer, running
 
@@ -636,7 +636,7 @@ def test_a_champion_that_production_has_no_word_of_is_declared_by_a_workflow(lab
 
 
 def test_nothing_is_started_while_another_installation_holds_the_registry(lab: Lab) -> None:
-    other = Lease(holder="other", place="the stack of ana", since=NOW, expires_at=lab.now + 100)
+    other = LeaseHolder(holder="other", place="the stack of ana", since=NOW, expires_at=lab.now + 100)
     lab.registry.description = other.model_dump_json()
     lab.registry.add("digits", 3, created_at=NOW + 1)
     lab.turn()

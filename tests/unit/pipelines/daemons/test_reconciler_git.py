@@ -12,7 +12,7 @@ from shiplift.pipelines.engines.argo.workflows import Push
 from shiplift.pipelines.triggers.git_sweep import HandledCommits
 from shiplift.pipelines.triggers.settings import Reconciling, Repository
 from shiplift.runtime.base.names import push_name
-from shiplift.runtime.store.registry.lease import Lease
+from shiplift.runtime.store.registry.lease import LeaseHolder
 from tests.unit.api_server import ApiServer, running
 from tests.unit.pipelines.daemons.test_reconciler import NOW, Lab
 from tests.unit.pipelines.triggers.test_git_push import SPEC, Author
@@ -129,7 +129,7 @@ def test_no_push_is_started_while_another_installation_holds_the_registry(lab: R
     lab.turn()
     lab.settings = lab.settings.model_copy(update={"reconciler": Reconciling(webhook_url="http://receiver")})
     lab.reconciler = lab.restarted()
-    other = Lease(holder="other", place="the stack of ana", since=NOW, expires_at=lab.now + 1000)
+    other = LeaseHolder(holder="other", place="the stack of ana", since=NOW, expires_at=lab.now + 1000)
     lab.registry.description = other.model_dump_json()
     lab.commit()
     for _ in range(3):

@@ -23,7 +23,7 @@ from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.guest.pod.heartbeat import MARGIN_S
 from shiplift.runtime.host.processes import identify, total_memory_mb
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.machine import server_memory
 from shiplift.runtime.serving.machine.restarts import FIRST_PAUSE_S, Restarts
 from tests.unit.examples import package

@@ -32,10 +32,11 @@ from shiplift.runtime.base import progress
 from shiplift.runtime.base.errors import Cancelled, DeadlineExceeded, NotAdmitted, StorageFull, Temporary, every_error
 from shiplift.runtime.base.progress import measuring
 from shiplift.runtime.gates import report
+from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import Ending, StageRuns
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Endpoint, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome, Packages, Scored, Verdict
 from shiplift.runtime.serving.kubernetes.kinds import Kind

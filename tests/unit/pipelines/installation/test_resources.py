@@ -15,7 +15,6 @@ from shiplift.runtime.serving.kubernetes import kinds
 from shiplift.runtime.serving.operator import resources
 from shiplift.runtime.serving.operator.resources import (
     CapacitySpec,
-    Condition,
     ConditionType,
     GroupSpec,
     GroupStatus,
@@ -27,6 +26,7 @@ from shiplift.runtime.serving.operator.resources import (
     ServiceSpec,
     ServiceStatus,
     SloSpec,
+    StatusCondition,
     Weight,
 )
 
@@ -52,7 +52,7 @@ SAME: list[tuple[type[BaseModel], tuple[str, ...]]] = [
     (SloSpec, (SERVICE, "spec", "slo")),
     (ServiceStatus, (SERVICE, "status")),
     (Weight, (SERVICE, "status", "weights", "[]")),
-    (Condition, (SERVICE, "status", "conditions", "[]")),
+    (StatusCondition, (SERVICE, "status", "conditions", "[]")),
     (RevisionSpec, ("TritonRevision", "spec")),
     (CapacitySpec, ("TritonRevision", "spec", "capacity")),
     (GroupSpec, ("TritonRevision", "spec", "otherGroups", "[]")),

@@ -56,7 +56,7 @@ from shiplift.runtime.base.errors import StorageFull
 from shiplift.runtime.store.journal import Journal
 from shiplift.runtime.records.release import Event
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.process import Process
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.pipelines.engines.local.releases import Releases
 

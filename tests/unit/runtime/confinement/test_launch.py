@@ -12,11 +12,11 @@ import psutil
 import pytest
 
 from shiplift.runtime.confinement.launch import launch_command
-from shiplift.runtime.confinement.policy import CONVERT, TRITON, Policy
+from shiplift.runtime.confinement.policy import CONVERT, TRITON, ConfinementPolicy
 from shiplift.runtime.host.interpreter import python_paths
 
 
-def launched(policy: Policy, *program: str, work: Path) -> "subprocess.CompletedProcess[str]":
+def launched(policy: ConfinementPolicy, *program: str, work: Path) -> "subprocess.CompletedProcess[str]":
     command = launch_command(policy.opening(write=(str(work),)), program)
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=work)
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from shiplift.runtime.base.errors import ExportFailed, SandboxLimit
-from shiplift.runtime.confinement.policy import CONVERT, PARSE, Entry, Policy, SandboxLimits
+from shiplift.runtime.confinement.policy import CONVERT, PARSE, ConfinementPolicy, Entry, SandboxLimits
 from shiplift.runtime.confinement.sandbox import Sandbox
 from shiplift.runtime.host.folders import remove_tree
 
 LIMITS = SandboxLimits(memory_mb=512, timeout_s=60)
 
 
-def run(folder: Path, code: str, policy: Policy, limits: SandboxLimits = LIMITS) -> None:
+def run(folder: Path, code: str, policy: ConfinementPolicy, limits: SandboxLimits = LIMITS) -> None:
     with contextlib.closing(Sandbox(Entry("timeit:timeit"), read=[], work=folder / "work", policy=policy)) as box:
         box.run({"stmt": code, "number": 1}, limits)
 

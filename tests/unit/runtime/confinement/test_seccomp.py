@@ -16,7 +16,7 @@ from shiplift.runtime.confinement.policy import (
     PYTHON_MODEL,
     QUANTIZE,
     TRITON,
-    Policy,
+    ConfinementPolicy,
 )
 
 TABLES = {"x86_64": X86_64_SYSCALLS, "aarch64": AARCH64_SYSCALLS}
@@ -152,12 +152,12 @@ NEEDED = [
 
 
 @functools.cache
-def instructions(policy: Policy, machine: str, *, own_pids: bool) -> list[tuple[int, ...]]:
+def instructions(policy: ConfinementPolicy, machine: str, *, own_pids: bool) -> list[tuple[int, ...]]:
     return list(struct.iter_unpack("<HBBI", seccomp.build(policy, own_pids=own_pids, machine=machine).program))
 
 
 def decide(
-    policy: Policy, machine: str, number: int, *arguments: int, own_pids: bool = True, foreign: bool = False
+    policy: ConfinementPolicy, machine: str, number: int, *arguments: int, own_pids: bool = True, foreign: bool = False
 ) -> int:
     """What the kernel would do: runs the classic BPF program on a `struct seccomp_data`."""
     program = instructions(policy, machine, own_pids=own_pids)

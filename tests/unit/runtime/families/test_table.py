@@ -8,8 +8,8 @@ from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.families import table
 from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import Flavor
-from shiplift.runtime.records.serving import Package
 from tests.unit.examples import exported, inspected
 
 _TRANSFORMERS = {"text-classification": "text", "image-classification": "image", "text-generation": "generation"}

@@ -16,8 +16,9 @@ from shiplift.runtime.families import table
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import Datasets, ModelVersion
-from shiplift.runtime.records.serving import Champion, Package
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.verdict import Packages

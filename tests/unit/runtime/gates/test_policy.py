@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from shiplift.runtime.gates import policy, quality
 from shiplift.runtime.gates.quality import parity_check, score_check
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Streaming
 from shiplift.runtime.records.precision import AuthorMetric, Slice
-from shiplift.runtime.records.serving import Champion, Package
-from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict
+from shiplift.runtime.records.promotion import Champion
+from shiplift.runtime.records.verdict import Check, GateEvidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.measurement import Regression, Slo
 from shiplift.runtime.spec.model import Data, OwnMetric, Parity, Quality
@@ -185,7 +186,7 @@ def test_a_champion_scored_on_the_same_samples_is_compared_sample_by_sample() ->
 def test_rules_on_scores_have_intervals_too() -> None:
     part = Slice(name="label=3", score=0.88, error=0.02, samples=200)
     mine = quality.scored(package(score=0.89, resamples=spread_around(0.89, 0.01), slices=(part,)))
-    evidence = Evidence(parity=(case(),), challenger=mine)
+    evidence = GateEvidence(parity=(case(),), challenger=mine)
     rules = (
         Rule(metric="score", comparison=">=", limit=0.9),
         Rule(metric="score", comparison=">=", limit=0.95),
@@ -604,5 +605,5 @@ def test_targets_that_are_not_served_are_warned_of() -> None:
 
 def test_the_same_evidence_under_the_same_limits_is_the_same_verdict() -> None:
     given_ = policy.evidence_of(exported(), deployment(), load_report(comparison=comparison()), champion())
-    again = Evidence.model_validate_json(given_.model_dump_json())
+    again = GateEvidence.model_validate_json(given_.model_dump_json())
     assert policy.verdict(again, LIMITS) == policy.verdict(given_, LIMITS)

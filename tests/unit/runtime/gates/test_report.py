@@ -20,13 +20,13 @@ from shiplift.runtime.gates.report import (
     render_comparison,
     render_index,
 )
+from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
 from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.model import Datasets, ModelVersion, Scan
 from shiplift.runtime.records.precision import Candidate, Candidates, Slice
 from shiplift.runtime.records.release import ReleaseReport, StageRun
-from shiplift.runtime.records.serving import Endpoint
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace, Slo

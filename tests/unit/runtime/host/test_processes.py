@@ -11,7 +11,7 @@ import pytest
 
 from shiplift.runtime.base.errors import PortTaken
 from shiplift.runtime.host import processes
-from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.process import Process
 
 DEAF = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); sys.stdin.read()"
 POLITE = """

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.gates import comparison
-from shiplift.runtime.measure.comparing import ComparisonPlan, compare, looks_within
+from shiplift.runtime.measure.comparing import ComparisonPlan, compare, incomparable, looks_within
+from shiplift.runtime.model.generation.signature import SIGNATURE
 from shiplift.runtime.records.measurement import Comparison, LoadPoint
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.verdict import Outcome
-from shiplift.runtime.spec.measurement import ComparisonTarget
-from tests.unit.examples import point
+from shiplift.runtime.spec.measurement import ComparisonTarget, Load
+from tests.unit.examples import champion, package, point
 
 TARGET = ComparisonTarget(p99_percent=50, throughput_percent=25)
 
@@ -91,3 +93,13 @@ def test_an_equal_challenger_is_seldom_refused_however_often_it_looks(releases: 
         failed = [c for c in comparison.speed_checks(result, target) if c.name.startswith("throughput")]
         refused += failed[0].verdict is Outcome.FAIL
     assert refused / releases <= 0.06
+
+
+def test_why_a_champion_is_not_compared_with_a_challenger() -> None:
+    streams = package(signature=SIGNATURE)
+    assert "this one streams its answers" in incomparable(champion(), streams, Load())
+    assert incomparable(champion(signature=SIGNATURE), streams, Load()) == ""
+    assert incomparable(champion(), package(), Load()) == ""
+    assert incomparable(Champion(), package(), Load()) == "there is no champion to compare with"
+    assert "not promoted by Shiplift" in incomparable(Champion(version=3), package(), Load())
+    assert "takes at most" in incomparable(champion(), package(), Load(batch=1000))

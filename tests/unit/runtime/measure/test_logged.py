@@ -9,8 +9,9 @@ import pytest
 from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.measure.logged import write_recorded
 from shiplift.runtime.model.tensors import dump_npz
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import RecordedRequests
-from shiplift.runtime.records.serving import Package, Padding
+from shiplift.runtime.records.serving import Padding
 from shiplift.runtime.records.site import SitePolicy
 from shiplift.runtime.spec.measurement import Load
 from shiplift.runtime.store.artifacts import ArtifactStore

@@ -20,7 +20,8 @@ from shiplift.runtime.measure.requests import (
 )
 from shiplift.runtime.model.generation.signature import ROOM, SIGNATURE
 from shiplift.runtime.model.tensors import dump_npz
-from shiplift.runtime.records.serving import Package, Padding
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.serving import Padding
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.measurement import DynamicShape, Load
 from tests.unit.examples import config, package, signature, tensor

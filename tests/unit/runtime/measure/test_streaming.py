@@ -17,7 +17,7 @@ from shiplift.runtime.base.errors import MeasurementFailed
 from shiplift.runtime.measure.generator import Demand, LoadTarget, Measurement, Window
 from shiplift.runtime.measure.generators import load_generator
 from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer
-from shiplift.runtime.measure.streaming import Answered, StreamingClient, _requests, streaming_of
+from shiplift.runtime.measure.streaming import FinishedRequest, StreamingClient, _requests, streaming_of
 from shiplift.runtime.model.generation.signature import SIGNATURE
 from shiplift.runtime.serving import streaming
 from tests.unit.examples import site
@@ -28,8 +28,8 @@ REQUEST = {"prompt": np.array(["ä"], object), "max_tokens": np.array([4], np.in
 
 def test_the_first_token_the_pauses_and_the_rate_are_told_apart() -> None:
     answers = [
-        Answered(sent=0.0, pieces=((0.5, 1), (0.6, 1), (0.8, 2))),
-        Answered(sent=1.0, pieces=((1.1, 1), (1.3, 1))),
+        FinishedRequest(sent=0.0, pieces=((0.5, 1), (0.6, 1), (0.8, 2))),
+        FinishedRequest(sent=1.0, pieces=((1.1, 1), (1.3, 1))),
     ]
     arrivals = [piece for answer in answers for piece in answer.pieces] + [(2.5, 100)]
     seen = streaming_of(answers, arrivals, 0.0, 2.0)

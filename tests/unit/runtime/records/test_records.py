@@ -10,11 +10,12 @@ from pydantic import ValidationError
 from shiplift.runtime.base.errors import Cancelled, Inconclusive, Refused, ShipliftError, every_error
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, Sections, identity, volatile
+from shiplift.runtime.records.deployment import ServerPods
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ModelVersion
+from shiplift.runtime.records.promotion import Beside
 from shiplift.runtime.records.request import Trigger
-from shiplift.runtime.records.serving import Beside, ServerPods
 from shiplift.runtime.records.site import Cluster, Machine, Site
 from shiplift.runtime.records.verdict import Check, Outcome, Packages, Verdict, objection
 from shiplift.runtime.spec.document import ReleaseSpec

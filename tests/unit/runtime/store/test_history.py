@@ -6,10 +6,10 @@ import pytest
 
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadReport, Tuned
 from shiplift.runtime.records.precision import Candidate, Candidates
 from shiplift.runtime.records.release import StageRun
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.verdict import Packages, Verdict
 from shiplift.runtime.store.history import History
 from tests.unit.examples import artifact, check, deployment, load_report, package, trial

@@ -8,8 +8,10 @@ from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.base.secrets import load_secrets, sign
 from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.deployment import Endpoint
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.request import Request
-from shiplift.runtime.records.serving import Endpoint, Package, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import PROMOTION, Ledger, UncheckedLedger, artifacts_of

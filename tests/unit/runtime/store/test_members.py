@@ -6,7 +6,9 @@ import pytest
 
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.composition.checked import Unusable
-from shiplift.runtime.records.serving import Endpoint, Package, Promotion
+from shiplift.runtime.records.deployment import Endpoint
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.spec.pipeline import PipelineMember
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.members import Promoted

@@ -13,9 +13,9 @@ from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.engines.local.stack import Stack
 from shiplift.runtime.base.errors import StackDown
 from shiplift.runtime.host.processes import identify
+from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Process
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.store.registry.terms import VersionInfo
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shiplift.pipelines.daemons.operator import watches as watching
-from shiplift.pipelines.daemons.operator.watches import Watches, services_of
+from shiplift.pipelines.daemons.operator.watches import Watches, pause_after, services_of
 from shiplift.runtime.serving.kubernetes.kinds import POD, TRITON_SERVICE, Kind
 from tests.unit.api_server import ApiServer, running
 
@@ -56,6 +56,7 @@ class Watched:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
     monkeypatch.setattr(watching, "_REST_S", 0.01)
+    monkeypatch.setattr(watching, "_BRIEF_S", 0.01)
     with running() as api_server:
         yield api_server
 
@@ -89,6 +90,25 @@ def test_a_watch_that_ends_goes_on_where_it_was(server: ApiServer) -> None:
         until(lambda: len(seen.woken) == 3)
         assert seen.of_pods == ["", "7", "9"]
     assert seen.woken == ["a", "b", "c"]
+
+
+def test_watches_that_the_server_ends_at_once_begin_again_after_a_pause(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "_BRIEF_S", 0.1)
+    for _ in range(200):
+        server.happened["pods"].put(None)
+    started = time.monotonic()
+    with watched(server, POD) as seen:
+        until(lambda: len(seen.of_pods) == 5)
+        assert time.monotonic() - started >= 4 * 0.05
+
+
+def test_pauses_differ_and_a_watch_that_lasted_needs_none() -> None:
+    pauses = {pause_after(lasted_s=0) for _ in range(100)}
+    assert len(pauses) > 50
+    assert all(0.5 <= pause_s <= 1.5 for pause_s in pauses)
+    assert pause_after(lasted_s=300) == 0
 
 
 def test_after_a_gap_it_begins_with_all_objects(server: ApiServer) -> None:

@@ -20,8 +20,8 @@ from shiplift.runtime.base.secrets import load_secrets
 from shiplift.runtime.composition.incumbents import Incumbents, Members
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.request import Request
-from shiplift.runtime.records.serving import Champion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.target import Fleet, Target
 from shiplift.runtime.store.artifacts import ArtifactStore

@@ -16,10 +16,11 @@ from shiplift.pipelines.engines.answers import Catalogue, ClusterStatus
 from shiplift.pipelines.engines.argo.engine import ArgoEngine
 from shiplift.pipelines.engines.table import ENGINES
 from shiplift.runtime.base.errors import Cancelled, ClusterRefused, NotFound, SpecInvalid, Temporary
+from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request
-from shiplift.runtime.records.serving import Endpoint, Promotion
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, PublishedModel, inside_of

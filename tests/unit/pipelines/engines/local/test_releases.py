@@ -14,9 +14,9 @@ from shiplift.pipelines.engines.local.releases import MAX_ATTEMPTS, Releases
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Process
 from shiplift.runtime.records.verdict import Outcome
 
 MANUAL, WEBHOOK, SWEEP = Trigger(kind="manual"), Trigger(kind="webhook"), Trigger(kind="sweep")

@@ -10,7 +10,7 @@ from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.errors import PortTaken, StackDown
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.host.processes import free_port, identify
-from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.site import Machine, SandboxSettings
 
 ME = identify(os.getpid())

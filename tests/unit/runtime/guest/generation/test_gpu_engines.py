@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from shiplift.runtime.guest.generation.front import Ask
+from shiplift.runtime.guest.generation.generator import Generator
 
 SETTINGS = {"stop_ids": [2], "top_k": 0, "repetition_penalty": 1.0}
 OPTIONS = {"dtype": "bfloat16", "gpus": "2"}
@@ -133,7 +134,7 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=ENGINES)
 def generator(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     module = import_module(f"shiplift.runtime.guest.generation.{request.param}")
-    return module.Generator(tmp_path, SETTINGS, sequences=4, tokens=64, options=OPTIONS)
+    return Generator(module.GenerationEngine(tmp_path, SETTINGS, sequences=4, tokens=64, options=OPTIONS))
 
 
 def run(generator: Any, *asks: Ask) -> list[tuple[list[int], str]]:
@@ -181,7 +182,7 @@ def test_the_library_reads_the_weights_beside_and_no_code_of_the_author_s(genera
 
 def test_a_request_for_which_the_library_raises_fails_alone() -> None:
     module = import_module("shiplift.runtime.guest.generation.tensorrt_llm_engine")
-    generator = module.Generator(Path(), SETTINGS, sequences=4, tokens=64, options={})
+    generator = Generator(module.GenerationEngine(Path(), SETTINGS, sequences=4, tokens=64, options={}))
     bad, good = generator.add(ask(99)), generator.add(ask(7))
     failed: dict[int, str] = {}
     ids: list[int] = []

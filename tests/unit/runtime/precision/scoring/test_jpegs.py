@@ -19,7 +19,7 @@ from shiplift.runtime.model.text import jpegs as images
 from shiplift.runtime.precision.evaluation import Validation
 from shiplift.runtime.precision.scoring import jpegs
 from shiplift.runtime.records.precision import JpegScore
-from shiplift.runtime.records.verdict import Evidence, Outcome, Scored
+from shiplift.runtime.records.verdict import GateEvidence, Outcome, Scored
 from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Data, Quality
@@ -164,7 +164,7 @@ def test_a_loss_that_the_images_can_t_decide_passes_or_not_as_the_spec_says() ->
 
 def test_the_verdict_has_these_checks_and_without_qualities_there_are_none() -> None:
     limits = Requirements(quality=Quality(), data=Data(), slo=Slo(), policy=Policy())
-    names = [check.name for check in policy.judge(Evidence(parity=(), challenger=scored(q95=0.0)), limits)]
+    names = [check.name for check in policy.judge(GateEvidence(parity=(), challenger=scored(q95=0.0)), limits)]
     assert "accuracy as JPEG 95" in names
     assert jpeg_checks(Scored(version=2, target="local-cpu"), Quality()) == ()
 

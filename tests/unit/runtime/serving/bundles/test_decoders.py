@@ -18,7 +18,8 @@ from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.guest.fronts.pixel_front import BadImage, decoded, normalized
 from shiplift.runtime.model.tensors import load_npz
-from shiplift.runtime.records.serving import Nodes, Package
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.serving import Nodes
 from shiplift.runtime.serving.bundles import decoders, graph
 from shiplift.runtime.serving.bundles.decoders import (
     dali_config,

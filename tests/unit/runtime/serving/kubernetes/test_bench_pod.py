@@ -9,7 +9,7 @@ import yaml
 
 from shiplift.runtime.base.errors import ClusterRefused, ServerFailed, Temporary
 from shiplift.runtime.guest.pod.guard import KEY
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes import bench_pod as benches
 from shiplift.runtime.serving.kubernetes import workloads

@@ -9,8 +9,9 @@ import yaml
 from shiplift.runtime.base.errors import MissingTool, ServerFailed, SpecInvalid
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.guest.pod import guard
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import PythonEnvironment, RecordedRequests
-from shiplift.runtime.records.serving import Package, ServerNeeds
+from shiplift.runtime.records.serving import ServerNeeds
 from shiplift.runtime.records.site import Cluster, GatewayRef, IngressRef
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.serving.kubernetes.objects import deployment, front, names, shared

@@ -11,7 +11,8 @@ import pytest
 from shiplift.runtime.base.errors import CanaryFailed, GoldenMismatch, ServerFailed, ShipliftError, Temporary
 from shiplift.runtime.base.progress import listening
 from shiplift.runtime.records.capacity import Capacity
-from shiplift.runtime.records.serving import Beside, Nodes
+from shiplift.runtime.records.promotion import Beside
+from shiplift.runtime.records.serving import Nodes
 from shiplift.runtime.records.site import Cluster, GatewayRef
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.kubernetes import production

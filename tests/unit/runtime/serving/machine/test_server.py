@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from shiplift.runtime.base.errors import ServerFailed
-from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.process import Process
 from shiplift.runtime.serving.machine import server
 from shiplift.runtime.serving.machine.server import start_private
 from shiplift.runtime.serving.triton.command_line import Features

@@ -9,8 +9,9 @@ import pytest
 from shiplift.runtime.base.errors import ArtifactCorrupt
 from shiplift.runtime.model.tensors import load_npz
 from shiplift.runtime.precision.tensorrt_plans import STAMP, Stamp
+from shiplift.runtime.records.kinds.package import Package, PipelinePackage
 from shiplift.runtime.records.model import PythonEnvironment
-from shiplift.runtime.records.serving import EarlierVersion, EarlierVersions, Package, Padding, PipelinePackage
+from shiplift.runtime.records.serving import EarlierVersion, EarlierVersions, Padding
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.packaging.earlier_versions import Incumbent, Successor, add_earlier, require_as_promoted
 from shiplift.runtime.serving.triton.config import ModelDescription, parse

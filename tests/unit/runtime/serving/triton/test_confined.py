@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from shiplift.runtime.confinement.policy import Policy
+from shiplift.runtime.confinement.policy import ConfinementPolicy
 from shiplift.runtime.serving.triton.confined import confined
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 
@@ -39,7 +39,7 @@ print(json.dumps({
 def test_the_server_starts_confined_to_its_files_and_ports(tmp_path: Path) -> None:
     environment, repository = ServerEnvironment(tmp_path / "env"), tmp_path / "models"
     command = confined(["triton"], environment, repository, ports=(1, 2, 3), ends_with_parent=True, allow_without=())
-    policy = Policy.from_json(command[command.index("--") - 1])
+    policy = ConfinementPolicy.from_json(command[command.index("--") - 1])
     assert command[-1] == "triton"
     assert (policy.ports, policy.connects, policy.write) == ((1, 2, 3), False, ())
     assert {str(environment.root), str(repository)} <= set(policy.read)

@@ -8,7 +8,7 @@ import pytest
 from shiplift.runtime.base.errors import RegistryDenied, Temporary, UsageError
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.mlflow.connection import Connection
-from shiplift.runtime.store.mlflow.settings import Settings, identity, mlflow_defaults, read_settings
+from shiplift.runtime.store.mlflow.settings import RequestSettings, identity, mlflow_defaults, read_settings
 from tests.unit.runtime.store.mlflow.server import MlflowServer, running
 
 
@@ -105,11 +105,11 @@ def test_the_settings_are_the_environment_s_and_a_caller_in_a_hurry_waits_no_lon
 ) -> None:
     for name, value in mlflow_defaults().items():
         monkeypatch.setenv(name, value)
-    assert read_settings() == Settings()
+    assert read_settings() == RequestSettings()
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "120")
     assert read_settings().timeout_s == 120
-    assert read_settings().within(5) == Settings(timeout_s=5, repeats=0)
-    assert read_settings().within(float("inf")) == Settings(timeout_s=120, repeats=0)
+    assert read_settings().within(5) == RequestSettings(timeout_s=5, repeats=0)
+    assert read_settings().within(float("inf")) == RequestSettings(timeout_s=120, repeats=0)
 
 
 @pytest.mark.parametrize("name", ["TIMEOUT", "MAX_RETRIES", "BACKOFF_FACTOR"])

@@ -9,7 +9,7 @@ import pytest
 from shiplift.runtime.base.errors import NotFound, RegistryDenied, Temporary
 from shiplift.runtime.store.mlflow.artifact_proxy import ArtifactProxy
 from shiplift.runtime.store.mlflow.connection import Connection
-from shiplift.runtime.store.mlflow.settings import Settings
+from shiplift.runtime.store.mlflow.settings import RequestSettings
 from shiplift.runtime.store.registry.proxied import ProxiedArtifacts, root_of
 from shiplift.runtime.store.registry.session import Session
 
@@ -22,7 +22,7 @@ def served(answer: Callable[[int], httpx.Response]) -> tuple[Session, list[str]]
         asked.append(request.url.raw_path.decode())
         return answer(len(asked))
 
-    settings = Settings(timeout_s=1, repeats=2, pause_s=0.001)
+    settings = RequestSettings(timeout_s=1, repeats=2, pause_s=0.001)
     return Session(Connection("http://registry", settings=settings, transport=httpx.MockTransport(handle))), asked
 
 

@@ -8,7 +8,7 @@ from shiplift.pipelines.commands.releases.pipelines import build, check
 from shiplift.pipelines.engines.protocol import PastReleases
 from shiplift.runtime.base.errors import SpecInvalid, UsageError
 from shiplift.runtime.composition.checked import Unusable
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.spec.pipeline import PipelineSpec
 from shiplift.runtime.store.pipelines import MAX_SOURCE_BYTES
 from tests.unit.pipelines_of_models import CASCADE, OCR, SOURCES, STATIC, members

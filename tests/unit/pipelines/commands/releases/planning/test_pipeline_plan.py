@@ -13,9 +13,9 @@ from shiplift.runtime.planning.arrivals import Arrivals
 from shiplift.runtime.planning.plan import Plan
 from shiplift.runtime.planning.profiles import Profiles
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadReport, MemberLoad, Tuned
 from shiplift.runtime.records.release import ReleaseReport
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.spec.pipeline import PipelineSpec
 from shiplift.runtime.store.artifacts import ArtifactStore

@@ -8,7 +8,7 @@ import pytest
 
 from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.operator.cluster.golden import GoldenRequests
 from shiplift.runtime.serving.operator.observed import Group
 from tests.unit.runtime.serving.operator.world import World, name_of

@@ -15,8 +15,8 @@ from tritonclient.utils import InferenceServerException
 from shiplift.runtime.base.errors import NotFound, ServerFailed, Temporary
 from shiplift.runtime.model.generation.signature import SIGNATURE
 from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Counts
-from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.operator.cluster import front_clients, measuring
 from shiplift.runtime.serving.operator.cluster.front_clients import first_right
 from shiplift.runtime.serving.operator.cluster.measuring import Measurer

@@ -8,7 +8,7 @@ import pytest
 
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.serving.operator.deciding import next_action
-from shiplift.runtime.serving.operator.resources import Condition, ConditionType, Reason, ScalingSpec
+from shiplift.runtime.serving.operator.resources import ConditionType, Reason, ScalingSpec, StatusCondition
 from tests.unit.runtime.serving.operator.world import World, name_of
 
 KEDA = frozenset({"ScaledObject", "PrometheusRule", "PodMonitor"})
@@ -32,7 +32,7 @@ def replicas(world: World, version: int = 1) -> int:
     return int(world.live["Deployment", name_of(version)]["spec"]["replicas"])
 
 
-def active(world: World) -> Condition:
+def active(world: World) -> StatusCondition:
     condition = world.status.condition(ConditionType.SCALING_ACTIVE)
     assert condition is not None
     return condition

@@ -11,12 +11,12 @@ from shiplift.runtime.records.serving import Nodes, ServerNeeds
 from shiplift.runtime.records.site import Sharing
 from shiplift.runtime.serving.operator.observed import Group, RevisionSeen
 from shiplift.runtime.serving.operator.resources import (
-    Condition,
     ConditionType,
     Reason,
     ScalingSpec,
     ServiceSpec,
     ServiceStatus,
+    StatusCondition,
     Weight,
 )
 from shiplift.runtime.serving.operator.sharing.placing import Tenant
@@ -35,7 +35,7 @@ def spec(**changes: Any) -> ServiceSpec:
 
 def status(ready_for_s: float = 31, **changes: Any) -> ServiceStatus:
     since = datetime.fromtimestamp(NOW - ready_for_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    ready = Condition(type=ConditionType.READY, status="True", reason=Reason.SERVING, last_transition_time=since)
+    ready = StatusCondition(type=ConditionType.READY, status="True", reason=Reason.SERVING, last_transition_time=since)
     fields: dict[str, Any] = {
         "revision": "digits-1",
         "weights": (Weight(revision="digits-1", percent=100),),

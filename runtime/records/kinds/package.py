@@ -1,0 +1,188 @@
+"""What is served, by kind of model: a Triton model repository, with its golden requests."""
+
+from typing import Any, Literal
+
+from shiplift.runtime.base.names import name_endings
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.base import volatile
+from shiplift.runtime.records.kinds.union import Kinded
+from shiplift.runtime.records.model import PythonEnvironment
+from shiplift.runtime.records.precision import JpegScore, Slice, TaskMetricName, Variant
+from shiplift.runtime.records.serving import (
+    BundleMember,
+    EarlierVersions,
+    Nodes,
+    Padding,
+    ServerKind,
+    ServerNeeds,
+    ServingConfig,
+)
+from shiplift.runtime.records.tensor import Signature
+
+
+class Package(Kinded, Variant):
+    """A Triton model repository (a tree) with a model version in one precision on one engine, and its golden requests.
+
+    `padding` is set if the spec asks for buckets of lengths. `earlier` are versions that were promoted before, and are
+    served to clients that name them.
+    """
+
+    target: str
+    server: ServerKind
+    model: str
+    version: int
+    config: ServingConfig
+    repository: Artifact
+    signature: Signature
+    score: float | None = None
+    resamples: tuple[float, ...] = ()
+    samples: int = 0
+    metric: TaskMetricName | None = None
+    validation: str = ""
+    slices: tuple[Slice, ...] = ()
+    padding: Padding | None = None
+    earlier: EarlierVersions = EarlierVersions()
+    nodes: Nodes = volatile(Nodes())
+    needs: ServerNeeds = volatile(ServerNeeds())
+
+    @property
+    def versions(self) -> list[int]:
+        """Every version that it serves, in ascending order. The last one answers clients that name none."""
+        return [*(each.version for each in self.earlier.versions), self.version]
+
+    # --- what servers ask of any kind of package ---
+
+    @property
+    def stateful(self) -> bool:
+        """Whether each request belongs to a sequence. The golden requests are then the steps of one."""
+        return False
+
+    @property
+    def python_environment(self) -> PythonEnvironment | None:
+        """The environment of a model's own Python code: servers need it in addition to their own."""
+        return None
+
+    @property
+    def member_models(self) -> tuple[str, ...]:
+        """The other models in the repository, which the package's main model calls, in the order to load them."""
+        return ()
+
+    @property
+    def graph_tensors(self) -> Signature | None:
+        """The tensors of the graph behind a front, if the graph is also served."""
+        return None
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """The suffixes of the repository's models, after the name under which the package is served."""
+        return name_endings(tensors=self.graph_tensors is not None)
+
+    # --- packages of 0.1, which production keeps ---
+
+    @classmethod
+    def _kind_of_old(cls, old: dict[str, Any]) -> str:
+        """Recognises the kind by the fields that only one kind used.
+
+        A model of texts that was neither scored by its tokens' lengths nor served with its tensors left no trace of its
+        kind. It is served, compared and kept like a graph with the same inputs.
+        """
+        tensors = old.get("tensors")
+        front = _front_of(Signature.model_validate(tensors)) if tensors else ""
+        signs = {
+            "pipeline": old.get("companions") or old.get("members"),
+            "generation": Signature.model_validate(old["signature"]).streamed,
+            "python": old.get("environment"),
+            "decoder": old.get("engine") == "python",
+            "image": front == "image" or old.get("jpegs"),
+            "text": front == "text" or (old.get("padding") or {}).get("lengths"),
+        }
+        return next((kind for kind, sign in signs.items() if sign), "graph")
+
+
+def _front_of(tensors: Signature) -> str:
+    """The kind of front before a graph: a tokenizer gives it integers, and an image's decoding gives it pixels."""
+    return "text" if all(spec.datatype == "INT64" for spec in tensors.inputs) else "image"
+
+
+class GraphPackage(Package):
+    """A graph. `sequences`: it has states, so each request belongs to a sequence."""
+
+    kind: Literal["graph"] = "graph"
+    sequences: bool = False
+
+    @property
+    def stateful(self) -> bool:
+        """As the spec says."""
+        return self.sequences
+
+
+class TextPackage(Package):
+    """A graph behind a tokenizer. `tensors` are the graph's, if the graph is also served."""
+
+    kind: Literal["text"] = "text"
+    tensors: Signature | None = None
+
+    @property
+    def graph_tensors(self) -> Signature | None:
+        """The tokens."""
+        return self.tensors
+
+
+class ImagePackage(Package):
+    """A graph behind the decoding of images. `tensors` as for texts; `jpegs` are scores on compressed images."""
+
+    kind: Literal["image"] = "image"
+    tensors: Signature | None = None
+    jpegs: tuple[JpegScore, ...] = ()
+
+    @property
+    def graph_tensors(self) -> Signature | None:
+        """The pixels."""
+        return self.tensors
+
+
+class PythonPackage(Package):
+    """A Python model, and its environment."""
+
+    kind: Literal["python"] = "python"
+    environment: PythonEnvironment
+
+    @property
+    def python_environment(self) -> PythonEnvironment:
+        """The model's own."""
+        return self.environment
+
+
+class GenerationPackage(Package):
+    """A model that continues texts."""
+
+    kind: Literal["generation"] = "generation"
+
+
+class PipelinePackage(Package):
+    """A pipeline of models. `members` are its parts, `companions` their names in the repository.
+
+    No other package has models with these names. `environment` is that of the members that are Python models.
+    """
+
+    kind: Literal["pipeline"] = "pipeline"
+    padding: None = None
+    environment: PythonEnvironment | None = None
+    companions: tuple[str, ...] = ()
+    members: tuple[BundleMember, ...] = ()
+
+    @property
+    def python_environment(self) -> PythonEnvironment | None:
+        """The environment of its Python members."""
+        return self.environment
+
+    @property
+    def member_models(self) -> tuple[str, ...]:
+        """The names of its members, steps and decoders in the repository."""
+        return self.companions
+
+
+class DecoderPackage(Package):
+    """The decoding of images, as a member of a pipeline."""
+
+    kind: Literal["decoder"] = "decoder"

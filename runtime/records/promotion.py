@@ -1,0 +1,68 @@
+"""What production serves: the champion, its promotion, and aliases that say otherwise."""
+
+from typing import Literal
+
+from shiplift.runtime.records.base import Record, volatile
+from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.deployment import Endpoint
+from shiplift.runtime.records.kinds.package import Package
+
+
+class Champion(Record):
+    """The version that a challenger is compared with; version 0 if there is none yet.
+
+    `own` is the released version's package, if that version is itself the champion and is released again.
+    """
+
+    version: int = 0
+    package: Package | None = None
+    own: Package | None = volatile(None)
+
+
+class Beside(Record):
+    """The package of another target that serves with a version's first one, and the capacity of one of its replicas."""
+
+    package: Package
+    capacity: Capacity | None = volatile(None)
+
+
+class Promotion(Record):
+    """The champion after a promotion or a rollback, stored with its version so that it can be compared and restored.
+
+    It is stored before the traffic moves, with `unfinished` naming what has begun, and again once the aliases have
+    moved. `capacity` is what the load test measured of one replica; None if it measured nothing. `others` are the
+    packages of other targets that serve with it.
+    """
+
+    model: str
+    version: int
+    alias: str
+    endpoint: Endpoint = volatile()
+    previous: int = volatile(0)
+    package: Package
+    replicas: int = volatile(1)
+    capacity: Capacity | None = volatile(None)
+    others: tuple[Beside, ...] = ()
+    unfinished: Literal["", "promotion", "rollback"] = volatile("")
+
+
+class Drift(Record):
+    """An alias that was moved by hand: it names `named` (0: none), but should name `version` (0: none)."""
+
+    model: str
+    alias: str
+    named: int
+    version: int
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, for people."""
+        named = f"names version {self.named}" if self.named else "was removed"
+        should = f"version {self.version}" if self.version else "no version"
+        return f"alias {self.alias!r} of {self.model!r} {named}, but production and its signed promotion say {should}"
+
+
+class Reinstated(Record):
+    """The aliases of a model that were moved back to what production serves."""
+
+    moved: tuple[Drift, ...] = ()
