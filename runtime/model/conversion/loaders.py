@@ -16,8 +16,10 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import boosting, graphs, torch_models
 from shiplift.runtime.model.conversion.columns import Columns
 from shiplift.runtime.model.conversion.original import Original, failed
+from shiplift.runtime.model.reading import onnx_graphs, recording
 from shiplift.runtime.model.tensors import Arrays, as_input
 from shiplift.runtime.model.text.tasks import EXTRA, IMAGE_TASKS, TEXT_FLAVORS, task_of
+from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
 _SHIMS = "sklearn.externals.array_api_compat"
@@ -131,6 +133,10 @@ class Sklearn(Original):
             return convert(options={id(self.model): {"zipmap": False}})
         except NameError:  # LinearSVC has no such option; any of its own keeps skl2onnx from adding it
             return convert(options={id(self.model): {"output_class_labels": False}})
+
+    def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
+        """Those of the fitted estimator, and of what is within it."""
+        return recording.facts_of(self.model, inputs)
 
     def _has_probabilities(self) -> bool:
         return self._classifies() and hasattr(self.model, "predict_proba")
@@ -269,6 +275,10 @@ class Onnx(Original):
         return {
             name: array[None] if np.ndim(array) < len(self.shapes.get(name, ())) else array for name, array in answers
         }
+
+    def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
+        """Those of the logged graph."""
+        return onnx_graphs.facts_of(onnx.load(self.file, load_external_data=False).graph, inputs)
 
     def _feed(self, array: NDArray[Any], rank: int) -> NDArray[Any]:
         return np.asarray(array[0]) if rank < array.ndim else array

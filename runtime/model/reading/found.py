@@ -53,8 +53,15 @@ class Found:
 
     def keyed(self, places: Mapping[int, int]) -> "Found":
         """What isn't about thresholds, moved to other places."""
-        names = ("categories", "sentinels", "words", "tables", "missing", "infinite")
-        return replace(self, **{name: _keyed(getattr(self, name), places) for name in names})
+        return replace(
+            self,
+            categories=_keyed(self.categories, places),
+            sentinels=_keyed(self.sentinels, places),
+            words=_keyed(self.words, places),
+            tables=_keyed(self.tables, places),
+            missing=_keyed(self.missing, places),
+            infinite=_keyed(self.infinite, places),
+        )
 
     def moved(self, move: Move) -> "Found":
         """Thresholds as those of the columns that `move` names; those that it can't move are left out."""

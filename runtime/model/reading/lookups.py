@@ -46,7 +46,7 @@ def _seen(run: Callable[[], Any]) -> list[Lookup]:
 
     seen: list[Lookup] = []
 
-    class Watch(TorchDispatchMode):
+    class Watch(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
         ) -> Any:
@@ -60,7 +60,9 @@ def _seen(run: Callable[[], Any]) -> list[Lookup]:
 
 def _lookups(operator: str, args: Any) -> Iterator[Lookup]:
     """The look-up that an operator makes, if it makes one in the first axis of a table."""
-    table, ids = (args[place] if place < len(args) else None for place in _LOOKUPS.get(operator, (0, len(args))))
+    if operator not in _LOOKUPS:
+        return
+    table, ids = (args[place] for place in _LOOKUPS[operator])
     if isinstance(ids, list | tuple):
         ids = ids[0]
     if ids is not None and table.dim() > 1 and not ids.dtype.is_floating_point and ids.dtype.itemsize > 1:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from shiplift.runtime.model.reading.found import LEAF, OTHER, Found, Tree, together
-from shiplift.runtime.model.reading.recording import recorded
+from shiplift.runtime.model.reading.recording import Column, of_matrix, recorded
 from shiplift.runtime.model.reading.rounding import below_float32, up_to_float32
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
@@ -27,13 +27,14 @@ def facts_of(graph: onnx.GraphProto, inputs: tuple[TensorSpec, ...]) -> ModelFac
 
 
 def _facts(graph: onnx.GraphProto, inputs: tuple[TensorSpec, ...]) -> ModelFacts:
-    columns = {spec.name: at for at, spec in enumerate(inputs)}
-    sources = _sources(graph, columns)
+    sources = _sources(graph, {spec.name: at for at, spec in enumerate(inputs)})
     sizes = {tensor.name: int(tensor.dims[0]) for tensor in graph.initializer if len(tensor.dims) > 1}
-    found = [each for node in graph.node for each in _of_node(node, sources, sizes)]
-    if len(inputs) != 1:
-        found = [replace(each, trees=()) for each in found]
-    return recorded(together(found), inputs)
+    found = together(each for node in graph.node for each in _of_node(node, sources, sizes))
+    matrix = of_matrix(inputs[0]) if len(inputs) == 1 and len(inputs[0].shape) == 2 else []
+    columns: list[Column] = [*((spec.name, None) for spec in inputs), *matrix]
+    in_matrix = {at: len(inputs) + at for at in range(len(matrix))}
+    split = replace(found.at(in_matrix), tables={}, categories={})
+    return recorded(together([replace(found, trees=()), split]), inputs, columns)
 
 
 def _sources(graph: onnx.GraphProto, columns: Mapping[str, int]) -> dict[str, int]:

@@ -13,6 +13,8 @@ from shiplift.runtime.records import facts as limits
 from shiplift.runtime.records.facts import ColumnFacts, ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
+Column = tuple[str, int | None]  # the input, and the place on its second axis; None: all of the input
+
 
 def facts_of(
     model: Any, inputs: tuple[TensorSpec, ...], categories: Mapping[str, Sequence[Any]] | None = None
@@ -24,14 +26,15 @@ def facts_of(
     """
     floats = {spec.datatype for spec in inputs if spec.datatype in ("FP32", "FP64")}
     found = Reader(np.dtype(np.float32 if floats == {"FP32"} else np.float64)).predictor(model)
-    columns = {name: at for at, (name, index) in enumerate(_columns(inputs)) if index is None}
-    known = {columns[name]: plain(values) for name, values in (categories or {}).items() if name in columns}
-    return recorded(together([found.at(_places(model, inputs)), Found(categories=known)]), inputs)
+    columns = _columns(inputs)
+    names = {name: at for at, (name, index) in enumerate(columns) if index is None}
+    known = {names[name]: plain(values) for name, values in (categories or {}).items() if name in names}
+    return recorded(together([found.at(_places(model, columns)), Found(categories=known)]), inputs, columns)
 
 
-def recorded(found: Found, inputs: tuple[TensorSpec, ...]) -> ModelFacts:
-    """What was found of columns as a record, whose size has limits. Places are those of `_columns`."""
-    columns, edges = _columns(inputs), found.edges()
+def recorded(found: Found, inputs: tuple[TensorSpec, ...], columns: Sequence[Column]) -> ModelFacts:
+    """What was found of these columns as a record, whose size has limits."""
+    edges = found.edges()
     most = min(limits.MAX_THRESHOLDS, limits.MAX_VALUES // max(1, len(edges)))
     told = [column for column in range(len(columns)) if _tells(found, edges, column)]
     kept, note = boxes(found.trees)
@@ -44,16 +47,20 @@ def recorded(found: Found, inputs: tuple[TensorSpec, ...]) -> ModelFacts:
     )
 
 
-def _columns(inputs: tuple[TensorSpec, ...]) -> list[tuple[str, int | None]]:
+def _columns(inputs: tuple[TensorSpec, ...]) -> list[Column]:
     """Columns by their places: each input of a frame, or those of the one matrix."""
-    if len(inputs) == 1 and len(inputs[0].shape) == 2 and inputs[0].shape[1] > 1:
-        return [(inputs[0].name, at) for at in range(inputs[0].shape[1])]
+    if len(inputs) == 1 and len(inputs[0].shape) == 2 and inputs[0].shape[1] != 1:
+        return of_matrix(inputs[0])
     return [(spec.name, None) for spec in inputs]
 
 
-def _places(model: Any, inputs: tuple[TensorSpec, ...]) -> dict[int, int]:
-    """Where each of the model's columns is among the inputs."""
-    columns = _columns(inputs)
+def of_matrix(spec: TensorSpec) -> list[Column]:
+    """The columns of a matrix; none if their number is not known."""
+    return [(spec.name, at) for at in range(max(0, spec.shape[1]))]
+
+
+def _places(model: Any, columns: Sequence[Column]) -> dict[int, int]:
+    """Where each of the model's columns is among these."""
     names = [str(name) for name in getattr(model, "feature_names_in_", ())]
     own = [name for name, _ in columns]
     if names and set(names) <= set(own):

@@ -61,4 +61,5 @@ def _key(value: Any, integer: Any) -> Any:
 
 def _value(key: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """The float at a place in the order of floats."""
-    return (key ^ ((key >> (8 * key.itemsize - 1)) & np.iinfo(key.dtype).max)).view(dtype)
+    bits: NDArray[Any] = key ^ ((key >> (8 * key.itemsize - 1)) & np.iinfo(key.dtype).max)
+    return bits.view(dtype)

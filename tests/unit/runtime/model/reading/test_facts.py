@@ -48,11 +48,11 @@ def test_parameters_name_sentinels() -> None:
     assert _column(make_pipeline(SimpleImputer(missing_values=-999.0), LogisticRegression()), rows=rows).sentinels == (
         -999.0,
     )
-    assert _column(xgboost.XGBClassifier(n_estimators=2, missing=-999.0), rows=rows).sentinels == (-999.0,)
-    ignoring = _column(lightgbm.LGBMClassifier(n_estimators=2, zero_as_missing=True, verbose=-1), rows=zeros)
+    assert _column(xgboost.XGBClassifier(n_estimators=2, n_jobs=1, missing=-999.0), rows=rows).sentinels == (-999.0,)
+    ignoring = _column(lightgbm.LGBMClassifier(n_estimators=2, n_jobs=1, zero_as_missing=True, verbose=-1), rows=zeros)
     assert ignoring.sentinels == (0.0,)
     assert {float(np.float32(1e-35)), -float(np.float32(1e-35))} <= set(ignoring.thresholds)
-    assert _column(xgboost.XGBClassifier(n_estimators=2)).sentinels == ()
+    assert _column(xgboost.XGBClassifier(n_estimators=2, n_jobs=1)).sentinels == ()
 
 
 def test_whether_missing_values_and_infinities_are_taken() -> None:
@@ -62,8 +62,8 @@ def test_whether_missing_values_and_infinities_are_taken() -> None:
         (make_pipeline(StandardScaler(), LogisticRegression()), False, False),
         (imputed, True, False),
         (HistGradientBoostingClassifier(max_iter=2), True, False),
-        (xgboost.XGBClassifier(n_estimators=2), True, False),
-        (lightgbm.LGBMClassifier(n_estimators=2, verbose=-1), True, True),
+        (xgboost.XGBClassifier(n_estimators=2, n_jobs=1), True, False),
+        (lightgbm.LGBMClassifier(n_estimators=2, n_jobs=1, verbose=-1), True, True),
     ]
     for model, missing, infinite in cases:
         column = _column(model)
@@ -151,7 +151,12 @@ def test_categories_that_are_known_otherwise_are_kept() -> None:
     assert [(column.input, column.categories) for column in facts.columns] == [("city", ("Bonn", "Köln"))]
 
 
-class _Raises(BaseEstimator):
+def test_a_matrix_of_unknown_width_has_no_columns() -> None:
+    model = DecisionTreeClassifier(max_depth=1).fit(ROWS, LABELS)
+    assert not facts_of(model, (TensorSpec(name="x", datatype="FP64", shape=(-1, -1)),)).columns
+
+
+class _Raises(BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         raise RuntimeError("no tags")
 

@@ -23,7 +23,7 @@ EXAMPLE: Arrays = {"ids": np.array([[5, 7, 9], [1, 2, 3]]), "pair": np.array([[4
 ARGUMENTS = tuple(torch.from_numpy(array) for array in EXAMPLE.values())
 
 
-class _Model(torch.nn.Module):
+class _Model(torch.nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.words, self.users = torch.nn.Embedding(1000, 4), torch.nn.Embedding(50, 4)
@@ -76,6 +76,12 @@ def test_tables_and_categories_of_a_graph() -> None:
     assert {column.input: column.categories for column in facts.columns}["pair"] == ("Köln",)
 
 
+def test_the_table_of_a_graph_s_only_input_is_of_all_its_elements() -> None:
+    ids = (TensorSpec(name="ids", datatype="INT64", shape=(-1, 8)),)
+    graph = _graph(helper.make_node("Gather", ["words", "ids"], ["y"]), inputs=ids, tables={"words": 1000})
+    assert _tables(onnx_graphs.facts_of(graph, ids)) == {("ids", None): 1000}
+
+
 def test_trees_of_a_graph_are_those_of_the_model() -> None:
     rows = np.random.default_rng(0).normal(size=(200, 4))
     model = RandomForestClassifier(3, max_depth=4).fit(rows, rows[:, 0] > 0)
@@ -86,7 +92,7 @@ def test_trees_of_a_graph_are_those_of_the_model() -> None:
     for left, right in zip(
         (c for c in read.columns if c.thresholds), (c for c in own.columns if c.thresholds), strict=True
     ):
-        assert np.array_equal(np.float32(left.thresholds), np.float32(right.thresholds))
+        assert np.array_equal(np.array(left.thresholds, np.float32), np.array(right.thresholds, np.float32))
 
 
 def test_a_broken_graph_has_no_facts() -> None:

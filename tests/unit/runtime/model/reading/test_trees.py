@@ -36,8 +36,8 @@ TREE: dict[str, Callable[[], Any]] = {
     "bagging": lambda: BaggingRegressor(DecisionTreeRegressor(max_depth=4), 1, max_features=3),
     "behind a scaler": lambda: make_pipeline(StandardScaler(), DecisionTreeRegressor(max_depth=5)),
     "behind two": lambda: make_pipeline(MinMaxScaler(), RobustScaler(), RandomForestRegressor(1, max_depth=5)),
-    "lightgbm": lambda: lightgbm.LGBMRegressor(n_estimators=1, learning_rate=1, verbose=-1),
-    "xgboost": lambda: xgboost.XGBRegressor(n_estimators=1, max_depth=4, learning_rate=1),
+    "lightgbm": lambda: lightgbm.LGBMRegressor(n_estimators=1, learning_rate=1, n_jobs=1, verbose=-1),
+    "xgboost": lambda: xgboost.XGBRegressor(n_estimators=1, max_depth=4, learning_rate=1, n_jobs=1),
     "catboost": lambda: catboost.CatBoostRegressor(iterations=1, learning_rate=1, verbose=0, allow_writing_files=False),
 }
 
@@ -57,10 +57,10 @@ def test_all_rows_of_a_box_get_one_answer_and_beyond_its_bounds_others(name: str
         for at, low, high in box:
             column = facts.columns[at].index
             assert column is not None
-            last = high if high is not None else np.nextafter(low, np.inf)
-            ends = [last if low is None else np.nextafter(low, np.inf), last]
+            above = None if low is None else np.nextafter(low, np.inf)
+            ends = [end for end in (above, high) if end is not None]
             inside[:, column] = np.resize(ends, 9)
-            beyond[:, column] = last
+            beyond[:, column] = ends[-1]
         first, low, high = box[0]
         beyond[:, facts.columns[first].index] = low if high is None else np.nextafter(high, np.inf)
         answers = model.predict(inside)
