@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shiplift.runtime.model.reading.found import LEAF, OTHER, Found, Reading, Tree
+from shiplift.runtime.model.reading.found import LEAF, OTHER, Found, Reading, Tree, of_trees, together
 from shiplift.runtime.model.reading.rounding import below_float32, up_to_float32
 
 _ZERO = float(np.float32(1e-35))  # LightGBM takes numbers up to this for zero
@@ -22,13 +22,13 @@ def lightgbm(model: Any, reading: Reading) -> Found:
     trees = [list(_nodes(tree["tree_structure"])) for tree in dumped["tree_info"]]
     columns = range(int(booster.num_feature()))
     zero = any(node.get("missing_type") == "Zero" for nodes in trees for node in nodes)
-    return Found(
+    own = Found(
         thresholds=dict.fromkeys(columns, np.array([-_ZERO, _ZERO])) if zero else {},
         sentinels=dict.fromkeys(columns, (0.0,)) if zero else {},
         missing=dict.fromkeys(columns, True),
         infinite=dict.fromkeys(columns, True),
-        trees=tuple(_lightgbm_tree(nodes) for nodes in trees),
     )
+    return together([own, of_trees([_lightgbm_tree(nodes) for nodes in trees])])
 
 
 def _nodes(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -63,12 +63,12 @@ def xgboost(model: Any, reading: Reading) -> Found:
     trees = (boosting.get("gbtree") or boosting)["model"].get("trees", [])
     columns, mark = range(int(booster.num_features())), getattr(model, "missing", math.nan)
     named = isinstance(mark, float | int) and math.isfinite(mark)
-    return Found(
+    own = Found(
         sentinels=dict.fromkeys(columns, (float(mark),)) if named else {},
         missing=dict.fromkeys(columns, True),
         infinite=dict.fromkeys(columns, False),
-        trees=tuple(_xgboost_tree(tree) for tree in trees),
     )
+    return together([own, of_trees([_xgboost_tree(tree) for tree in trees])])
 
 
 def _xgboost_tree(tree: dict[str, Any]) -> Tree:
@@ -95,11 +95,9 @@ def catboost(model: Any, reading: Reading) -> Found:
     borders = {
         int(each["flat_feature_index"]): up_to_float32(np.array(each["borders"] or [], np.float64)) for each in features
     }
-    return Found(
-        thresholds=borders,
-        missing={column: how in ("AsFalse", "AsTrue") for column, how in treated.items()},
-        trees=tuple(_catboost_tree(tree["splits"] or [], columns) for tree in dumped.get("oblivious_trees") or []),
-    )
+    missing = {column: how in ("AsFalse", "AsTrue") for column, how in treated.items()}
+    trees = [_catboost_tree(tree["splits"] or [], columns) for tree in dumped.get("oblivious_trees") or []]
+    return together([Found(thresholds=borders, missing=missing), of_trees(trees)])
 
 
 def _catboost_tree(splits: list[dict[str, Any]], columns: dict[int, int]) -> Tree:

@@ -1,12 +1,13 @@
 """What a part of a model says about the columns that it takes, by their places, and how that moves to other columns."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+MAX_NODES = 1_000_000  # of all trees of an ensemble
 LEAF, OTHER = -1, -2  # in place of a feature: of no split, and of one by something else than a number
 
 Values = NDArray[np.float64]
@@ -87,6 +88,14 @@ class Reading(Protocol):
     def before(self, transformer: Any, found: Found) -> Found:
         """What a transformer says about the columns that it takes, and what was `found` of those that it returns."""
         ...
+
+
+def of_trees(trees: Sequence[Tree]) -> Found:
+    """What trees say; of very many only some are read, all over the ensemble."""
+    nodes = sum(len(tree.feature) for tree in trees)
+    step = max(1, -(-nodes // MAX_NODES))
+    some = tuple(trees[::step])
+    return Found(trees=some, notes=(f"Of {len(trees)} trees, {len(some)} were read.",) if step > 1 else ())
 
 
 def together(parts: Iterable[Found]) -> Found:

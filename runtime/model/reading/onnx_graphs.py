@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from shiplift.runtime.model.reading.found import LEAF, OTHER, Found, Tree, together
+from shiplift.runtime.model.reading.found import LEAF, OTHER, Found, Tree, of_trees, together
 from shiplift.runtime.model.reading.recording import Column, of_matrix, recorded
 from shiplift.runtime.model.reading.rounding import below_float32, up_to_float32
 from shiplift.runtime.records.facts import ModelFacts
@@ -58,7 +58,7 @@ def _of_node(node: onnx.NodeProto, sources: Mapping[str, int], sizes: Mapping[st
         values = [value for name in names for value in attributes.get(name, ())]
         yield Found(categories={taken: tuple(v.decode() if isinstance(v, bytes) else v for v in values)})
     elif node.op_type in _TREES:
-        yield Found(trees=tuple(_trees(attributes)))
+        yield of_trees(list(_trees(attributes)))
 
 
 def _trees(attributes: Mapping[str, Any]) -> Iterator[Tree]:

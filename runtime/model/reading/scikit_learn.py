@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shiplift.runtime.model.reading.found import LEAF, OTHER, Found, Reading, Tree, together
+from shiplift.runtime.model.reading.found import LEAF, OTHER, Found, Reading, Tree, of_trees, together
 from shiplift.runtime.model.reading.rounding import up_to_float32
 
 
@@ -18,7 +18,7 @@ def estimator(model: Any, reading: Reading) -> Found:
 
 def tree(model: Any, reading: Reading) -> Found:
     """A decision tree, which compares features as float32 with thresholds of float64."""
-    return together([estimator(model, reading), Found(trees=(_tree(model.tree_),))])
+    return together([estimator(model, reading), of_trees([_tree(model.tree_)])])
 
 
 def ensemble(model: Any, reading: Reading) -> Found:
@@ -33,15 +33,17 @@ def ensemble(model: Any, reading: Reading) -> Found:
 
 def forest(model: Any, reading: Reading) -> Found:
     """Forests and gradient boosting: trees, of which only the whole says whether it takes missing values."""
-    trees = tuple(_tree(member.tree_) for member in np.asarray(model.estimators_, object).ravel())
-    return together([estimator(model, reading), Found(trees=trees)])
+    trees = [_tree(member.tree_) for member in np.asarray(model.estimators_, object).ravel()]
+    return together([estimator(model, reading), of_trees(trees)])
 
 
 def histogram_boosting(model: Any, reading: Reading) -> Found:
     """Histogram gradient boosting, which compares float64; its categories are numbers behind an encoder."""
     predictors = [predictor for stage in model._predictors for predictor in stage]
-    trees = tuple(_of_nodes(predictor.nodes) for predictor in predictors)
-    found, encoder = Found(trees=trees), getattr(model, "_preprocessor", None)  # which puts categories first
+    found, encoder = (
+        of_trees([_of_nodes(predictor.nodes) for predictor in predictors]),
+        getattr(model, "_preprocessor", None),
+    )  # which puts categories first
     return together([estimator(model, reading), found if encoder is None else reading.before(encoder, found)])
 
 
