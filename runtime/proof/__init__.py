@@ -1,1 +1,1 @@
-"""Whether what will be served is the author's model: who judges, how it is asked, and the first difference."""
+"""Is what will be served the author's model? Questions to ask, and what asks and compares."""
