@@ -1,5 +1,7 @@
 """The second sandboxed half of the export: the proof that the written ONNX model gives the original's answers.
 
+A table's or tensor's model is proved row by row (`admission.proving`); behind a front, batches are compared as wholes.
+
 It runs in another sandbox than the conversion, because that one ran the model's own code and can't be trusted with the
 proof. It needs a sandbox too: a graph may loop for ever, in C, where nothing but the end of the process stops it.
 """
@@ -12,12 +14,15 @@ import numpy as np
 import onnx
 
 from shiplift.runtime.admission.formats import onnx_files, torchscript
+from shiplift.runtime.admission.proving import prove
+from shiplift.runtime.admission.recording import from_file
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz, under
 from shiplift.runtime.model.text.fronts import load_front
+from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
@@ -27,15 +32,15 @@ REFERENCE = "reference.npz"
 def verify(
     *, model: str, script: str, answers: str, signature: dict[str, Any], sets: list[str], text: str, out: str
 ) -> dict[str, Any]:
-    """Compares the ONNX file `model` with the original's `answers`; returns cases, the opset and the graph's digest.
+    """Compares the ONNX file `model` with the original's `answers`; returns the proof, cases, opset and graph's digest.
 
-    `answers` has arrays named `SET/input/NAME` and `SET/output/NAME`. Those of the set `example` are written to
-    `out/reference.npz`, without the set's name. `script` is the TorchScript file, empty if there is none: it is read,
+    `answers` is as `admission.recording` says. The arrays of the set `example` are written to `out/reference.npz`,
+    without the set's name. `script` is the TorchScript file, empty if there is none: it is read,
     never loaded. `text` is the folder of what is around the graph of a text model, empty for others; next to it is
     `texts.npz`. A sandbox entry.
 
     Raises:
-        ExportFailed: the model must not be opened, or does not run.
+        ExportFailed: the model must not be opened, does not run, or answers differently than the original.
         DataInvalid: the answers can't be read.
     """
     file, expected = Path(model), Signature.model_validate(signature)
@@ -50,19 +55,23 @@ def verify(
     progress("comparing both models")
     originals = load_npz(Path(answers))
     running = onnx_models.session(file)
-    cases = [_case(running, originals, expected, name) for name in sets]
+    asked = {name: from_file(originals, name) for name in sets}
+    proof = None if text else prove(file, running, asked, batches=expected.batch != 1)
+    cases = [_case(running, *asked[name], expected, name) for name in sets if asked[name][1].answered.all()]
     cases += _text_cases(running, Path(text)) if text else []
-    (Path(out) / REFERENCE).write_bytes(dump_npz(under("example/", originals)))
+    reference = under("example/", originals)
+    reference.pop("errors")
+    (Path(out) / REFERENCE).write_bytes(dump_npz(reference))
     return {
+        "proof": proof.model_dump(mode="json") if proof else None,
         "parity": [case.model_dump(mode="json") for case in cases],
         "opset": _opset(file),
         "graph": graph_digest(file),
     }
 
 
-def _case(running: Any, answers: Arrays, signature: Signature, name: str) -> ParityCase:
-    inputs = {spec.name: answers[f"{name}/input/{spec.name}"] for spec in signature.inputs}
-    batch = len(next(iter(inputs.values())))
+def _case(running: Any, inputs: Arrays, answers: Answers, signature: Signature, name: str) -> ParityCase:
+    batch = len(answers.errors)
     try:
         exported = onnx_models.answer(running, inputs, step=1 if signature.batch == 1 else None)
     except Exception as error:
@@ -70,7 +79,7 @@ def _case(running: Any, answers: Arrays, signature: Signature, name: str) -> Par
             f"the exported model does not answer a batch of {batch}: {' '.join(str(error).split())[:400]}",
             do="Make the model independent of its batch size, or export it to ONNX yourself and log that.",
         ) from error
-    original = {spec.name: answers[f"{name}/output/{spec.name}"] for spec in signature.outputs}
+    original = answers.outputs
     differences = [
         onnx_models.differences(original[spec.name], np.asarray(exported[spec.name])) for spec in signature.outputs
     ]

@@ -18,9 +18,10 @@ from shiplift.runtime.model.text.fronts import takes_images
 from shiplift.runtime.records.kinds.contract import DeclaredGraph, DeclaredImage, DeclaredText
 from shiplift.runtime.records.kinds.exported import ExportedGraph, ExportedImage, ExportedText, Front
 from shiplift.runtime.records.model import Isolation, ParityCase
+from shiplift.runtime.records.proof import Proof
 from shiplift.runtime.records.tensor import Signature
 
-CONVERT = Entry("shiplift.runtime.model.conversion.entry:convert")
+CONVERT = Entry("shiplift.runtime.admission.conversion:convert")
 VERIFY = Entry("shiplift.runtime.admission.verification:verify", EVALUATE)
 _SEED = 20240229
 
@@ -39,10 +40,10 @@ class _Converted:
 
 
 def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImage:
-    """Converts the version and compares both models on the example and on random inputs of batch 1, 2 and 7.
+    """Converts the version, and proves that both models answer alike: see `admission.proving`.
 
     Raises:
-        ExportFailed: the model does not load, convert or run.
+        ExportFailed: the model does not load, convert or run, or its graph answers differently.
         SandboxLimit: it needs more memory or time than the spec allows.
         ArtifactCorrupt: the files differ from those admitted.
     """
@@ -82,7 +83,9 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
         if converted.seen:
             return _with_front(work, converted.seen, written, common)
         return ExportedGraph(
-            **common, torchscript=work.store.put_tree(written / "torchscript") if torchscript else None
+            **common,
+            proof=Proof.model_validate(result["proof"]),
+            torchscript=work.store.put_tree(written / "torchscript") if torchscript else None,
         )
 
 

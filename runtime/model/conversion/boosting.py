@@ -66,7 +66,7 @@ class Boosted(Original):
         features = self.columns.frame(inputs) if self.columns else next(iter(inputs.values()))
         scores = np.asarray(self._scores(features))
         if not self._objective().startswith(("binary", "multi")):
-            return {"variable": scores.reshape(-1, 1).astype(np.float32)}
+            return {"variable": scores.reshape(len(scores), -1).astype(np.float32)}
         probabilities = scores if scores.ndim == 2 else np.column_stack([1 - scores, scores])
         classes = np.asarray(getattr(self.model, "classes_", np.arange(probabilities.shape[1])))
         return {"label": classes[probabilities.argmax(axis=1)], "probabilities": probabilities.astype(np.float32)}

@@ -216,11 +216,17 @@ class TensorFlow(Original):
             serve = signatures["serving_default"]
             parameters = list(serve.structured_input_signature[1])
             keywords = names if set(names) == set(parameters) else parameters
-            return list(self.tf.nest.flatten(serve(**dict(zip(keywords, tensors, strict=True)))))
+            return self._flat(serve(**dict(zip(keywords, tensors, strict=True))))
         inputs = [tensor.name for tensor in getattr(self.model, "inputs", None) or []]
         by_name = dict(zip(names, tensors, strict=True))
         ordered = [by_name[name] for name in inputs] if set(inputs) == set(names) else list(tensors)
-        return list(self.tf.nest.flatten(self.model(ordered[0] if len(ordered) == 1 else ordered, training=False)))
+        return self._flat(self.model(ordered[0] if len(ordered) == 1 else ordered, training=False))
+
+    def _flat(self, outputs: Any) -> list[Any]:
+        """The outputs in the signature's order if they have its names; TensorFlow would sort them."""
+        if isinstance(outputs, dict) and set(outputs) == set(self.outputs):
+            return [outputs[name] for name in self.outputs]
+        return list(self.tf.nest.flatten(outputs))
 
     def _names(self, count: int) -> list[str]:
         if len(self.outputs) == count:

@@ -5,6 +5,7 @@ import pytest
 
 from shiplift.runtime.admission.verification import _case
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.records.model import ParityCase
 from tests.unit.examples import signature
 
@@ -29,8 +30,8 @@ class Running:
 
 
 def compared(expected: Any, got: Any) -> ParityCase:
-    answers = {"example/input/input": EXAMPLE[:2], "example/output/output": np.asarray(expected)}
-    return _case(Running(got), answers, signature(), "example")
+    answers = Answers(outputs={"output": np.asarray(expected)}, errors=("", ""))
+    return _case(Running(got), {"input": EXAMPLE[:2]}, answers, signature(), "example")
 
 
 def test_a_difference_is_the_largest_of_any_value() -> None:

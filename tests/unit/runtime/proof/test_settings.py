@@ -78,7 +78,7 @@ def test_a_row_that_changes_with_its_neighbours_is_found_with_the_neighbour() ->
 
     found = with_neighbours(first_matters, X, alone(first_matters, X), ORIGINS)
     assert found
-    assert found.setting == "in a batch of 6"
+    assert found.setting == "in a batch of 4"
 
 
 def test_an_original_is_examined() -> None:
