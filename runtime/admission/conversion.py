@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from shiplift.runtime.admission.recording import ANSWERS, answered, in_file, record, whole
+from shiplift.runtime.admission.recording import ANSWERS, answered, in_file, known_rows, record, whole
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import batching, loaders, postprocess, rehearsal
 from shiplift.runtime.model.onnx_models import signature_of
@@ -44,7 +44,7 @@ PRELOAD_FOR = {  # by flavor; without a word of it, an import costs more than it
 }
 
 
-def convert(
+def convert(  # noqa: PLR0913 - an entry takes JSON by name
     *,
     folder: str,
     flavor: str,
@@ -54,16 +54,19 @@ def convert(
     settings: dict[str, Any],
     tabular: bool,
     seed: int,
+    known: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Writes `out/model/model.onnx` and `out/answers.npz`, which is as `admission.recording` says.
 
     A model whose answer to a row depends on the other rows of its batch is written for a batch of 1.
 
-    Writes `out/torchscript/model.pt` too if the spec asks for it. For a model that takes text, `out/text` gets what
-    tokenizes it, and `out/texts.npz` texts with what `mlflow.pyfunc` answers to them.
+    `known` is where validation data are, as `known_rows` takes it; they are asked, too. Writes
+    `out/torchscript/model.pt` too if the spec asks for it. For a model that takes text, `out/text` gets what tokenizes
+    it, and `out/texts.npz` texts with what `mlflow.pyfunc` answers to them.
 
     Raises:
         ExportFailed: the model does not load, is not repeatable, does not convert, or has no dynamic batch.
+        DataInvalid: the validation data do not match the model.
     """
     logging.disable(logging.WARNING)
     logged, conversion = Signature.model_validate(signature), Conversion.model_validate(settings)
@@ -86,7 +89,7 @@ def convert(
     shutil.rmtree(work / "model", ignore_errors=True)
     (work / "model").mkdir(parents=True)
     requests = input_sets(_restored(load_npz(Path(example)), logged), logged.inputs, seed=seed)
-    sets = original.tensors(requests)
+    sets = original.tensors(requests) | known_rows(known, logged.inputs)
     recorded = record(original, sets, conversion)
     model = original.to_onnx(sets["example"], conversion.opset, work / "model")
     model = postprocess.in_graph(_pick(model, conversion.outputs), conversion.postprocess, conversion.top_k)

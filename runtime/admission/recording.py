@@ -6,6 +6,7 @@ empty where there is none.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,20 @@ from numpy.typing import NDArray
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import batching, postprocess
 from shiplift.runtime.model.conversion.original import Original
-from shiplift.runtime.model.tensors import Arrays, under
+from shiplift.runtime.model.datasets import load_samples
+from shiplift.runtime.model.samples import BATCHES
+from shiplift.runtime.model.tensors import Arrays, DataLimits, under
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.oracle import answers_to, examine
 from shiplift.runtime.proof.settings import count_of, rows_of
 from shiplift.runtime.records.proof import Counterexample
+from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
 ANSWERS = "answers.npz"
-_EXAMINE_S = 10.0
+_EXAMINE_S = 3.0
+_ASK_S = 10.0  # for each set
+_MOST_KNOWN = 1000  # rows of the author's data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +48,7 @@ class Recorded:
 
 
 def record(original: Original, sets: Mapping[str, Arrays], conversion: Conversion) -> Recorded:
-    """Asks the original all sets, after it was examined with rows of the last one.
+    """Asks the original all sets, after it was examined with rows of the largest random one.
 
     Raises:
         ExportFailed: it does not answer its own example, is not repeatable, or mixes the rows of the only batch size
@@ -54,8 +60,26 @@ def record(original: Original, sets: Mapping[str, Arrays], conversion: Conversio
 
     _require_example(original, sets["example"], conversion)
     mixes = None if original.takes_text else _examined(original, ask, sets)
-    answers = {name: answers_to(ask, inputs, batches=mixes is None) for name, inputs in sets.items()}
+    answers = {name: answers_to(ask, inputs, batches=mixes is None, seconds=_ASK_S) for name, inputs in sets.items()}
     return Recorded(answers=answers, mixes=mixes)
+
+
+def known_rows(known: dict[str, Any] | None, inputs: tuple[TensorSpec, ...]) -> dict[str, Arrays]:
+    """The author's validation rows as a set, evenly picked if there are many; none if nothing is `known`.
+
+    `known` has the `file` and its `name`, the `label`, more `columns` that are no inputs, and the limits `unpacked_mb`
+    and `samples` of the site.
+
+    Raises:
+        DataInvalid: the file can't be read, or does not match the model's inputs.
+    """
+    if known is None:
+        return {}
+    limits = DataLimits(unpacked_bytes=known["unpacked_mb"] << 20, samples=known["samples"])
+    body, columns = Path(known["file"]).read_bytes(), tuple(known["columns"])
+    rows, _ = load_samples(body, known["name"], inputs, known["label"], columns, limits)
+    count = count_of(rows)
+    return {"validation": rows_of(rows, np.linspace(0, count - 1, min(count, _MOST_KNOWN), dtype=int))}
 
 
 def answered(original: Original, inputs: Arrays, conversion: Conversion) -> Arrays:
@@ -126,7 +150,8 @@ def _require_example(original: Original, example: Arrays, conversion: Conversion
 
 
 def _examined(original: Original, ask: Any, sets: Mapping[str, Arrays]) -> Counterexample | None:
-    name, rows = list(sets.items())[-1]
+    name = f"random-{max(BATCHES)}"
+    rows = sets[name]
     seen = examine(ask, rows, [name] * count_of(rows), seconds=_EXAMINE_S)
     if seen.unstable:
         raise ExportFailed(

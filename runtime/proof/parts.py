@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.model.tensors import text_of
 from shiplift.runtime.proof.answers import Answers
-from shiplift.runtime.proof.tolerances import Floats, resolution_of, tolerances
+from shiplift.runtime.proof.tolerances import Floats, resolution_of, smallest_of, tolerances
 from shiplift.runtime.records.proof import ColumnDifference
 
 _SHOWN = 60  # characters of an answer
@@ -75,11 +75,13 @@ def _output(name: str, both: Flags, original: NDArray[Any], served: NDArray[Any]
 
 def _floats(name: str, both: Flags, original: NDArray[Any], served: NDArray[Any], noise: Floats | None) -> Part:
     expected, actual = original.astype(np.float64), served.astype(np.float64)
-    same = (expected == actual) | (np.isnan(expected) & np.isnan(actual)) | ~both[:, None]
+    with np.errstate(over="ignore"):  # what is too large for the type that is served is infinite in it
+        same = original.astype(served.dtype) == served
+    same |= (expected == actual) | (np.isnan(expected) & np.isnan(actual)) | ~both[:, None]
     with np.errstate(invalid="ignore"):
         distances = np.where(same, 0.0, np.abs(expected - actual))
     distances[np.isnan(distances)] = np.inf  # NaN against a number
-    allowed = tolerances(expected, both, resolution_of(original, served), noise)
+    allowed = tolerances(expected, both, resolution_of(original, served), noise) + smallest_of(original, served)
     off = distances > allowed
 
     def tell(row: int) -> dict[str, Any]:

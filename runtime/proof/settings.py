@@ -88,9 +88,9 @@ def _with_culprit(
     return found
 
 
-def rows_of(inputs: Arrays, rows: Sequence[int]) -> Arrays:
+def rows_of(inputs: Arrays, rows: Sequence[int] | NDArray[np.intp]) -> Arrays:
     """These rows, in this order."""
-    return {name: array[list(rows)] for name, array in inputs.items()}
+    return {name: array[np.asarray(rows, dtype=np.intp)] for name, array in inputs.items()}
 
 
 def _problem(outputs: Arrays, count: int) -> str:

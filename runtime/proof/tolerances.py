@@ -30,6 +30,11 @@ def resolution_of(*arrays: NDArray[np.floating]) -> float:
     return max(float(np.finfo(array.dtype).eps) for array in arrays)
 
 
+def smallest_of(*arrays: NDArray[np.floating]) -> float:
+    """The smallest number that all of these types hold in full; engines may take smaller ones for zero."""
+    return max(float(np.finfo(array.dtype).tiny) for array in arrays)
+
+
 def _usual(values: Floats) -> Floats:
     """The median magnitude in each column, of what is not zero."""
     sizes = np.where(np.isfinite(values) & (values != 0), np.abs(values), np.nan)

@@ -108,6 +108,21 @@ def _with_front(
     return ExportedImage(**common, front=front) if images else ExportedText(**common, front=front)
 
 
+def _known(work: GraphWork, place: Workplace) -> dict[str, Any] | None:
+    """The author's validation data, of which the proof asks rows; None: there are none."""
+    file, policy = work.datasets.validation, work.site.policy
+    if file is None:
+        return None
+    return {
+        "file": str(work.store.fetch(file, place.folder / "validation")),
+        "name": work.datasets.validation_name,
+        "label": work.data.label,
+        "columns": list(work.data.slices),
+        "unpacked_mb": policy.unpacked_mb,
+        "samples": policy.samples,
+    }
+
+
 def _convert(place: Workplace, work: GraphWork) -> _Converted:
     """Runs the model's code."""
     contract, store = work.contract, work.store
@@ -124,6 +139,7 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
             "settings": work.conversion.model_dump(mode="json"),
             "tabular": isinstance(contract, DeclaredGraph) and contract.tabular,
             "seed": _SEED,
+            "known": _known(work, place) if isinstance(contract, DeclaredGraph) else None,
         },
         work.limits("loading or converting the model"),
     )

@@ -46,6 +46,8 @@ class Bench:
     flavor: str = "onnx"
     signature: Signature = SIGNATURE
     example: Arrays = field(default_factory=lambda: {"x": X})
+    validation: Arrays = field(default_factory=dict)
+    tabular: bool = False
 
     @property
     def folder(self) -> Path:
@@ -61,8 +63,9 @@ class Bench:
             example=str(example),
             out=str(out),
             settings=Conversion(**settings).model_dump(mode="json"),
-            tabular=False,
+            tabular=self.tabular,
             seed=1,
+            known=self._known(),
         )
         file = out / "model" / "model.onnx"
         told = verify(
@@ -81,6 +84,19 @@ class Bench:
             notes=result["notes"],
             proof=Proof.model_validate(told["proof"]),
         )
+
+    def _known(self) -> dict[str, Any] | None:
+        file = self.home / "validation.npz"
+        file.write_bytes(dump_npz(self.validation))
+        known = {
+            "file": str(file),
+            "name": file.name,
+            "label": "label",
+            "columns": [],
+            "unpacked_mb": 9,
+            "samples": 999,
+        }
+        return known if self.validation else None
 
 
 def graph_of(bench: Bench, *nodes: Any, shape: tuple[Any, ...] = ("batch", 4), **weights: Any) -> Bench:
@@ -229,3 +245,35 @@ def test_probabilities_come_first_where_the_author_asked_for_them(bench: Bench) 
         mlflow.sklearn.save_model(model, str(case.folder), pip_requirements=[], **how)
         case.signature = SIGNATURE.model_copy(update={"outputs": outputs})
         assert case.export().outputs == order, (outputs, how)
+
+
+def test_a_label_that_depends_on_a_tie_is_seen_in_the_author_s_data(bench: Bench) -> None:
+    import mlflow.sklearn
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 4, size=(400, 4)).astype(np.float32)
+    model = ExtraTreesClassifier(20, random_state=0).fit(rows[:200], rng.integers(0, 2, size=200))
+    mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[], serialization_format="cloudpickle")
+    bench.flavor, bench.example = "sklearn", {"x": rows[:5]}
+    bench.validation = {"x": rows, "label": np.zeros(400)}
+    with pytest.raises(ExportFailed, match=r"of the validation rows \(alone\) the original answers \d for 'label'"):
+        bench.export()
+
+
+def test_where_the_original_raises_the_graph_must_not_answer(bench: Bench) -> None:
+    import mlflow.sklearn
+    import pandas as pd
+    from sklearn.linear_model import LinearRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OrdinalEncoder
+
+    colours = np.array([["red"], ["green"], ["blue"]], dtype=object)
+    model = make_pipeline(OrdinalEncoder(), LinearRegression()).fit(pd.DataFrame({"x": colours[:, 0]}), [1.0, 2, 3])
+    mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[], serialization_format="cloudpickle")
+    bench.flavor, bench.tabular, bench.example = "sklearn", True, {"x": colours}
+    bench.signature = Signature(inputs=(tensor("x", -1, 1, datatype="BYTES"),), outputs=(tensor("y", -1),))
+    assert bench.export().outputs == ["variable"]
+    bench.validation = {"x": np.array([["red"], ["pink"]]), "label": np.zeros(2)}
+    with pytest.raises(ExportFailed, match=r"to row 1 of the validation rows .* raises ValueError: .*pink"):
+        bench.export()

@@ -35,6 +35,8 @@ def test_answers_are_the_same_or_not() -> None:
         ("a number is no NaN", [[2.0, 1.0]], [[nan, 1.0]], False),
         ("infinities are equal", [[inf, -inf]], [[inf, -inf]], True),
         ("infinities have a sign", [[inf, 1.0]], [[-inf, 1.0]], False),
+        ("too large for FP32", [[1e52], [-1e52]], np.array([[inf], [-inf]], np.float32), True),
+        ("too small for FP32", [[9e-46], [7e-45]], np.zeros((2, 1), np.float32), True),
         ("rounded to FP32", LARGE, LARGE.astype(np.float32), True),
         ("a small column is lost beside a large one", LARGE, LARGE * [1, 0], False),
         ("a small column is off by a percent", LARGE, LARGE * [1, 1.01], False),
