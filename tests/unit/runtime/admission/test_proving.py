@@ -14,6 +14,7 @@ from shiplift.runtime.admission.conversion import convert
 from shiplift.runtime.admission.verification import verify
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import graph_contract, onnx_models
+from shiplift.runtime.model.conversion.torch_models import TorchModule
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.records.proof import Proof
 from shiplift.runtime.records.tensor import Signature
@@ -278,3 +279,45 @@ def test_where_the_original_raises_the_graph_must_not_answer(bench: Bench) -> No
     bench.validation = {"x": np.array([["red"], ["pink"]]), "label": np.zeros(2)}
     with pytest.raises(ExportFailed, match=r"to row 1 of the validation rows .* raises ValueError: .*pink"):
         bench.export()
+
+
+def test_outputs_of_a_torch_model_are_known_by_name_in_whatever_order() -> None:
+    torch = pytest.importorskip("torch")
+    names = ("negative", "double", "positive")
+
+    class Split(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return {"positive": x.relu(), "negative": -(-x).relu(), "double": 2 * x}
+
+    answers = TorchModule(Split(), (tensor("x", -1, 4),), names).answer({"x": X})
+    assert set(answers) == set(names)
+    np.testing.assert_array_equal(answers["negative"], np.minimum(X, 0))
+    np.testing.assert_array_equal(answers["double"], 2 * X)
+
+
+@pytest.mark.slow
+def test_torch_models_are_exported_by_name_and_served_alone_where_rows_mix(bench: Bench) -> None:
+    torch = pytest.importorskip("torch")
+
+    def logged(name: str, forward: Any, *outputs: str) -> Bench:
+        case = Bench(home=bench.home / name, flavor="pytorch")
+        case.home.mkdir()
+        module = type("Module", (torch.nn.Module,), {"forward": forward})
+        program = torch.export.export(
+            module().eval(), (torch.zeros(2, 4),), dynamic_shapes=({0: torch.export.Dim("b")},)
+        )
+        (case.folder / "data").mkdir(parents=True)
+        torch.export.save(program, case.folder / "data" / "model.pt2")
+        (case.folder / "MLmodel").write_text("flavors: {pytorch: {model_data: data}}\n")
+        case.signature = Signature(
+            inputs=(tensor("x", -1, 4),), outputs=tuple(tensor(output, -1, 4) for output in outputs)
+        )
+        return case
+
+    split = logged("split", lambda _, x: {"positive": x.relu(), "negative": -(-x).relu()}, "negative", "positive")
+    running = onnx_models.session(split.export().file)
+    np.testing.assert_array_equal(onnx_models.answer(running, {"x": X})["negative"], np.minimum(X, 0))
+
+    centred = logged("centred", lambda _, x: x - x.mean(dim=0, keepdim=True), "y").export()
+    assert centred.signature.batch == 1
+    assert centred.notes[0].startswith("Warning: served one sample at a time")
