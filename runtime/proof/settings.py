@@ -17,7 +17,7 @@ from shiplift.runtime.records.proof import Counterexample
 
 Ask = Callable[[Arrays], Arrays]  # outputs by name, with as many rows as the inputs; raises whatever it does
 _SHOWN = 200  # characters of an error
-MOST_NEIGHBOURS = 4  # in a batch: each row takes every place in it, so twice as many take four times as long
+MOST_NEIGHBOURS = 3  # in a batch: each row takes every place in it, so twice as many take four times as long
 
 
 def alone(ask: Ask, inputs: Arrays) -> Answers:

@@ -135,8 +135,8 @@ def test_a_model_that_treats_rows_one_by_one_is_served_in_batches(bench: Bench) 
     assert {each.name: each.rows for each in exported.proof.settings} == {
         "alone": 15,
         "in batches": 15,
-        "at every place of a batch": 11,
-        "to several clients at once": 11,
+        "at every place of a batch": 9,
+        "to several clients at once": 9,
         "on several threads": 15,
     }
 

@@ -72,13 +72,13 @@ def test_a_row_that_changes_with_its_neighbours_is_found_with_the_neighbour() ->
     assert with_neighbours(double, X, alone(double, X), ORIGINS) is None
 
     def first_matters(inputs: Arrays) -> Arrays:
-        """Right in the order that is asked, wrong where row 3 comes first in a batch of several."""
-        bad = inputs["x"][0, 0] == 1 and len(inputs["x"]) > 2
+        """Right in the order that is asked, wrong where row 2 comes first in a batch of several."""
+        bad = inputs["x"][0, 0] == -1 and len(inputs["x"]) > 2
         return {"y": inputs["x"] * 2 + bad}
 
     found = with_neighbours(first_matters, X, alone(first_matters, X), ORIGINS)
     assert found
-    assert found.setting == "in a batch of 4"
+    assert found.setting == "in a batch of 3"
 
 
 def test_an_original_is_examined() -> None:
