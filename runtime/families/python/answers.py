@@ -3,8 +3,11 @@
 It runs in another sandbox than the model, whose code could have written anything into its answers.
 """
 
+import math
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
@@ -98,13 +101,14 @@ def _difference(left: Arrays, right: Arrays, origin: str, setting: str) -> Count
 
 def _case(name: str, left: Arrays, right: Arrays) -> ParityCase:
     found = {key: differences(array, right[key]) for key, array in left.items()}
-    bad = [key for key, (absolute, _) in found.items() if absolute == float("inf")]
+    bad = [key for key, array in left.items() if array.dtype.kind == "f" and np.isnan(array).any()]
+    found |= dict.fromkeys(bad, (math.inf, math.inf))
     return ParityCase(
         inputs=name,
         batch=len(next(iter(left.values()))),
         max_abs=max(absolute for absolute, _ in found.values()),
         max_rel=max(relative for _, relative in found.values()),
-        problem="; ".join(f"{key!r} is not the same twice" for key in bad),
+        problem="; ".join(f"{key!r} holds NaN" for key in bad),
     )
 
 

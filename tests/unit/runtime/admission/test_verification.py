@@ -44,6 +44,7 @@ def test_a_difference_is_the_largest_of_any_value() -> None:
     [
         ([[1.0, 2.0]], [[1.0]], "with shape"),
         ([[np.nan]], [[1.0]], "the original gives NaN in 'output'"),
+        ([[np.nan]], [[np.nan]], "the original gives NaN in 'output'"),
         ([[1.0]], [[np.nan]], "the exported model gives NaN in 'output'"),
         ([[1]], [[2]], "'output' differs where it must be equal"),
     ],
