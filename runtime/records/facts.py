@@ -6,7 +6,9 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.tensor import TensorSpec
 
 MAX_THRESHOLDS, MAX_CATEGORIES, MAX_WORDS = 2_000, 1_000, 500  # of a column
-MAX_VALUES = 50_000  # of a model: 1 MB of JSON
+MAX_BOXES, MAX_BOUNDS = 2_000, 20_000  # of a model: its leaves, and their sides: 0.5 MB of JSON
+
+Bound = tuple[int, float | None, float | None]  # a column's place in `columns`; above the first, and up to the second
 
 
 class ColumnFacts(Record):
@@ -33,9 +35,12 @@ class ColumnFacts(Record):
 class ModelFacts(Record):
     """The inputs of a model, and what it says about their columns; a column that it says nothing about is left out.
 
+    `boxes` are leaves of trees: a row within all bounds of one reaches it. A leaf's first bound is of its
+    last split.
     `notes` say what could not be read, or was too much to keep, in plain sentences.
     """
 
     inputs: tuple[TensorSpec, ...]
     columns: tuple[ColumnFacts, ...] = ()
+    boxes: tuple[tuple[Bound, ...], ...] = Field((), max_length=MAX_BOXES)
     notes: tuple[str, ...] = ()
