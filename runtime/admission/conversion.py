@@ -14,13 +14,16 @@ from typing import Any
 import numpy as np
 import onnx
 
-from shiplift.runtime.admission.recording import ANSWERS, answered, in_file, known_rows, record, whole
+from shiplift.runtime.admission.known_rows import asked_of, validation_rows
+from shiplift.runtime.admission.recording import ANSWERS, answered, in_file, record
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import batching, loaders, postprocess, rehearsal
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.model.samples import input_sets
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
 from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.questions.question import Asked
+from shiplift.runtime.proof.settings import count_of
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
 
@@ -60,7 +63,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
 
     A model whose answer to a row depends on the other rows of its batch is written for a batch of 1.
 
-    `known` is where validation data are, as `known_rows` takes it; they are asked, too. Writes
+    `known` is where validation data are, as `validation_rows` takes it; they are asked, too. Writes
     `out/torchscript/model.pt` too if the spec asks for it. For a model that takes text, `out/text` gets what tokenizes
     it, and `out/texts.npz` texts with what `mlflow.pyfunc` answers to them.
 
@@ -89,29 +92,41 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     shutil.rmtree(work / "model", ignore_errors=True)
     (work / "model").mkdir(parents=True)
     requests = input_sets(_restored(load_npz(Path(example)), logged), logged.inputs, seed=seed)
-    sets = original.tensors(requests) | known_rows(known, logged.inputs)
-    recorded = record(original, sets, conversion)
+    sets = original.tensors(requests)
+    plain = not (original.takes_text or conversion.preprocess)
+    validation = validation_rows(known, logged.inputs) if plain else {}
+
+    def make(seconds_per_row: float) -> Asked:
+        made = asked_of(logged.inputs, requests["example"], validation, seconds_per_row, seed)
+        return made if plain else Asked(questions=())
+
+    recorded = record(original, sets, conversion, make)
     model = original.to_onnx(sets["example"], conversion.opset, work / "model")
     model = postprocess.in_graph(_pick(model, conversion.outputs), conversion.postprocess, conversion.top_k)
     model = _in_order(_cleaned(model), [*recorded.answers["example"].outputs])
     exported, file = signature_of(model), work / "model" / "model.onnx"
     _require_as_many(recorded.answers["example"], exported)
-    asked = {name: loaders.feeds(inputs, exported.inputs) for name, inputs in sets.items()}
+    rows = sets | {name: questions.inputs for name, questions in recorded.made.items()}
+    asked = {name: loaders.feeds(inputs, exported.inputs) for name, inputs in rows.items()}
     answers = {name: _aligned(each, exported) for name, each in recorded.answers.items()}
     if recorded.mixes:
         notes = batching.save_for_one_sample(model, file, recorded.mixes)
     else:
-        notes = batching.save_with_any_batch(model, file, asked, whole(answers))
+        right = {name: list(answers[name].outputs.values()) for name in sets if answers[name].answered.all()}
+        notes = batching.save_with_any_batch(model, file, {name: asked[name] for name in right}, right)
     exported = signature_of(onnx.load(file, load_external_data=False))
     if conversion.torchscript:
         (work / "torchscript").mkdir(exist_ok=True)
-        script, (rows, right) = work / "torchscript" / "model.pt", recorded.batches(sets)
-        original.to_torchscript(rows, right, script, conversion)
-    (work / ANSWERS).write_bytes(dump_npz(in_file(asked, answers)))
+        original.to_torchscript(*recorded.batches(sets), work / "torchscript" / "model.pt", conversion)
+    origins = {name: (name,) * count_of(inputs) for name, inputs in sets.items()}
+    origins |= {name: questions.origins for name, questions in recorded.made.items()}
+    (work / ANSWERS).write_bytes(dump_npz(in_file(asked, answers, origins)))
     text = original.write_text(requests["example"], work, exported)
     return {
         "signature": exported.model_dump(mode="json"),
         "sets": list(sets),
+        "questions": list(recorded.made),
+        "left_out": list(recorded.left_out),
         "notes": [*original.notes, *notes],
         "text": text.model_dump(mode="json") if text else None,
     }

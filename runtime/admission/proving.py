@@ -3,24 +3,26 @@
 The first difference ends it: a graph that answers one row differently is not what its author registered.
 """
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
-from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare, counted, worst_of
 from shiplift.runtime.proof.oracle import answers_to
-from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, Ask, count_of, from_threads, rows_of, with_neighbours
+from shiplift.runtime.proof.questions.question import Questions
+from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, Ask, from_threads, rows_of, with_neighbours
 from shiplift.runtime.records.proof import ColumnDifference, Counterexample, Proof, SettingAsked
 
-_LIMIT_S = 5.0  # for each set in each setting
+_LIMIT_S = 3.0  # for a setting
 _THREADS = 4
 _LARGE_BYTES = 64 << 20  # such a model is not loaded twice
+_GIVEN = ("example", "validation", "recorded")  # origins of rows that somebody asked, or will
 
-Asked = Mapping[str, tuple[Arrays, Answers]]  # rows with the original's answers, by set
+Asked = Sequence[tuple[Questions, Answers]]  # rows of one shape, with the original's answers
 
 
 def prove(file: Path, running: Any, asked: Asked, *, batches: bool) -> Proof:
@@ -52,53 +54,76 @@ class _Proving:
     """What has been seen so far. The first difference is an error."""
 
     def __init__(self, asked: Asked) -> None:
-        self.asked = asked
         self.rows: dict[str, int] = {}
         self.worst: list[ColumnDifference | None] = []
         self.left_out: list[str] = []
+        self.asked = [self._without_refused(questions, right) for questions, right in asked]
 
     def ask(self, setting: str, ask: Ask, *, batches: bool) -> None:
-        """All sets, each until its time is up."""
-        for name, (inputs, right) in self.asked.items():
-            self._compare(setting, name, right, answers_to(ask, inputs, batches=batches, seconds=_LIMIT_S))
+        """All sets in turn, until the time is up."""
+        end, late = time.monotonic() + _LIMIT_S, 0
+        for questions, right in self.asked:
+            seconds = max(0.0, end - time.monotonic())
+            served = answers_to(ask, questions.inputs, batches=batches, seconds=seconds)
+            self._compare(setting, questions, right, served)
+            late += len(right.errors) - len(served.errors)
+        if late:
+            self.left_out.append(f"{late} rows {setting}: the time was up")
 
     def among_neighbours(self, ask: Ask) -> None:
         """The first rows of each set, at every place of a batch."""
-        for name, few, right in self._few():
-            _require_same(with_neighbours(ask, few, right, [name] * count_of(few)))
-            self._count("at every place of a batch", count_of(few))
+        for questions, right in self._few():
+            _require_same(with_neighbours(ask, questions.inputs, right, questions.origins))
+            self._count("at every place of a batch", len(right.errors))
 
     def from_threads(self, ask: Ask) -> None:
         """The same rows, from several clients at once."""
-        for name, few, right in self._few():
-            self._compare("to several clients at once", name, right, from_threads(ask, few, _THREADS))
+        for questions, right in self._few():
+            self._compare("to several clients", questions, right, from_threads(ask, questions.inputs, _THREADS))
 
     def proof(self, *, batches: bool) -> Proof:
         """What was seen, now that nothing differs."""
+        origins = [origin.partition(":")[0] for questions, _ in self.asked for origin in questions.origins]
         return Proof(
-            asked=counted([name for name, (_, right) in self.asked.items() for _ in right.errors]),
+            asked=counted(origins),
             settings=tuple(SettingAsked(name=name, rows=rows) for name, rows in self.rows.items()),
             worst=worst_of(self.worst),
             batches=batches,
             left_out=tuple(self.left_out),
         )
 
-    def _few(self) -> Iterator[tuple[str, Arrays, Answers]]:
-        for name, (inputs, right) in self.asked.items():
-            rows = range(min(count_of(inputs), MOST_NEIGHBOURS))
-            yield name, rows_of(inputs, rows), right.take(rows)
+    def _few(self) -> Iterator[tuple[Questions, Answers]]:
+        for questions, right in self.asked:
+            yield _taken(questions, right, range(min(len(right.errors), MOST_NEIGHBOURS)))
 
-    def _compare(self, setting: str, name: str, right: Answers, served: Answers) -> None:
-        count, total = len(served.errors), len(right.errors)
-        found = compare(right.take(range(count)), served, [name] * count, setting=setting)
+    def _without_refused(self, questions: Questions, right: Answers) -> tuple[Questions, Answers]:
+        """Without made rows that the original refuses: nobody may ever ask them, and a graph can't refuse any."""
+        kept = [
+            row
+            for row, (error, origin) in enumerate(zip(right.errors, questions.origins, strict=True))
+            if not error or origin in _GIVEN
+        ]
+        if len(kept) < len(right.errors):
+            first = next(error for row, error in enumerate(right.errors) if row not in set(kept))
+            refused = len(right.errors) - len(kept)
+            self.left_out.append(f"{refused} made rows that the original refuses, such as with {first!r}")
+        return _taken(questions, right, kept)
+
+    def _compare(self, setting: str, questions: Questions, right: Answers, served: Answers) -> None:
+        count = len(served.errors)
+        found = compare(right.take(range(count)), served, questions.origins[:count], setting=setting)
         _require_same(found.first)
         self.worst.append(found.worst)
         self._count(setting, count)
-        if count < total:
-            self.left_out.append(f"{total - count} of {total} {name} rows {setting}: the time was up")
 
     def _count(self, setting: str, rows: int) -> None:
         self.rows[setting] = self.rows.get(setting, 0) + rows
+
+
+def _taken(questions: Questions, right: Answers, rows: Sequence[int]) -> tuple[Questions, Answers]:
+    """These rows of both."""
+    origins = tuple(questions.origins[row] for row in rows)
+    return Questions(inputs=rows_of(questions.inputs, rows), origins=origins), right.take(rows)
 
 
 def _require_same(found: Counterexample | None) -> None:

@@ -1,54 +1,59 @@
 """What the original answers, each row as if it were asked alone: the answers that the exported graph has to give.
 
-In a file, a set of rows has the arrays `SET/input/NAME`, `SET/output/NAME`, and `SET/errors` with a text for each row,
-empty where there is none.
+In a file, a set of rows has the arrays `SET/input/NAME`, `SET/output/NAME`, and with a text for each row `SET/origins`
+and `SET/errors`, empty where there is none.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import batching, postprocess
 from shiplift.runtime.model.conversion.original import Original
-from shiplift.runtime.model.datasets import load_samples
 from shiplift.runtime.model.samples import BATCHES
-from shiplift.runtime.model.tensors import Arrays, DataLimits, under
+from shiplift.runtime.model.tensors import Arrays, under
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.oracle import answers_to, examine
+from shiplift.runtime.proof.questions.question import Asked, Questions
 from shiplift.runtime.proof.settings import count_of, rows_of
 from shiplift.runtime.records.proof import Counterexample
-from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
 ANSWERS = "answers.npz"
-_EXAMINE_S = 3.0
-_ASK_S = 10.0  # for each set
-_MOST_KNOWN = 1000  # rows of the author's data
+_EXAMINE_S, _ASK_S = 3.0, 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """The answers to each set of rows, and how a row's answer changes with its neighbours (None: it does not)."""
+    """The answers to each set of rows, and how a row's answer changes with its neighbours (None: it does not).
+
+    `made` are the questions among the sets, and `left_out` says what was not asked.
+    """
 
     answers: dict[str, Answers]
     mixes: Counterexample | None
+    made: dict[str, Questions]
+    left_out: tuple[str, ...]
 
     def batches(self, sets: Mapping[str, Arrays]) -> tuple[dict[str, Arrays], dict[str, Arrays]]:
         """Inputs and right answers by set: in the batches that were asked, or one row where rows would mix."""
-        right = {name: self.answers[name] for name in whole(self.answers)}
+        right = {name: self.answers[name] for name in sets if self.answers[name].answered.all()}
         if not self.mixes:
             return {name: sets[name] for name in right}, {name: each.outputs for name, each in right.items()}
         alone = {name: rows_of(sets[name], [0]) for name in right}
         return alone, {name: each.take([0]).outputs for name, each in right.items()}
 
 
-def record(original: Original, sets: Mapping[str, Arrays], conversion: Conversion) -> Recorded:
-    """Asks the original all sets, after it was examined with rows of the largest random one.
+def record(
+    original: Original, sets: Mapping[str, Arrays], conversion: Conversion, make: Callable[[float], Asked]
+) -> Recorded:
+    """Asks the original all sets, after it was examined with rows of the largest random one, and then questions.
+
+    `make` makes these, knowing how many seconds a row takes.
 
     Raises:
         ExportFailed: it does not answer its own example, is not repeatable, or mixes the rows of the only batch size
@@ -60,26 +65,15 @@ def record(original: Original, sets: Mapping[str, Arrays], conversion: Conversio
 
     _require_example(original, sets["example"], conversion)
     mixes = None if original.takes_text else _examined(original, ask, sets)
-    answers = {name: answers_to(ask, inputs, batches=mixes is None, seconds=_ASK_S) for name, inputs in sets.items()}
-    return Recorded(answers=answers, mixes=mixes)
-
-
-def known_rows(known: dict[str, Any] | None, inputs: tuple[TensorSpec, ...]) -> dict[str, Arrays]:
-    """The author's validation rows as a set, evenly picked if there are many; none if nothing is `known`.
-
-    `known` has the `file` and its `name`, the `label`, more `columns` that are no inputs, and the limits `unpacked_mb`
-    and `samples` of the site.
-
-    Raises:
-        DataInvalid: the file can't be read, or does not match the model's inputs.
-    """
-    if known is None:
-        return {}
-    limits = DataLimits(unpacked_bytes=known["unpacked_mb"] << 20, samples=known["samples"])
-    body, columns = Path(known["file"]).read_bytes(), tuple(known["columns"])
-    rows, _ = load_samples(body, known["name"], inputs, known["label"], columns, limits)
-    count = count_of(rows)
-    return {"validation": rows_of(rows, np.linspace(0, count - 1, min(count, _MOST_KNOWN), dtype=int))}
+    started = time.monotonic()
+    answers = {name: answers_to(ask, inputs, batches=mixes is None) for name, inputs in sets.items()}
+    asked = make((time.monotonic() - started) / sum(len(each.errors) for each in answers.values()))
+    made = {f"questions-{index}": questions for index, questions in enumerate(asked.questions)}
+    for name, questions in made.items():
+        answers[name] = answers_to(ask, questions.inputs, batches=mixes is None, seconds=_ASK_S)
+    late = sum(len(each.origins) - len(answers[name].errors) for name, each in made.items())
+    slow = (f"{late} rows: the original took too long",) if late else ()
+    return Recorded(answers=answers, mixes=mixes, made=made, left_out=(*asked.left_out, *slow))
 
 
 def answered(original: Original, inputs: Arrays, conversion: Conversion) -> Arrays:
@@ -100,12 +94,9 @@ def answered(original: Original, inputs: Arrays, conversion: Conversion) -> Arra
         ) from error
 
 
-def whole(answers: Mapping[str, Answers]) -> dict[str, list[NDArray[Any]]]:
-    """The outputs of the sets whose rows were all answered."""
-    return {name: list(each.outputs.values()) for name, each in answers.items() if each.answered.all()}
-
-
-def in_file(asked: Mapping[str, Arrays], answers: Mapping[str, Answers]) -> Arrays:
+def in_file(
+    asked: Mapping[str, Arrays], answers: Mapping[str, Answers], origins: Mapping[str, Sequence[str]]
+) -> Arrays:
     """All sets as the arrays of one file; of each, the rows that were answered in time."""
     named: Arrays = {}
     for name, each in answers.items():
@@ -113,13 +104,15 @@ def in_file(asked: Mapping[str, Arrays], answers: Mapping[str, Answers]) -> Arra
         named |= {f"{name}/input/{key}": array[:count] for key, array in asked[name].items()}
         named |= {f"{name}/output/{key}": np.asarray(array) for key, array in each.outputs.items()}
         named[f"{name}/errors"] = np.array(each.errors, dtype=np.str_)
+        named[f"{name}/origins"] = np.array(origins[name][:count], dtype=np.str_)
     return named
 
 
-def from_file(arrays: Arrays, name: str) -> tuple[Arrays, Answers]:
-    """A set's inputs, and the original's answers to them."""
-    errors = tuple(str(error) for error in arrays[f"{name}/errors"])
-    return under(f"{name}/input/", arrays), Answers(outputs=under(f"{name}/output/", arrays), errors=errors)
+def from_file(arrays: Arrays, name: str) -> tuple[Questions, Answers]:
+    """A set's rows, and the original's answers to them."""
+    errors, origins = (tuple(arrays[f"{name}/{each}"].tolist()) for each in ("errors", "origins"))
+    outputs = under(f"{name}/output/", arrays)
+    return Questions(inputs=under(f"{name}/input/", arrays), origins=origins), Answers(outputs=outputs, errors=errors)
 
 
 def _outputs(original: Original, inputs: Arrays, conversion: Conversion) -> Arrays:

@@ -24,21 +24,31 @@ from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_n
 from shiplift.runtime.model.text.fronts import load_front
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.records.model import ParityCase
+from shiplift.runtime.records.proof import Proof
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 REFERENCE = "reference.npz"
 EXAMPLE = "example"  # the set whose rows production is asked again and again
 
 
-def verify(
-    *, model: str, script: str, answers: str, signature: dict[str, Any], sets: list[str], text: str, out: str
+def verify(  # noqa: PLR0913 - an entry takes JSON by name
+    *,
+    model: str,
+    script: str,
+    answers: str,
+    signature: dict[str, Any],
+    sets: list[str],
+    questions: list[str],
+    left_out: list[str],
+    text: str,
+    out: str,
 ) -> dict[str, Any]:
     """Compares the ONNX file `model` with the original's `answers`; returns the proof, cases, opset and graph's digest.
 
     `answers` is as `admission.recording` says. The arrays of the set `EXAMPLE` are written to `out/reference.npz`,
-    without the set's name. `script` is the TorchScript file, empty if there is none: it is read,
-    never loaded. `text` is the folder of what is around the graph of a text model, empty for others; next to it is
-    `texts.npz`. A sandbox entry.
+    without the set's name. The `questions` are asked, too, and `left_out` says what was not. `script` is the
+    TorchScript file, empty if there is none: it is read, never loaded. `text` is the folder of what is around the graph
+    of a text model, empty for others; next to it is `texts.npz`. A sandbox entry.
 
     Raises:
         ExportFailed: the model must not be opened, does not run, or answers differently than the original.
@@ -56,19 +66,25 @@ def verify(
     progress("comparing both models")
     originals = load_npz(Path(answers))
     running = onnx_models.session(file)
-    asked = {name: from_file(originals, name) for name in sets}
-    proof = None if text else prove(file, running, asked, batches=expected.batch != 1)
-    cases = [_case(running, *asked[name], expected, name) for name in sets if asked[name][1].answered.all()]
+    asked = [from_file(originals, name) for name in (*sets, *questions)]
+    proved = None if text else prove(file, running, asked, batches=expected.batch != 1)
+    parity = [(name, each.inputs, right) for name, (each, right) in zip(sets, asked, strict=False)]
+    cases = [_case(running, inputs, right, expected, name) for name, inputs, right in parity if right.answered.all()]
     cases += _text_cases(running, Path(text)) if text else []
     reference = under(f"{EXAMPLE}/", originals)
-    reference.pop("errors")
+    for name in ("errors", "origins"):
+        del reference[name]
     (Path(out) / REFERENCE).write_bytes(dump_npz(reference))
     return {
-        "proof": proof.model_dump(mode="json") if proof else None,
+        "proof": _with(proved, left_out).model_dump(mode="json") if proved else None,
         "parity": [case.model_dump(mode="json") for case in cases],
         "opset": _opset(file),
         "graph": graph_digest(file),
     }
+
+
+def _with(proved: Proof, left_out: list[str]) -> Proof:
+    return proved.model_copy(update={"left_out": (*left_out, *proved.left_out)})
 
 
 def _case(running: Any, inputs: Arrays, answers: Answers, signature: Signature, name: str) -> ParityCase:

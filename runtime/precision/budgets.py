@@ -4,6 +4,9 @@ A metric from 0 to 1 has that range. An error in the label's unit, or a loss, ha
 what is much. With prices near 300,000 an error of 0.01 is nothing, with rates near 0.004 it is all there is.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +15,11 @@ from shiplift.runtime.precision.scoring.metrics import METRICS
 from shiplift.runtime.records.precision import TaskMetricName
 from shiplift.runtime.spec.model import Quantization
 
-_CENTRES = {"mae": np.median, "mape": np.median, "rmse": np.mean}  # the constants that do best, or nearly
+_CENTRES: dict[str, Callable[..., Any]] = {  # the constants that do best, or nearly
+    "mae": np.median,
+    "mape": np.median,
+    "rmse": np.mean,
+}
 
 
 def with_budgets(
@@ -36,4 +43,5 @@ def _scale(metric: TaskMetricName, labels: NDArray[np.generic]) -> float:
         return 1.0
     constant = np.broadcast_to(_CENTRES[metric](labels, axis=0), labels.shape)
     (errors,) = METRICS[metric].rows({"constant": constant.astype(np.float64)}, labels)
-    return float((METRICS[metric].score or np.mean)(errors))
+    score: Callable[..., Any] = METRICS[metric].score or np.mean
+    return float(score(errors))

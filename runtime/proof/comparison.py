@@ -43,9 +43,9 @@ def compare(
     answers in FP32 against those in FP64.
     """
     found = list(parts(original, served, noise or {}))
-    wrong = np.flatnonzero(np.logical_or.reduce([part.wrong for part in found]))
+    wrong = np.flatnonzero(np.logical_or.reduce([part.wrong for part in found])).tolist()
     return Comparison(
-        first=_told(found, int(wrong[0]), origins, setting) if len(wrong) else None,
+        first=_told(found, wrong[0], origins, setting) if wrong else None,
         worst=worst_of([part.worst for part in found]),
         wrong=counted([origins[row] for row in wrong]),
     )

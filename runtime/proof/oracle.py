@@ -23,7 +23,7 @@ from shiplift.runtime.proof.settings import (
 )
 from shiplift.runtime.records.proof import Counterexample
 
-_CHUNK = 64  # rows between two looks at the clock
+_FIRST, _MOST = 8, 256  # rows between two looks at the clock: twice as many each time
 _FEWEST = 2  # rows that are examined, however long it takes
 
 Clock = Callable[[], float]
@@ -72,12 +72,12 @@ def answers_to(
 
     With `batches` several are asked at once, but each by itself where an error may be that of any of them.
     """
-    end, step, count = clock() + seconds, _CHUNK if batches else 1, count_of(inputs)
+    end, count = clock() + seconds, count_of(inputs)
     parts: list[Answers] = []
-    for start in range(0, count, step):
-        if parts and clock() >= end:
-            break
+    start, step = 0, _FIRST if batches else 1
+    while start < count and not (parts and clock() >= end):
         rows = rows_of(inputs, range(start, min(start + step, count)))
         part = together(ask, rows)
         parts.append(part if part.answered.all() or step == 1 else alone(ask, rows))
+        start, step = start + step, min(2 * step, _MOST) if batches else 1
     return joined(parts)

@@ -70,7 +70,7 @@ def _output(name: str, both: Flags, original: NDArray[Any], served: NDArray[Any]
     if _kind(original) == "texts":
         expected, actual = _texts(expected), _texts(actual)
     off = np.asarray(expected != actual, dtype=np.bool_) & both[:, None]
-    return Part(wrong=off.any(axis=1), tell=lambda row: _told(name, row, off, expected, actual))
+    return Part(wrong=np.any(off, axis=1), tell=lambda row: _told(name, row, off, expected, actual))
 
 
 def _floats(name: str, both: Flags, original: NDArray[Any], served: NDArray[Any], noise: Floats | None) -> Part:
@@ -89,7 +89,7 @@ def _floats(name: str, both: Flags, original: NDArray[Any], served: NDArray[Any]
         measured = {"difference": float(distances[row, column]), "tolerance": float(allowed[row, column])}
         return _told(name, row, off, original, served) | (measured if np.isfinite(distances[row, column]) else {})
 
-    return Part(wrong=off.any(axis=1), tell=tell, worst=_worst(name, distances, allowed))
+    return Part(wrong=np.any(off, axis=1), tell=tell, worst=_worst(name, distances, allowed))
 
 
 def _worst(name: str, distances: Floats, allowed: Floats) -> ColumnDifference | None:

@@ -1,6 +1,5 @@
 """The family of toys: ONNX graphs whose input is called `toy`. Their records keep a motto, which no other kind has."""
 
-from dataclasses import replace
 from typing import Any, Literal
 
 from shiplift.runtime.admission.inspection import Inspected
@@ -68,7 +67,16 @@ class ToyFamily:
 
     def export(self, work: Exporting[DeclaredToy]) -> ExportedToy:
         plain = DeclaredGraph(signature=work.contract.signature, example=work.contract.example)
-        graph = export_graph(replace(work, contract=plain))
+        graph = export_graph(
+            Exporting(
+                site=work.site,
+                version=work.version,
+                contract=plain,
+                conversion=work.conversion,
+                datasets=work.datasets,
+                data=work.data,
+            )
+        )
         common = {name: getattr(graph, name) for name in Exported.model_fields if name != "kind"}
         return ExportedToy(**common, motto=work.contract.motto)
 

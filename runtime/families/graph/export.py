@@ -35,6 +35,8 @@ class _Converted:
     signature: Signature
     seen: Signature | None
     sets: list[str]
+    questions: list[str]
+    left_out: list[str]
     notes: tuple[str, ...]
     isolation: Isolation
 
@@ -64,6 +66,8 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
                 "answers": str(written / "answers.npz"),
                 "signature": converted.signature.model_dump(mode="json"),
                 "sets": converted.sets,
+                "questions": converted.questions,
+                "left_out": converted.left_out,
                 "text": str(written / "text") if converted.seen else "",
                 "out": str(verifying.sandbox.work),
             },
@@ -147,6 +151,8 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
         signature=Signature.model_validate(result["signature"]),
         seen=Signature.model_validate(result["text"]) if result["text"] else None,
         sets=[str(name) for name in result["sets"]],
+        questions=[str(name) for name in result["questions"]],
+        left_out=[str(reason) for reason in result["left_out"]],
         notes=tuple(str(note) for note in result["notes"]),
         isolation=isolation,
     )

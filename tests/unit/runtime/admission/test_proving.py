@@ -75,6 +75,8 @@ class Bench:
             answers=str(out / "answers.npz"),
             signature=result["signature"],
             sets=result["sets"],
+            questions=result["questions"],
+            left_out=result["left_out"],
             text="",
             out=str(out),
         )
@@ -126,18 +128,15 @@ def test_a_model_that_treats_rows_one_by_one_is_served_in_batches(bench: Bench) 
     exported = graph_of(bench, helper.make_node("Tanh", ["x"], ["y"])).export()
     assert exported.signature.batch == -1
     assert exported.proof.batches
-    assert {each.origin: each.rows for each in exported.proof.asked} == {
-        "example": 5,
-        "random-1": 1,
-        "random-2": 2,
-        "random-7": 7,
-    }
+    assert {"example", "random-7", "range", "zero"} <= {each.origin for each in exported.proof.asked}
+    rows = sum(each.rows for each in exported.proof.asked)
+    assert rows > 200
     assert {each.name: each.rows for each in exported.proof.settings} == {
-        "alone": 15,
-        "in batches": 15,
-        "at every place of a batch": 9,
-        "to several clients at once": 9,
-        "on several threads": 15,
+        "alone": rows,
+        "in batches": rows,
+        "at every place of a batch": 12,
+        "to several clients": 12,
+        "on several threads": rows,
     }
 
 
@@ -198,6 +197,8 @@ def test_a_graph_that_is_not_the_model_is_refused_with_the_first_difference(benc
             answers=str(out / "answers.npz"),
             signature=SIGNATURE.model_dump(mode="json"),
             sets=["example", "random-7"],
+            questions=[],
+            left_out=[],
             text="",
             out=str(out),
         )
@@ -248,7 +249,7 @@ def test_probabilities_come_first_where_the_author_asked_for_them(bench: Bench) 
         assert case.export().outputs == order, (outputs, how)
 
 
-def test_a_label_that_depends_on_a_tie_is_seen_in_the_author_s_data(bench: Bench) -> None:
+def test_a_label_that_depends_on_a_tie_is_seen(bench: Bench) -> None:
     import mlflow.sklearn
     from sklearn.ensemble import ExtraTreesClassifier
 
@@ -256,10 +257,8 @@ def test_a_label_that_depends_on_a_tie_is_seen_in_the_author_s_data(bench: Bench
     rows = rng.integers(0, 4, size=(400, 4)).astype(np.float32)
     model = ExtraTreesClassifier(20, random_state=0).fit(rows[:200], rng.integers(0, 2, size=200))
     mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[], serialization_format="cloudpickle")
-    bench.flavor, bench.example = "sklearn", {"x": np.full((1, 4), 9, np.float32)}
-    assert bench.export().proof.batches
-    bench.validation = {"x": rows, "label": np.zeros(400)}
-    with pytest.raises(ExportFailed, match=r"of the validation rows \(alone\) the original answers \d for 'label'"):
+    bench.flavor, bench.example = "sklearn", {"x": rows[:5]}
+    with pytest.raises(ExportFailed, match=r"the original answers \d for 'label', the served form answers \d"):
         bench.export()
 
 
@@ -275,9 +274,9 @@ def test_where_the_original_raises_the_graph_must_not_answer(bench: Bench) -> No
     mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[], serialization_format="cloudpickle")
     bench.flavor, bench.tabular, bench.example = "sklearn", True, {"x": colours}
     bench.signature = Signature(inputs=(tensor("x", -1, 1, datatype="BYTES"),), outputs=(tensor("y", -1),))
-    assert bench.export().outputs == ["variable"]
+    assert "made rows that the original refuses" in " ".join(bench.export().proof.left_out)
     bench.validation = {"x": np.array([["red"], ["pink"]]), "label": np.zeros(2)}
-    with pytest.raises(ExportFailed, match=r"to row 1 of the validation rows .* raises ValueError: .*pink"):
+    with pytest.raises(ExportFailed, match=r"of the validation rows .* raises ValueError: .*pink"):
         bench.export()
 
 

@@ -12,8 +12,8 @@ LARGE = np.array([[3e5, 80.0], [2e5, 60.0], [4e5, 90.0]])
 
 
 def compared(original: Any, served: Any, **options: Any) -> Comparison:
-    pair = [np.asarray(each) for each in (original, served)]
-    return compare(*(Answers.of({"y": each}) for each in pair), ["example"] * len(pair[0]), **options)
+    left, right = (Answers.of({"y": np.asarray(each)}) for each in (original, served))
+    return compare(left, right, ["example"] * len(left.errors), **options)
 
 
 def test_answers_are_the_same_or_not() -> None:
@@ -61,8 +61,8 @@ def test_the_original_s_noise_is_what_its_column_may_be_off() -> None:
 def test_the_first_difference_and_the_worst_column_are_named() -> None:
     served = LARGE.copy()
     served[1, 1], served[2, 0] = 61.0, 9e5
-    pair = [Answers.of({"labels": np.arange(3), "y": each}) for each in (LARGE, served)]
-    result = compare(*pair, ["example", "validation", "validation"], setting="in a batch of 3")
+    left, right = (Answers.of({"labels": np.arange(3), "y": each}) for each in (LARGE, served))
+    result = compare(left, right, ["example", "validation", "validation"], setting="in a batch of 3")
     assert result.first
     assert (result.first.row, result.first.origin, result.first.output, result.first.column) == (
         1,
