@@ -1,4 +1,4 @@
-"""A graph that loops for ever, in C, on batches of a size that scoring asks and the proof does not: nobody waits for it."""
+"""A graph that loops for ever, in C, on a size of batch that scoring asks and the proof does not: nobody waits."""
 
 import os
 import signal
