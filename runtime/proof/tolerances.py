@@ -7,6 +7,8 @@ USUAL_NOISE = 1e-4  # of a value and of its column, where the original's own noi
 NOISE_FACTOR = 8  # how many times the original's own noise an answer may be off
 _ROUNDED = 2  # units in the last place of the coarser type
 _SUMMED = 128 * float(np.finfo(np.float32).eps)  # sums of hundreds of terms in another order stay below it
+_USUAL_PERCENT = 90  # of a column's magnitudes are at most the usual one
+_PROBABLE = 5e-4  # of a probability: its label is compared by itself
 _OF_ZEROS = 1e-2  # of the output's usual magnitude, in a column that holds nothing but zeros
 
 Floats = NDArray[np.float64]
@@ -21,8 +23,10 @@ def tolerances(values: Floats, answered: NDArray[np.bool_], resolution: float, n
     usual = _usual(values[answered])
     sizes = np.where(np.isfinite(values), np.abs(values), 0.0) + usual
     if noise is None:
-        return sizes * (USUAL_NOISE + _ROUNDED * resolution)
-    return sizes * (_SUMMED + _ROUNDED * resolution) + NOISE_FACTOR * noise.reshape(1, -1)
+        allowed = sizes * (USUAL_NOISE + _ROUNDED * resolution)
+    else:
+        allowed = sizes * (_SUMMED + _ROUNDED * resolution) + NOISE_FACTOR * noise.reshape(1, -1)
+    return np.maximum(allowed, _PROBABLE) if _probable(values[answered]) else allowed
 
 
 def resolution_of(*arrays: NDArray[np.floating]) -> float:
@@ -36,11 +40,18 @@ def smallest_of(*arrays: NDArray[np.floating]) -> float:
 
 
 def _usual(values: Floats) -> Floats:
-    """The median magnitude in each column, of what is not zero."""
+    """The magnitude in each column that few exceed, of what is not zero."""
     sizes = np.where(np.isfinite(values) & (values != 0), np.abs(values), np.nan)
     filled = ~np.isnan(sizes).all(axis=0)
     usual = np.zeros(sizes.shape[1])
     if filled.any():
-        usual[filled] = np.nanmedian(sizes[:, filled], axis=0)
+        usual[filled] = np.nanpercentile(sizes[:, filled], _USUAL_PERCENT, axis=0)
         usual[~filled] = _OF_ZEROS * float(np.median(usual[filled]))
     return usual
+
+
+def _probable(values: Floats) -> bool:
+    """Whether each row has the probabilities of several classes, where one is what the others leave."""
+    if values.shape[1] < 2 or not len(values) or not ((values >= 0) & (values <= 1)).all():
+        return False
+    return bool(np.allclose(values.sum(axis=1), 1, atol=_PROBABLE))

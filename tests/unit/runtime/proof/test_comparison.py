@@ -42,6 +42,9 @@ def test_answers_are_the_same_or_not() -> None:
         ("a small column is off by a percent", LARGE, LARGE * [1, 1.01], False),
         ("a small value in a column of large ones", [[1000.0], [0.01], [900.0]], [[1000.0], [0.02], [900.0]], True),
         ("labels near 0.004", [[0.004], [0.005]], [[0.0], [0.0]], False),
+        ("what the other class leaves", [[1.0, 1e-12], [0.7, 0.3]], [[1.0, 0.0], [0.7, 0.3]], True),
+        ("another probability", [[0.99, 0.01], [0.7, 0.3]], [[0.98, 0.02], [0.7, 0.3]], False),
+        ("no probabilities", [[1.0, 1e-6], [3.0, 2e-6]], [[1.0, 0.0], [3.0, 2e-6]], False),
         ("zeros and dust", [[0.0, 1.0]], [[1e-9, 1.0]], True),
         ("zeros and more", [[0.0, 1.0]], [[1e-3, 1.0]], False),
         ("FP16 is coarse", np.array([0.1], np.float16), np.array([0.1001], np.float32), True),
@@ -72,7 +75,7 @@ def test_the_first_difference_and_the_worst_column_are_named() -> None:
     )
     assert str(result.first) == (
         "to row 1 of the validation rows (in a batch of 3) the original answers 60.0 for 'y', column 1, "
-        "the served form answers 61.0: 1 off, 0.014 allowed"
+        "the served form answers 61.0: 1 off, 0.0148 allowed"
     )
     assert result.worst
     assert (result.worst.column, result.worst.difference) == (0, 5e5)
