@@ -198,8 +198,8 @@ def iterate_outputs(
 def differences(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[float, float]:
     """The largest absolute difference, and its ratio to the largest expected value.
 
-    Text and integers either agree (0) or differ (infinity), but for numbers in JSON; NaN and different sizes are
-    infinity too.
+    Text and integers either agree (0) or differ (infinity), but for numbers in JSON; so do NaN and a number, and arrays
+    of different sizes.
     """
     if expected.size != actual.size:
         return math.inf, math.inf
@@ -214,7 +214,8 @@ def differences(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[float, fl
 
 
 def _float_differences(expected: NDArray[np.float64], actual: NDArray[np.float64]) -> tuple[float, float]:
-    agree = expected == actual  # equal infinities agree, although their difference is NaN
+    # Equal infinities agree, although their difference is NaN; and so does NaN with itself.
+    agree = (expected == actual) | (np.isnan(expected) & np.isnan(actual))
     with np.errstate(invalid="ignore"):
         distances = np.where(agree, 0.0, np.abs(expected - actual))
     absolute = float(distances.max(initial=0))

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion.columns import FEATURES, Columns
-from shiplift.runtime.model.conversion.original import Original, failed
+from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
 from shiplift.runtime.model.reading import recording
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.facts import ModelFacts
@@ -31,7 +31,9 @@ class Boosted(Original):
 
     unknown = math.nan  # the code of a category that was not seen in training
 
-    def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], *, tabular: bool) -> None:
+    def __init__(
+        self, folder: Path, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, tabular: bool
+    ) -> None:
         if not tabular and len(inputs) != 1:
             raise ExportFailed(
                 f"{len(inputs)} tensors were logged; the model takes one matrix of features, or a data frame",
@@ -39,6 +41,7 @@ class Boosted(Original):
             )
         self.model = self._load(str(folder))
         self.spec = inputs[0]
+        self.probable = wants_probabilities(folder, outputs)
         self.columns = (
             Columns(specs=inputs, categories=self._categories(inputs), unknown=self.unknown) if tabular else None
         )
@@ -68,10 +71,10 @@ class Boosted(Original):
         features = self.columns.frame(inputs) if self.columns else next(iter(inputs.values()))
         scores = np.asarray(self._scores(features))
         if not self._objective().startswith(("binary", "multi")):
-            return {"variable": scores.reshape(-1, 1).astype(np.float32)}
+            return {"variable": scores.reshape(len(scores), -1).astype(np.float32)}
         probabilities = scores if scores.ndim == 2 else np.column_stack([1 - scores, scores])
         classes = np.asarray(getattr(self.model, "classes_", np.arange(probabilities.shape[1])))
-        return {"label": classes[probabilities.argmax(axis=1)], "probabilities": probabilities.astype(np.float32)}
+        return classified(classes[probabilities.argmax(axis=1)], probabilities, probable=self.probable)
 
     def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
         """Those of the booster, with the categories that it keeps."""

@@ -2,8 +2,12 @@
 
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
+import yaml
+from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.tensors import Arrays
@@ -52,6 +56,27 @@ class Original(ABC):
             ExportFailed: it can't be written, or its answers differ.
         """
         raise ExportFailed("only PyTorch models have a TorchScript form", do="Leave out `export.torchscript`.")
+
+
+def classified(label: NDArray[Any], probabilities: Any, *, probable: bool) -> Arrays:
+    """What a classifier answers: classes, (rows,), and their probabilities, (rows, classes) as FP32.
+
+    `probable`: the probabilities come first, since they are what the author asked for.
+    """
+    answers: Arrays = {"label": label, "probabilities": np.asarray(probabilities, dtype=np.float32)}
+    return {name: answers[name] for name in ("probabilities", "label")} if probable else answers
+
+
+def wants_probabilities(folder: Path, outputs: tuple[TensorSpec, ...]) -> bool:
+    """Whether a classifier's author asked for probabilities: by MLflow's `pyfunc_predict_fn`, or by the signature.
+
+    A signature does by numbers for each class: several of them, since classes can be floats as well.
+    """
+    meta = yaml.safe_load((folder / "MLmodel").read_text())
+    if "proba" in str(meta["flavors"].get("python_function", {}).get("predict_fn", "")):
+        return True
+    floats = bool(outputs) and all(spec.datatype in ("FP16", "FP32", "FP64") for spec in outputs)
+    return floats and (len(outputs) > 1 or any(size > 1 for size in outputs[0].shape[1:]))
 
 
 def failed(problem: str, error: BaseException) -> ExportFailed:

@@ -60,8 +60,7 @@ class TorchModule(Original):
         with torch.inference_mode():
             outputs = self.callable()(*self.arguments(inputs))
         tensors = torch.utils._pytree.tree_leaves(outputs)
-        names = self.names(len(tensors))
-        return {name: tensor.detach().cpu().numpy() for name, tensor in zip(names, tensors, strict=True)}
+        return {name: tensor.detach().cpu().numpy() for name, tensor in zip(self.names(outputs), tensors, strict=True)}
 
     def callable(self) -> Any:
         """The object to call with the arguments."""
@@ -79,8 +78,16 @@ class TorchModule(Original):
         """How large the tables are that its ids look up."""
         return lookups.facts_of(lambda: self.callable()(*self.arguments(example)), inputs, example)
 
-    def names(self, count: int) -> list[str]:
-        """One name per output: the signature's if the counts agree."""
+    def names(self, outputs: Any) -> list[str]:
+        """One name per output, in the model's order.
+
+        Its own if the signature has the same ones, in whatever order; else the signature's if there are as many.
+        """
+        import torch  # noqa: PLC0415
+
+        count = len(torch.utils._pytree.tree_leaves(outputs))
+        if isinstance(outputs, dict) and set(outputs) == set(self.outputs) and len(outputs) == count:
+            return list(outputs)
         if len(self.outputs) == count:
             return list(self.outputs)
         return ["output"] if count == 1 else [f"output_{at}" for at in range(count)]
@@ -151,11 +158,11 @@ class TorchModule(Original):
         return torch.jit.trace(model, sample, check_trace=False)
 
     def answer_names(self, sample: tuple[Any, ...]) -> list[str]:
-        """Output names; runs the model once to count its outputs."""
+        """Output names; runs the model once to see its outputs."""
         import torch  # noqa: PLC0415
 
         with torch.inference_mode():
-            return self.names(len(torch.utils._pytree.tree_leaves(self.callable()(*sample))))
+            return self.names(self.callable()(*sample))
 
 
 class TorchProgram(TorchModule):

@@ -1,0 +1,135 @@
+"""The proof of an exported graph: asked as the original was, alone, among neighbours, and by several threads.
+
+The first difference ends it: a graph that answers one row differently is not what its author registered.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model import onnx_models
+from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.comparison import compare, counted, worst_of
+from shiplift.runtime.proof.oracle import answers_to
+from shiplift.runtime.proof.questions.question import Questions
+from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, Ask, from_threads, rows_of, with_neighbours
+from shiplift.runtime.records.proof import ColumnDifference, Counterexample, Proof, SettingAsked
+
+_LIMIT_S = 3.0  # for a setting
+_THREADS = 4
+_LARGE_BYTES = 64 << 20  # such a model is not loaded twice
+_GIVEN = ("example", "validation", "recorded")  # origins of rows that somebody asked, or will
+
+Asked = Sequence[tuple[Questions, Answers]]  # rows of one shape, with the original's answers
+
+
+def prove(file: Path, running: Any, asked: Asked, *, batches: bool) -> Proof:
+    """Asks `running`, a session of the graph in `file`, the rows of each set as the original was asked.
+
+    Without `batches` the graph takes one row at a time, and is asked alone.
+
+    Raises:
+        ExportFailed: a row is answered differently.
+    """
+    proving = _Proving(asked)
+    proving.ask("alone", _ask(running), batches=False)
+    if batches:
+        proving.ask("in batches", _ask(running), batches=True)
+        proving.among_neighbours(_ask(running))
+    proving.from_threads(_ask(running))
+    if sum(each.stat().st_size for each in file.parent.iterdir()) > _LARGE_BYTES:
+        proving.left_out.append("one request on several threads: the model is large")
+    else:
+        proving.ask("on several threads", _ask(onnx_models.session(file, threads=_THREADS)), batches=batches)
+    return proving.proof(batches=batches)
+
+
+def _ask(running: Any) -> Ask:
+    return lambda inputs: onnx_models.answer(running, inputs)
+
+
+class _Proving:
+    """What has been seen so far. The first difference is an error."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.rows: dict[str, int] = {}
+        self.worst: list[ColumnDifference | None] = []
+        self.left_out: list[str] = []
+        self.asked = [self._without_refused(questions, right) for questions, right in asked]
+
+    def ask(self, setting: str, ask: Ask, *, batches: bool) -> None:
+        """All sets in turn, until the time is up."""
+        end, late = time.monotonic() + _LIMIT_S, 0
+        for questions, right in self.asked:
+            seconds = max(0.0, end - time.monotonic())
+            served = answers_to(ask, questions.inputs, batches=batches, seconds=seconds)
+            self._compare(setting, questions, right, served)
+            late += len(right.errors) - len(served.errors)
+        if late:
+            self.left_out.append(f"{late} rows {setting}: the time was up")
+
+    def among_neighbours(self, ask: Ask) -> None:
+        """The first rows of each set, at every place of a batch."""
+        for questions, right in self._few():
+            _require_same(with_neighbours(ask, questions.inputs, right, questions.origins))
+            self._count("at every place of a batch", len(right.errors))
+
+    def from_threads(self, ask: Ask) -> None:
+        """The same rows, from several clients at once."""
+        for questions, right in self._few():
+            self._compare("to several clients", questions, right, from_threads(ask, questions.inputs, _THREADS))
+
+    def proof(self, *, batches: bool) -> Proof:
+        """What was seen, now that nothing differs."""
+        origins = [origin.partition(":")[0] for questions, _ in self.asked for origin in questions.origins]
+        return Proof(
+            asked=counted(origins),
+            settings=tuple(SettingAsked(name=name, rows=rows) for name, rows in self.rows.items()),
+            worst=worst_of(self.worst),
+            batches=batches,
+            left_out=tuple(self.left_out),
+        )
+
+    def _few(self) -> Iterator[tuple[Questions, Answers]]:
+        for questions, right in self.asked:
+            yield _taken(questions, right, range(min(len(right.errors), MOST_NEIGHBOURS)))
+
+    def _without_refused(self, questions: Questions, right: Answers) -> tuple[Questions, Answers]:
+        """Without made rows that the original refuses: nobody may ever ask them, and a graph can't refuse any."""
+        kept = [
+            row
+            for row, (error, origin) in enumerate(zip(right.errors, questions.origins, strict=True))
+            if not error or origin in _GIVEN
+        ]
+        if len(kept) < len(right.errors):
+            first = next(error for row, error in enumerate(right.errors) if row not in set(kept))
+            refused = len(right.errors) - len(kept)
+            self.left_out.append(f"{refused} made rows that the original refuses, such as with {first!r}")
+        return _taken(questions, right, kept)
+
+    def _compare(self, setting: str, questions: Questions, right: Answers, served: Answers) -> None:
+        count = len(served.errors)
+        found = compare(right.take(range(count)), served, questions.origins[:count], setting=setting)
+        _require_same(found.first)
+        self.worst.append(found.worst)
+        self._count(setting, count)
+
+    def _count(self, setting: str, rows: int) -> None:
+        self.rows[setting] = self.rows.get(setting, 0) + rows
+
+
+def _taken(questions: Questions, right: Answers, rows: Sequence[int]) -> tuple[Questions, Answers]:
+    """These rows of both."""
+    origins = tuple(questions.origins[row] for row in rows)
+    return Questions(inputs=rows_of(questions.inputs, rows), origins=origins), right.take(rows)
+
+
+def _require_same(found: Counterexample | None) -> None:
+    if found:
+        raise ExportFailed(
+            f"the exported graph is not the model: {found}",
+            do="Let the model's own code serve it (`export: {fallback: python}` with `admission: {python: sandbox}`), "
+            "or export it to ONNX yourself and log that.",
+        )
