@@ -97,8 +97,9 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     validation = validation_rows(known, logged.inputs) if plain else {}
 
     def make(seconds_per_row: float) -> Asked:
-        made = asked_of(logged.inputs, requests["example"], validation, seconds_per_row, seed)
-        return made if plain else Asked(questions=())
+        if not plain:
+            return Asked(questions=())
+        return asked_of(logged.inputs, requests["example"], validation, seconds_per_row, seed)
 
     recorded = record(original, sets, conversion, make)
     model = original.to_onnx(sets["example"], conversion.opset, work / "model")

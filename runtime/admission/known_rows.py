@@ -10,14 +10,17 @@ from shiplift.runtime.proof.questions.question import Asked, Budget, KnownRows
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
-_ROWS, _SECONDS = 2000, 2.0
+_FEW, _ROWS, _SECONDS = 64, 2000, 2.0
+_BYTES = 16 << 20  # of all questions: fewer images than rows of a table
 
 
 def asked_of(
     inputs: tuple[TensorSpec, ...], example: Arrays, validation: Arrays, seconds_per_row: float, seed: int
 ) -> Asked:
     """The questions for a model with these inputs, fewer of one that is slow."""
-    budget = Budget(rows=_ROWS, seconds=_SECONDS, seconds_per_row=seconds_per_row)
+    each = max(1, sum(array[:1].nbytes for array in example.values()))
+    rows = max(_FEW, min(_ROWS, _BYTES // each))
+    budget = Budget(rows=rows, seconds=_SECONDS, seconds_per_row=seconds_per_row)
     return questions(ModelFacts(inputs=inputs), KnownRows(example=example, validation=validation), budget, seed)
 
 
