@@ -13,7 +13,7 @@ import yaml
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.conversion import boosting, graphs, torch_models
+from shiplift.runtime.model.conversion import boosting, graphs, missing_branches, torch_models
 from shiplift.runtime.model.conversion.columns import Columns
 from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
 from shiplift.runtime.model.reading import onnx_graphs, recording
@@ -121,7 +121,7 @@ class Sklearn(Original):
         """Through `skl2onnx.to_onnx`; float inputs are served as FP32, scores that are no probabilities not at all."""
         types = [(spec.name, self._type(spec)) for spec in self.specs]
         try:
-            graph = self._converted(types, min(opset, 21))
+            graph = missing_branches.keep(self._converted(types, min(opset, 21)), self.model)
         except Exception as error:
             raise failed("skl2onnx can't convert the model", error) from error
         return graph if self._has_probabilities() or not self._classifies() else _first_output(graph)
