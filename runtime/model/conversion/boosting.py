@@ -1,7 +1,9 @@
 """Gradient boosting: LightGBM, XGBoost and CatBoost on one matrix of features, or on the columns of a data frame."""
 
+import copy
 import json
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
+_ZERO = np.float32(1e-35)
 _OPSET = 15  # the newest opset that onnxmltools writes
 
 
@@ -129,7 +132,34 @@ class LightGbm(Boosted):
     def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
         import onnxmltools  # noqa: PLC0415
 
-        return onnxmltools.convert_lightgbm(self.model, initial_types=types, zipmap=False, target_opset=opset)
+        return onnxmltools.convert_lightgbm(self._rounded(), initial_types=types, zipmap=False, target_opset=opset)
+
+    def _rounded(self) -> Any:
+        """The model with thresholds rounded down to float32, which changes no answer to features of float32.
+
+        The graph compares float32. Rounded to the nearest, as onnxmltools does, half of the thresholds would let pass
+        what they are to hold back.
+        """
+        import lightgbm  # noqa: PLC0415
+
+        booster = getattr(self.model, "booster_", self.model)
+        text = re.sub(r"(?m)^threshold=(.*)$", lambda line: f"threshold={_down(line[1])}", booster.model_to_string())
+        rounded = lightgbm.Booster(model_str=re.sub(r"(?m)^tree_sizes=.*\n", "", text))  # in bytes, which have changed
+        rounded.params = booster.params
+        if booster is self.model:
+            return rounded
+        model = copy.copy(self.model)
+        model._Booster = rounded
+        return model
+
+
+def _down(thresholds: str) -> str:
+    exact = np.array(thresholds.split(), np.float64)
+    with np.errstate(over="ignore"):
+        nearest = exact.astype(np.float32)
+    beyond = (nearest > exact) | (nearest == -_ZERO)  # LightGBM takes numbers up to this for zero, which goes right
+    down = np.where(beyond, np.nextafter(nearest, np.float32(-np.inf)), nearest).astype(np.float64)
+    return " ".join(map(repr, down.tolist()))
 
 
 class XGBoost(Boosted):

@@ -50,10 +50,16 @@ def _lightgbm_tree(nodes: list[dict[str, Any]]) -> Tree:
     columns = [feature(node) for node in nodes]
     return Tree(
         feature=np.array(columns, np.int64),
-        bound=np.array([float(n["threshold"]) if at >= 0 else 0.0 for n, at in zip(nodes, columns, strict=True)]),
+        bound=np.array([_bound(node) if at >= 0 else 0.0 for node, at in zip(nodes, columns, strict=True)]),
         left=np.array([places.get(id(node.get("left_child")), -1) for node in nodes]),
         right=np.array([places.get(id(node.get("right_child")), -1) for node in nodes]),
     )
+
+
+def _bound(node: dict[str, Any]) -> float:
+    """The greatest number that goes left: of the numbers that are taken for zero, all go the same way."""
+    threshold = float(node["threshold"])
+    return float(np.nextafter(-_ZERO, -np.inf)) if -_ZERO <= threshold < 0 else threshold
 
 
 def xgboost(model: Any, reading: Reading) -> Found:
