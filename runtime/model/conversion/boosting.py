@@ -18,6 +18,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion.columns import FEATURES, Columns
 from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
 from shiplift.runtime.model.reading import recording
+from shiplift.runtime.model.reading.rounding import down_to_float32
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
@@ -154,12 +155,9 @@ class LightGbm(Boosted):
 
 
 def _down(thresholds: str) -> str:
-    exact = np.array(thresholds.split(), np.float64)
-    with np.errstate(over="ignore"):
-        nearest = exact.astype(np.float32)
-    beyond = (nearest > exact) | (nearest == -_ZERO)  # LightGBM takes numbers up to this for zero, which goes right
-    down = np.where(beyond, np.nextafter(nearest, np.float32(-np.inf)), nearest).astype(np.float64)
-    return " ".join(map(repr, down.tolist()))
+    down = down_to_float32(np.array(thresholds.split(), np.float64))
+    down[down == -_ZERO] = np.nextafter(-_ZERO, np.float32(-np.inf))  # LightGBM takes it for zero, which goes right
+    return " ".join(repr(float(each)) for each in down)
 
 
 class XGBoost(Boosted):

@@ -13,7 +13,7 @@ import yaml
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.conversion import boosting, graphs, missing_branches, torch_models
+from shiplift.runtime.model.conversion import boosting, graphs, sklearn_trees, torch_models
 from shiplift.runtime.model.conversion.columns import Columns
 from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
 from shiplift.runtime.model.reading import onnx_graphs, recording
@@ -121,7 +121,7 @@ class Sklearn(Original):
         """Through `skl2onnx.to_onnx`; float inputs are served as FP32, scores that are no probabilities not at all."""
         types = [(spec.name, self._type(spec)) for spec in self.specs]
         try:
-            graph = missing_branches.keep(self._converted(types, min(opset, 21)), self.model)
+            graph = sklearn_trees.with_missing(self._converted(types, min(opset, 21)), self.model)
         except Exception as error:
             raise failed("skl2onnx can't convert the model", error) from error
         return graph if self._has_probabilities() or not self._classifies() else _first_output(graph)
@@ -129,13 +129,14 @@ class Sklearn(Original):
     def _converted(self, types: list[tuple[str, Any]], opset: int) -> onnx.ModelProto:
         import skl2onnx  # noqa: PLC0415 - only for sklearn models
 
-        convert = partial(skl2onnx.to_onnx, self.model, initial_types=types, target_opset=opset)
+        model = sklearn_trees.rounded(self.model)
+        convert = partial(skl2onnx.to_onnx, model, initial_types=types, target_opset=opset)
         if not self._classifies():
             return convert()
         try:
-            return convert(options={id(self.model): {"zipmap": False}})
+            return convert(options={id(model): {"zipmap": False}})
         except NameError:  # LinearSVC has no such option; any of its own keeps skl2onnx from adding it
-            return convert(options={id(self.model): {"output_class_labels": False}})
+            return convert(options={id(model): {"output_class_labels": False}})
 
     def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
         """Those of the fitted estimator, and of what is within it."""

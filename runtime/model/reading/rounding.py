@@ -9,12 +9,16 @@ from numpy.typing import NDArray
 from shiplift.runtime.model.reading.found import Values
 
 
-def up_to_float32(thresholds: Values) -> Values:
-    """The greatest float64 that, cast to float32, is up to each threshold."""
+def down_to_float32(thresholds: Values) -> NDArray[np.float32]:
+    """The greatest float32 up to each threshold: to compare float32 with it is to compare them with the threshold."""
     with np.errstate(over="ignore"):
         nearest = thresholds.astype(np.float32)
-    low = np.where(nearest > thresholds, np.nextafter(nearest, np.float32(-np.inf)), nearest).astype(np.float32)
-    return _last_rounded_to(low)
+    return np.where(nearest > thresholds, np.nextafter(nearest, np.float32(-np.inf)), nearest).astype(np.float32)
+
+
+def up_to_float32(thresholds: Values) -> Values:
+    """The greatest float64 that, cast to float32, is up to each threshold."""
+    return _last_rounded_to(down_to_float32(thresholds))
 
 
 def below_float32(thresholds: Values) -> Values:
