@@ -17,7 +17,7 @@ from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, Ask, from_threads, rows_of, with_neighbours
 from shiplift.runtime.records.proof import ColumnDifference, Counterexample, Proof, SettingAsked
 
-_LIMIT_S = 3.0  # for a setting
+_LIMIT_S = 1.5  # for a setting
 _THREADS = 4
 _LARGE_BYTES = 64 << 20  # such a model is not loaded twice
 _GIVEN = ("example", "validation", "recorded")  # origins of rows that somebody asked, or will

@@ -24,7 +24,8 @@ from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.spec.model import Conversion
 
 ANSWERS = "answers.npz"
-_EXAMINE_S, _ASK_S = 3.0, 5.0
+LARGEST = f"random-{max(BATCHES)}"  # the set with the most rows that differ
+_EXAMINE_S, _ASK_S = 2.0, 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +144,8 @@ def _require_example(original: Original, example: Arrays, conversion: Conversion
 
 
 def _examined(original: Original, ask: Any, sets: Mapping[str, Arrays]) -> Counterexample | None:
-    name = f"random-{max(BATCHES)}"
-    rows = sets[name]
-    seen = examine(ask, rows, [name] * count_of(rows), seconds=_EXAMINE_S)
+    rows = sets[LARGEST]
+    seen = examine(ask, rows, [LARGEST] * count_of(rows), seconds=_EXAMINE_S)
     if seen.unstable:
         raise ExportFailed(
             f"the model is not repeatable: {seen.unstable}",

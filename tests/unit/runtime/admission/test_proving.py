@@ -229,6 +229,21 @@ def test_a_small_target_beside_a_large_one_is_not_lost(bench: Bench) -> None:
         bench.export()
 
 
+def test_a_graph_that_mixes_rows_though_its_original_does_not_is_served_one_at_a_time(bench: Bench) -> None:
+    """skl2onnx answers one label for all rows."""
+    import mlflow.sklearn
+    from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+
+    rows = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    model = QuadraticDiscriminantAnalysis().fit(rows, (rows[:, 0] > 0).astype(int))
+    mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[])
+    bench.flavor, bench.example = "sklearn", {"x": rows[:3]}
+    exported = bench.export()
+    assert exported.signature.batch == 1
+    assert "in a batch with row" in exported.notes[0]
+    assert not exported.proof.batches
+
+
 def test_probabilities_come_first_where_the_author_asked_for_them(bench: Bench) -> None:
     import mlflow.sklearn
     from sklearn.linear_model import LogisticRegression
