@@ -118,7 +118,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
         notes = batching.save_with_any_batch(model, file, {name: asked[name] for name in right}, right)
         mixes = _mixes_of_graph(file, asked[LARGEST], answers[LARGEST]) if plain else None
     if mixes:
-        notes = batching.save_for_one_sample(model, file, mixes)
+        notes = batching.save_for_one_sample(model, file, mixes, asked[LARGEST])
     exported = signature_of(onnx.load(file, load_external_data=False))
     if conversion.torchscript:
         (work / "torchscript").mkdir(exist_ok=True)

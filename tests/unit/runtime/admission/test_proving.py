@@ -149,12 +149,18 @@ def test_a_model_whose_rows_mix_is_served_one_at_a_time_with_a_warning(bench: Be
     )
     kept = (helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=1),)
     axes = {"axes": np.array([0])}
-    for name, nodes in (("centred", CENTRED), ("attention", attention), ("one row for all", kept)):
+    cases = (
+        ("centred", CENTRED, " from Sub on"),
+        ("attention", attention, " from MatMul on"),
+        ("one row for all", kept, ""),
+    )
+    for name, nodes, cause in cases:
         shape = (1, 4) if name == "one row for all" else ("batch", 4)
         exported = graph_of(bench, *nodes, shape=shape, **axes).export()
         assert exported.signature.batch == 1, name
         assert exported.notes[0].startswith("Warning: served one sample at a time, without batching"), name
         assert "in a batch" in exported.notes[0], name
+        assert f"its batch{cause}, as to row" in exported.notes[0], name
         assert not exported.proof.batches, name
         running = onnx_models.session(exported.file)
         assert onnx_models.takes_one_sample(running), name
