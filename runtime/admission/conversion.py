@@ -217,8 +217,12 @@ def _aligned(answers: Answers, exported: Signature) -> Answers:
     outputs = answers.outputs
     if not outputs or all(spec.name in outputs for spec in exported.outputs):
         return answers
-    names = [spec.name for spec in exported.outputs]
-    return replace(answers, outputs=dict(zip(names, outputs.values(), strict=True)))
+    names = dict(zip(outputs, (spec.name for spec in exported.outputs), strict=True))
+    return replace(
+        answers,
+        outputs={names[name]: array for name, array in outputs.items()},
+        noise={names[name]: array for name, array in answers.noise.items()},
+    )
 
 
 def _require_as_many(answers: Answers, exported: Signature) -> None:

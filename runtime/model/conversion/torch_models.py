@@ -1,5 +1,6 @@
 """PyTorch models as functions of arrays, and as ONNX: modules, `torch.export` programs, and TorchScript."""
 
+import copy
 import inspect
 import warnings
 import zipfile
@@ -17,6 +18,7 @@ from shiplift.runtime.model.tensors import Arrays, batch_of
 from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
+_LARGE_BYTES = 64 << 20  # of weights
 _SAMPLE = 2  # torch.export specializes on a batch of 0 or 1, so trace with 2
 
 
@@ -59,6 +61,22 @@ class TorchModule(Original):
             outputs = self.callable()(*self.arguments(inputs))
         tensors = torch.utils._pytree.tree_leaves(outputs)
         return {name: tensor.detach().cpu().numpy() for name, tensor in zip(self.names(outputs), tensors, strict=True)}
+
+    def in_double(self, inputs: Arrays) -> Arrays:
+        """Of a copy in FP64, unless the model is large; a program that names its types may not run so."""
+        import torch  # noqa: PLC0415
+
+        module = self.callable()
+        if sum(weights.numel() * weights.element_size() for weights in module.parameters()) > _LARGE_BYTES:
+            return {}
+        try:
+            with torch.inference_mode():
+                doubled = (value.double() if value.is_floating_point() else value for value in self.arguments(inputs))
+                outputs = copy.deepcopy(module).double()(*doubled)
+            tensors = torch.utils._pytree.tree_leaves(outputs)
+            return {name: tensor.numpy() for name, tensor in zip(self.names(outputs), tensors, strict=True)}
+        except Exception:  # it is only to know more
+            return {}
 
     def callable(self) -> Any:
         """The object to call with the arguments."""

@@ -309,7 +309,10 @@ def test_outputs_of_a_torch_model_are_known_by_name_in_whatever_order() -> None:
         def forward(self, x: Any) -> Any:
             return {"positive": x.relu(), "negative": -(-x).relu(), "double": 2 * x}
 
-    answers = TorchModule(Split(), (tensor("x", -1, 4),), names).answer({"x": X})
+    original = TorchModule(Split(), (tensor("x", -1, 4),), names)
+    answers, precise = original.answer({"x": X}), original.in_double({"x": X})
+    assert {name: array.dtype.kind for name, array in precise.items()} == dict.fromkeys(names, "f")
+    assert all(array.itemsize == 8 for array in precise.values())
     assert set(answers) == set(names)
     np.testing.assert_array_equal(answers["negative"], np.minimum(X, 0))
     np.testing.assert_array_equal(answers["double"], 2 * X)
