@@ -18,7 +18,7 @@ from shiplift.runtime.admission.known_rows import asked_of, validation_rows
 from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, in_file, record
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import batching, loaders, postprocess, rehearsal
-from shiplift.runtime.model.onnx_models import answer, session, signature_of
+from shiplift.runtime.model.onnx_models import LARGE_BYTES, answer, session, signature_of, stored_bytes
 from shiplift.runtime.model.samples import input_sets
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
 from shiplift.runtime.proof.answers import Answers
@@ -195,7 +195,9 @@ def _cleaned(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _mixes_of_graph(file: Path, inputs: Arrays, right: Answers) -> Counterexample | None:
-    """How a graph's answers to rows depend on their neighbours, though the original's do not."""
+    """How a graph's answers to rows depend on their neighbours, though the original's do not; of a large one, none."""
+    if stored_bytes(file) > LARGE_BYTES:
+        return None
     running = session(file, lean=True)
     few = range(min(count_of(inputs), MOST_NEIGHBOURS))
     rows, alone = rows_of(inputs, few), right.take(few)

@@ -19,7 +19,6 @@ from shiplift.runtime.records.proof import ColumnDifference, Counterexample, Pro
 
 _LIMIT_S = 1.5  # for a setting
 _THREADS = 4
-_LARGE_BYTES = 64 << 20  # such a model is not loaded twice
 _GIVEN = ("example", "validation", "recorded")  # origins of rows that somebody asked, or will
 
 Asked = Sequence[tuple[Questions, Answers]]  # rows of one shape, with the original's answers
@@ -39,7 +38,7 @@ def prove(file: Path, running: Any, asked: Asked, *, batches: bool) -> Proof:
         proving.ask("in batches", _ask(running), batches=True)
         proving.among_neighbours(_ask(running))
     proving.from_threads(_ask(running))
-    if sum(each.stat().st_size for each in file.parent.iterdir()) > _LARGE_BYTES:
+    if onnx_models.stored_bytes(file) > onnx_models.LARGE_BYTES:
         proving.left_out.append("one request on several threads: the model is large")
     else:
         proving.ask("on several threads", _ask(onnx_models.session(file, threads=_THREADS)), batches=batches)

@@ -11,7 +11,6 @@ from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays
 
 _TOLERANCE = 1e-4  # of the largest value of the row
-_LARGE_BYTES = 64 << 20
 
 
 def first_mixing(model: onnx.ModelProto, inputs: Arrays) -> str:
@@ -19,7 +18,7 @@ def first_mixing(model: onnx.ModelProto, inputs: Arrays) -> str:
 
     `inputs` have two rows. Only tensors that have the batch as their first axis are seen.
     """
-    if model.ByteSize() > _LARGE_BYTES:
+    if model.ByteSize() > onnx_models.LARGE_BYTES:
         return ""
     observed = onnx.ModelProto()
     observed.CopyFrom(model)

@@ -14,11 +14,11 @@ import yaml
 
 from shiplift.runtime.model.conversion import graphs, postprocess
 from shiplift.runtime.model.conversion.original import Original, failed
+from shiplift.runtime.model.onnx_models import LARGE_BYTES
 from shiplift.runtime.model.tensors import Arrays, batch_of
 from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
-_LARGE_BYTES = 64 << 20  # of weights
 _SAMPLE = 2  # torch.export specializes on a batch of 0 or 1, so trace with 2
 
 
@@ -67,7 +67,7 @@ class TorchModule(Original):
         import torch  # noqa: PLC0415
 
         module = self.callable()
-        if sum(weights.numel() * weights.element_size() for weights in module.parameters()) > _LARGE_BYTES:
+        if sum(weights.numel() * weights.element_size() for weights in module.parameters()) > LARGE_BYTES:
             return {}
         try:
             with torch.inference_mode():
