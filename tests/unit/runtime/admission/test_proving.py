@@ -295,7 +295,10 @@ def test_where_the_original_raises_the_graph_must_not_answer(bench: Bench) -> No
     mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[], serialization_format="cloudpickle")
     bench.flavor, bench.tabular, bench.example = "sklearn", True, {"x": colours}
     bench.signature = Signature(inputs=(tensor("x", -1, 1, datatype="BYTES"),), outputs=(tensor("y", -1),))
-    assert "made rows that the original refuses" in " ".join(bench.export().proof.left_out)
+    proof = bench.export().proof
+    assert "made rows that the original refuses (ValueError: " in " ".join(proof.left_out)
+    assert proof.unrefused
+    assert proof.unrefused.served == "answers"
     bench.validation = {"x": np.array([["red"], ["pink"]]), "label": np.zeros(2)}
     with pytest.raises(ExportFailed, match=r"of the validation rows .* raises ValueError: .*pink"):
         bench.export()
