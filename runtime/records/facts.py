@@ -6,6 +6,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.tensor import TensorSpec
 
 MAX_THRESHOLDS, MAX_CATEGORIES, MAX_WORDS = 2_000, 1_000, 500  # of a column
+MAX_VALUES = 50_000  # thresholds of a model: 1 MB of JSON
 MAX_BOXES, MAX_BOUNDS = 2_000, 20_000  # of a model: its leaves, and their sides: 0.5 MB of JSON
 
 Bound = tuple[int, float | None, float | None]  # a column's place in `columns`; above the first, and up to the second

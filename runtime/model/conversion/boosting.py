@@ -15,7 +15,9 @@ from onnx import TensorProto, helper
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion.columns import FEATURES, Columns
 from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
+from shiplift.runtime.model.reading import recording
 from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
 _OPSET = 15  # the newest opset that onnxmltools writes
@@ -73,6 +75,10 @@ class Boosted(Original):
         probabilities = scores if scores.ndim == 2 else np.column_stack([1 - scores, scores])
         classes = np.asarray(getattr(self.model, "classes_", np.arange(probabilities.shape[1])))
         return classified(classes[probabilities.argmax(axis=1)], probabilities, probable=self.probable)
+
+    def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
+        """Those of the booster, with the categories that it keeps."""
+        return recording.facts_of(self.model, inputs, self.columns.categories if self.columns else {})
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Through the library's converter; features are computed with as FP32."""

@@ -13,11 +13,13 @@ import yaml
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.conversion import boosting, graphs, torch_models
+from shiplift.runtime.model.conversion import boosting, graphs, missing_branches, torch_models
 from shiplift.runtime.model.conversion.columns import Columns
 from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
+from shiplift.runtime.model.reading import onnx_graphs, recording
 from shiplift.runtime.model.tensors import Arrays, as_input
 from shiplift.runtime.model.text.tasks import EXTRA, IMAGE_TASKS, TEXT_FLAVORS, task_of
+from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
 _SHIMS = "sklearn.externals.array_api_compat"
@@ -119,7 +121,7 @@ class Sklearn(Original):
         """Through `skl2onnx.to_onnx`; float inputs are served as FP32, scores that are no probabilities not at all."""
         types = [(spec.name, self._type(spec)) for spec in self.specs]
         try:
-            graph = self._converted(types, min(opset, 21))
+            graph = missing_branches.keep(self._converted(types, min(opset, 21)), self.model)
         except Exception as error:
             raise failed("skl2onnx can't convert the model", error) from error
         return graph if self._has_probabilities() or not self._classifies() else _first_output(graph)
@@ -134,6 +136,10 @@ class Sklearn(Original):
             return convert(options={id(self.model): {"zipmap": False}})
         except NameError:  # LinearSVC has no such option; any of its own keeps skl2onnx from adding it
             return convert(options={id(self.model): {"output_class_labels": False}})
+
+    def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
+        """Those of the fitted estimator, and of what is within it."""
+        return recording.facts_of(self.model, inputs)
 
     def _has_probabilities(self) -> bool:
         return self._classifies() and hasattr(self.model, "predict_proba")
@@ -278,6 +284,10 @@ class Onnx(Original):
         return {
             name: array[None] if np.ndim(array) < len(self.shapes.get(name, ())) else array for name, array in answers
         }
+
+    def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
+        """Those of the logged graph."""
+        return onnx_graphs.facts_of(onnx.load(self.file, load_external_data=False).graph, inputs)
 
     def _feed(self, array: NDArray[Any], rank: int) -> NDArray[Any]:
         return np.asarray(array[0]) if rank < array.ndim else array

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
@@ -37,6 +38,10 @@ class Original(ABC):
     @abstractmethod
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """The model as ONNX with a dynamic batch, to be written to the folder `path`, which gets large weights here."""
+
+    def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
+        """What the model says about its inputs, of which questions are made; it may be run on the example for that."""
+        return ModelFacts(inputs=inputs)
 
     def write_text(self, example: Arrays, to: Path, exported: Signature) -> Signature | None:
         """For a model that takes text: writes what is around the graph, and returns the signature that clients see.

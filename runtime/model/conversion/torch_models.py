@@ -15,7 +15,9 @@ import yaml
 from shiplift.runtime.model.conversion import graphs, postprocess
 from shiplift.runtime.model.conversion.original import Original, failed
 from shiplift.runtime.model.onnx_models import LARGE_BYTES
+from shiplift.runtime.model.reading import lookups
 from shiplift.runtime.model.tensors import Arrays, batch_of
+from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
@@ -89,6 +91,10 @@ class TorchModule(Original):
         order = [spec.name for spec in self.specs]
         forward = [p for p in inspect.signature(self.callable().forward).parameters if p in inputs]
         return tuple(torch.from_numpy(inputs[name]) for name in (forward if len(forward) == len(order) else order))
+
+    def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
+        """How large the tables are that its ids look up."""
+        return lookups.facts_of(lambda: self.callable()(*self.arguments(example)), inputs, example)
 
     def names(self, outputs: Any) -> list[str]:
         """One name per output, in the model's order.

@@ -38,7 +38,7 @@ def of_boxes(facts: ModelFacts, columns: Sequence[Known], bases: Arrays, rng: np
                 column.put(rows[column.input], np.array([row]), np.array([value], column.dtype))
         return (Questions(inputs=rows, origins=("leaf",) * count),)
 
-    return Group(label="rows in corners of leaves", available=len(places), make=make, weight=4.0)
+    return Group(label="rows in corners of leaves", available=len(places), make=make, weight=8.0)
 
 
 def _bounded(facts: ModelFacts, columns: Sequence[Column]) -> Iterator[tuple[int, Column]]:

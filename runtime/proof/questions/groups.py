@@ -15,7 +15,9 @@ from shiplift.runtime.records.tensor import TensorSpec
 
 _SEVERAL, _TIES, _SAMPLED = 400, 400, 2_000  # rows that can be made of these kinds, which have no end
 _TIMES, _REPEATED = 8, 400  # a special value is put into so many known rows, unless that makes more rows of its origin
-_WEIGHTS = {"threshold": 4.0}
+_ONCE = ("threshold", "id")
+_MOST = {"id": 60}  # few: they are far from what is usual in a column of other numbers, and so are the answers
+_WEIGHTS = {"threshold": 4.0, "id": 0.5}
 _CHANGED = 4  # columns of a row at most, where several are changed at once
 
 
@@ -67,7 +69,10 @@ def _of_values(
     sizes = [len(values) for _, _, values in parts]
     part = np.repeat(np.arange(len(parts)), sizes)
     rank = np.concatenate([np.arange(size) for size in sizes])
-    available = sum(sizes) if origin == "threshold" else max(sum(sizes), min(_TIMES * sum(sizes), _REPEATED))
+    available = sum(sizes)
+    if origin not in _ONCE:
+        available = max(available, min(_TIMES * available, _REPEATED))
+    available = min(available, _MOST.get(origin, available))
     order = np.resize(np.argsort(rank, kind="stable"), available)
 
     def make(count: int) -> tuple[Questions, ...]:
@@ -83,17 +88,16 @@ def _of_values(
 
 def of_several(columns: Sequence[Known], bases: Arrays, rng: np.random.Generator) -> Group:
     """Known rows with special values in two to four columns at once."""
-    full = [each for each in columns if any(len(values) for values in each.special.values())]
+    lists = [[v for origin, v in each.special.items() if len(v) and origin not in _MOST] for each in columns]
+    full = [(each.column, values) for each, values in zip(columns, lists, strict=True) if values]
 
     def make(count: int) -> tuple[Questions, ...]:
         rows = drawn(bases, count, rng)
         for at in range(count):
             for which in rng.choice(len(full), int(rng.integers(2, min(_CHANGED, len(full)) + 1)), replace=False):
-                each = full[which]
-                lists = [values for values in each.special.values() if len(values)]
-                values = lists[int(rng.integers(len(lists)))]
-                place = np.array([rng.integers(len(values))])
-                each.column.put(rows[each.column.input], np.array([at]), values[place])
+                column, special = full[which]
+                values = special[int(rng.integers(len(special)))]
+                column.put(rows[column.input], np.array([at]), values[rng.integers(len(values), size=1)])
         return (Questions(inputs=rows, origins=("several",) * count),)
 
     return Group(label="rows with several special values", available=_SEVERAL if len(full) > 1 else 0, make=make)

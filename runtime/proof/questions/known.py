@@ -12,6 +12,7 @@ from shiplift.runtime.proof.questions.question import KnownRows
 from shiplift.runtime.records.facts import ColumnFacts, ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
+_WIDE = 1_000  # a matrix with more columns is asked as a whole, besides the columns of which something is told
 _ROWS, _BYTES = 4_000, 64 << 20  # of known rows that others are made of
 
 
@@ -58,7 +59,8 @@ def columns(facts: ModelFacts, rows: Arrays) -> tuple[Column, ...]:
 
 def _of(spec: TensorSpec, known: NDArray[Any], told: Mapping[tuple[str, int | None], ColumnFacts]) -> Iterator[Column]:
     every = told.get((spec.name, None), ColumnFacts(input=spec.name))
-    if not _is_matrix(spec, every):
+    wide = known.ndim == 2 and known.shape[1] > _WIDE
+    if wide or not _is_matrix(spec, every):
         yield Column(
             input=spec.name,
             index=None,
@@ -68,8 +70,8 @@ def _of(spec: TensorSpec, known: NDArray[Any], told: Mapping[tuple[str, int | No
             known=known,
             facts=every,
         )
-        return
-    for at in range(known.shape[1]):
+    own = {at: told.get((spec.name, at), every) for at in range(known.shape[1])} if _is_matrix(spec, every) else {}
+    for at in [at for at, facts in own.items() if not wide or facts.thresholds or facts.categories][:_WIDE]:
         yield Column(
             input=spec.name,
             index=at,
@@ -77,7 +79,7 @@ def _of(spec: TensorSpec, known: NDArray[Any], told: Mapping[tuple[str, int | No
             datatype=spec.datatype,
             shape=(),
             known=known[:, at],
-            facts=told.get((spec.name, at), every),
+            facts=own[at],
         )
 
 

@@ -101,7 +101,7 @@ def _ends(own: Interval, rng: np.random.Generator) -> NDArray[np.float64]:
     ends = [own.low, own.high, (own.low + own.high) / 2 if np.isfinite(own.low + own.high) else 0.0]
     inside = own.low + rng.random(_DRAWS) * own.span
     with np.errstate(over="ignore"):
-        beyond = [np.subtract(own.low, by * own.span) for by in (0.1, 1.0, 100.0)]
-        beyond += [np.add(own.high, by * own.span) for by in (0.1, 1.0, 100.0)]
+        beyond = [np.subtract(own.low, by * own.span) for by in (0.1, 1.0, 10.0)]
+        beyond += [np.add(own.high, by * own.span) for by in (0.1, 1.0, 10.0)]
     values = np.array([*ends, *inside, *beyond])
     return np.asarray(values[np.isfinite(values)])

@@ -34,8 +34,9 @@ class Budget:
 class Questions:
     """Rows of one shape to ask: every array has the rows on its first axis. `origins` say where each row is from.
 
-    They are "example", "validation", "recorded", "range", "zero", "sentinel", "missing", "infinite",
-    "threshold:COLUMN", "tie", "category", "text", "id", "boolean", "tensor", "length".
+    They are "example", "validation", "recorded"; for special values in a known row "zero", "sentinel", "missing",
+    "infinite", "range", "threshold:COLUMN", "category", "text", "id", "boolean", "tensor", or "several" of them; "tie"
+    for a threshold in every column, "leaf" for a corner of a leaf, "range" for all columns drawn, and "length".
     """
 
     inputs: Arrays

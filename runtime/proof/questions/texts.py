@@ -25,7 +25,7 @@ _SPECIAL = (
     "∑ ﬁ Ⅷ ½ ²",
 )
 _ACCENTS = {"a": "á", "c": "ç", "e": "é", "i": "ï", "n": "ñ", "o": "ö", "s": "š", "u": "ü", "y": "ý", "z": "ž"}
-_LONG = 20_000  # characters of the longest text
+_LONG = 2_000  # characters of the longest text: arrays of texts take as much for each
 _SOME = 60  # words of a vocabulary, and known texts, that are varied
 
 

@@ -79,6 +79,9 @@ def test_columns_are_categories_as_at_training(tmp_path: Path, how: str) -> None
     asked["city"][:20], asked["zip code"][10:30] = "Paris", 1  # not seen in training
     flavor = saved(how, tmp_path / "model")
     original = loaders.load(tmp_path / "model", flavor, SPECS, (), tabular=True)
+    told = {column.input: column for column in original.facts(SPECS, asked).columns}
+    assert (told["city"].categories, told["zip code"].categories) == (tuple(CITIES), tuple(ZIPS))
+    assert told["age"].thresholds
     expected = original.answer(asked)
     graphs.save(original.to_onnx(asked, 20, tmp_path), tmp_path / "made.onnx")
     specs = onnx_models.signature_of(onnx.load(tmp_path / "made.onnx")).inputs
@@ -150,6 +153,7 @@ def test_catboost_answers_in_onnx_as_it_does_itself(tmp_path: Path, how: str) ->
     specs = tuple(tensor(name, -1, 1, datatype="FP64") for name in "abcd") if how == "frame" else (tensor("x", -1, 4),)
     asked = {name: np.array(frame[name]).reshape(-1, 1) for name in frame} if how == "frame" else {"x": x}
     original = loaders.load(tmp_path / "model", "catboost", specs, (), tabular=how == "frame")
+    assert any(column.thresholds for column in original.facts(specs, asked).columns)
     expected = original.answer(asked)
     graphs.save(original.to_onnx(asked, 20, tmp_path), tmp_path / "made.onnx")
     inputs_ = onnx_models.signature_of(onnx.load(tmp_path / "made.onnx")).inputs

@@ -159,3 +159,13 @@ def test_known_rows_of_another_shape_are_asked_as_they_are() -> None:
     rows = [part for part in asked.questions if "recorded" in part.origins]
     assert [part.inputs["x"].shape[1] for part in rows] == [7]
     assert Counter(rows[0].origins)["recorded"] == 3
+
+
+def test_a_wide_matrix_is_asked_as_a_whole_besides_the_columns_that_the_model_tells_of() -> None:
+    spec = TensorSpec(name="x", datatype="FP32", shape=(-1, 3000))
+    facts = ModelFacts(inputs=(spec,), columns=(ColumnFacts(input="x", index=7, thresholds=(0.5,)),))
+    rows = np.random.default_rng(0).random((3, 3000), np.float32)
+    asked = questions(facts, KnownRows(example={"x": rows}), Budget(rows=500), 0)
+    assert {"tensor", "range", "threshold:x[7]"} <= set(asked.questions[0].origins)
+    of_column = [origin == "threshold:x[7]" for origin in asked.questions[0].origins]
+    assert np.float32(0.5) in asked.questions[0].inputs["x"][of_column, 7]
