@@ -15,15 +15,16 @@ import numpy as np
 import onnx
 
 from shiplift.runtime.admission.known_rows import asked_of, validation_rows
-from shiplift.runtime.admission.recording import ANSWERS, answered, in_file, record
+from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, in_file, record
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import batching, loaders, postprocess, rehearsal
-from shiplift.runtime.model.onnx_models import signature_of
+from shiplift.runtime.model.onnx_models import LARGE_BYTES, answer, session, signature_of, stored_bytes
 from shiplift.runtime.model.samples import input_sets
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import Asked
-from shiplift.runtime.proof.settings import count_of
+from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, count_of, rows_of, with_neighbours
+from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
 
@@ -110,11 +111,14 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     rows = sets | {name: questions.inputs for name, questions in recorded.made.items()}
     asked = {name: loaders.feeds(inputs, exported.inputs) for name, inputs in rows.items()}
     answers = {name: _aligned(each, exported) for name, each in recorded.answers.items()}
-    if recorded.mixes:
-        notes = batching.save_for_one_sample(model, file, recorded.mixes)
-    else:
+    notes: tuple[str, ...] = ()
+    mixes = recorded.mixes
+    if not mixes:
         right = {name: list(answers[name].outputs.values()) for name in sets if answers[name].answered.all()}
         notes = batching.save_with_any_batch(model, file, {name: asked[name] for name in right}, right)
+        mixes = _mixes_of_graph(file, asked[LARGEST], answers[LARGEST]) if plain else None
+    if mixes:
+        notes = batching.save_for_one_sample(model, file, mixes, asked[LARGEST])
     exported = signature_of(onnx.load(file, load_external_data=False))
     if conversion.torchscript:
         (work / "torchscript").mkdir(exist_ok=True)
@@ -190,6 +194,16 @@ def _cleaned(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
+def _mixes_of_graph(file: Path, inputs: Arrays, right: Answers) -> Counterexample | None:
+    """How a graph's answers to rows depend on their neighbours, though the original's do not; of a large one, none."""
+    if stored_bytes(file) > LARGE_BYTES:
+        return None
+    running = session(file, lean=True)
+    few = range(min(count_of(inputs), MOST_NEIGHBOURS))
+    rows, alone = rows_of(inputs, few), right.take(few)
+    return with_neighbours(lambda some: answer(running, some), rows, alone, [LARGEST] * len(few))
+
+
 def _in_order(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     """The model with its outputs in the original's order, if they have its names: the first is what is scored."""
     by_name = {output.name: output for output in model.graph.output}
@@ -205,8 +219,12 @@ def _aligned(answers: Answers, exported: Signature) -> Answers:
     outputs = answers.outputs
     if not outputs or all(spec.name in outputs for spec in exported.outputs):
         return answers
-    names = [spec.name for spec in exported.outputs]
-    return replace(answers, outputs=dict(zip(names, outputs.values(), strict=True)))
+    names = dict(zip(outputs, (spec.name for spec in exported.outputs), strict=True))
+    return replace(
+        answers,
+        outputs={names[name]: array for name, array in outputs.items()},
+        noise={names[name]: array for name, array in answers.noise.items()},
+    )
 
 
 def _require_as_many(answers: Answers, exported: Signature) -> None:

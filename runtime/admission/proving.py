@@ -8,18 +8,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare, counted, worst_of
 from shiplift.runtime.proof.oracle import answers_to
 from shiplift.runtime.proof.questions.question import Questions
-from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, Ask, from_threads, rows_of, with_neighbours
+from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, Ask, alone, from_threads, rows_of, with_neighbours
 from shiplift.runtime.records.proof import ColumnDifference, Counterexample, Proof, SettingAsked
 
-_LIMIT_S = 3.0  # for a setting
+_LIMIT_S = 1.5  # for a setting
 _THREADS = 4
-_LARGE_BYTES = 64 << 20  # such a model is not loaded twice
 _GIVEN = ("example", "validation", "recorded")  # origins of rows that somebody asked, or will
 
 Asked = Sequence[tuple[Questions, Answers]]  # rows of one shape, with the original's answers
@@ -39,11 +41,11 @@ def prove(file: Path, running: Any, asked: Asked, *, batches: bool) -> Proof:
         proving.ask("in batches", _ask(running), batches=True)
         proving.among_neighbours(_ask(running))
     proving.from_threads(_ask(running))
-    if sum(each.stat().st_size for each in file.parent.iterdir()) > _LARGE_BYTES:
+    if onnx_models.stored_bytes(file) > onnx_models.LARGE_BYTES:
         proving.left_out.append("one request on several threads: the model is large")
     else:
         proving.ask("on several threads", _ask(onnx_models.session(file, threads=_THREADS)), batches=batches)
-    return proving.proof(batches=batches)
+    return proving.proof(_ask(running), batches=batches)
 
 
 def _ask(running: Any) -> Ask:
@@ -57,7 +59,8 @@ class _Proving:
         self.rows: dict[str, int] = {}
         self.worst: list[ColumnDifference | None] = []
         self.left_out: list[str] = []
-        self.asked = [self._without_refused(questions, right) for questions, right in asked]
+        self.refused: list[tuple[Questions, Answers]] = []
+        self.asked = [self._kept(questions, right) for questions, right in asked]
 
     def ask(self, setting: str, ask: Ask, *, batches: bool) -> None:
         """All sets in turn, until the time is up."""
@@ -81,8 +84,8 @@ class _Proving:
         for questions, right in self._few():
             self._compare("to several clients", questions, right, from_threads(ask, questions.inputs, _THREADS))
 
-    def proof(self, *, batches: bool) -> Proof:
-        """What was seen, now that nothing differs."""
+    def proof(self, ask: Ask, *, batches: bool) -> Proof:
+        """What was seen, now that nothing differs but what the original refuses."""
         origins = [origin.partition(":")[0] for questions, _ in self.asked for origin in questions.origins]
         return Proof(
             asked=counted(origins),
@@ -90,24 +93,29 @@ class _Proving:
             worst=worst_of(self.worst),
             batches=batches,
             left_out=tuple(self.left_out),
+            unrefused=self._unrefused(ask),
         )
 
     def _few(self) -> Iterator[tuple[Questions, Answers]]:
         for questions, right in self.asked:
             yield _taken(questions, right, range(min(len(right.errors), MOST_NEIGHBOURS)))
 
-    def _without_refused(self, questions: Questions, right: Answers) -> tuple[Questions, Answers]:
-        """Without made rows that the original refuses: nobody may ever ask them, and a graph can't refuse any."""
-        kept = [
-            row
-            for row, (error, origin) in enumerate(zip(right.errors, questions.origins, strict=True))
-            if not error or origin in _GIVEN
-        ]
-        if len(kept) < len(right.errors):
-            first = next(error for row, error in enumerate(right.errors) if row not in set(kept))
-            refused = len(right.errors) - len(kept)
-            self.left_out.append(f"{refused} made rows that the original refuses, such as with {first!r}")
-        return _taken(questions, right, kept)
+    def _kept(self, questions: Questions, right: Answers) -> tuple[Questions, Answers]:
+        """All rows but the made ones that the original refuses, which are set aside."""
+        made = np.array([origin not in _GIVEN for origin in questions.origins], dtype=np.bool_)
+        refused = np.flatnonzero(made & ~right.answered)
+        if len(refused):
+            self.refused.append(_taken(questions, right, refused))
+            self.left_out.append(f"{len(refused)} made rows that the original refuses ({right.errors[refused[0]]})")
+        return _taken(questions, right, np.flatnonzero(~made | right.answered))
+
+    def _unrefused(self, ask: Ask) -> Counterexample | None:
+        """A made row that the original refuses and the graph does not."""
+        for questions, right in self.refused:
+            few, errors = _taken(questions, right, range(min(len(right.errors), MOST_NEIGHBOURS)))
+            if found := compare(errors, alone(ask, few.inputs), few.origins, setting="alone").first:
+                return found
+        return None
 
     def _compare(self, setting: str, questions: Questions, right: Answers, served: Answers) -> None:
         count = len(served.errors)
@@ -120,10 +128,11 @@ class _Proving:
         self.rows[setting] = self.rows.get(setting, 0) + rows
 
 
-def _taken(questions: Questions, right: Answers, rows: Sequence[int]) -> tuple[Questions, Answers]:
+def _taken(questions: Questions, right: Answers, rows: Sequence[int] | NDArray[np.intp]) -> tuple[Questions, Answers]:
     """These rows of both."""
-    origins = tuple(questions.origins[row] for row in rows)
-    return Questions(inputs=rows_of(questions.inputs, rows), origins=origins), right.take(rows)
+    at = np.asarray(rows, dtype=np.intp)
+    origins = tuple(questions.origins[row] for row in at.tolist())
+    return Questions(inputs=rows_of(questions.inputs, at), origins=origins), right.take(at)
 
 
 def _require_same(found: Counterexample | None) -> None:

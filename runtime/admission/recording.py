@@ -1,12 +1,12 @@
 """What the original answers, each row as if it were asked alone: the answers that the exported graph has to give.
 
-In a file, a set of rows has the arrays `SET/input/NAME`, `SET/output/NAME`, and with a text for each row `SET/origins`
-and `SET/errors`, empty where there is none.
+In a file, a set of rows has the arrays `SET/input/NAME` and `SET/output/NAME`, `SET/noise/NAME` where that is known,
+and with a text for each row `SET/origins`, and `SET/errors`, empty where there is none.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,8 @@ from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.spec.model import Conversion
 
 ANSWERS = "answers.npz"
-_EXAMINE_S, _ASK_S = 3.0, 5.0
+LARGEST = f"random-{max(BATCHES)}"  # the set with the most rows that differ
+_EXAMINE_S, _ASK_S = 2.0, 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,8 @@ def record(
     made = {f"questions-{index}": questions for index, questions in enumerate(asked.questions)}
     for name, questions in made.items():
         answers[name] = answers_to(ask, questions.inputs, batches=mixes is None, seconds=_ASK_S)
+    if noise := _noise(original, sets[LARGEST], answers[LARGEST], conversion):
+        answers = {name: replace(each, noise=noise) for name, each in answers.items()}
     late = sum(len(each.origins) - len(answers[name].errors) for name, each in made.items())
     slow = (f"{late} rows: the original took too long",) if late else ()
     return Recorded(answers=answers, mixes=mixes, made=made, left_out=(*asked.left_out, *slow))
@@ -103,6 +106,7 @@ def in_file(
         count = len(each.errors)
         named |= {f"{name}/input/{key}": array[:count] for key, array in asked[name].items()}
         named |= {f"{name}/output/{key}": np.asarray(array) for key, array in each.outputs.items()}
+        named |= {f"{name}/noise/{key}": array for key, array in each.noise.items()}
         named[f"{name}/errors"] = np.array(each.errors, dtype=np.str_)
         named[f"{name}/origins"] = np.array(origins[name][:count], dtype=np.str_)
     return named
@@ -111,8 +115,9 @@ def in_file(
 def from_file(arrays: Arrays, name: str) -> tuple[Questions, Answers]:
     """A set's rows, and the original's answers to them."""
     errors, origins = (tuple(arrays[f"{name}/{each}"].tolist()) for each in ("errors", "origins"))
-    outputs = under(f"{name}/output/", arrays)
-    return Questions(inputs=under(f"{name}/input/", arrays), origins=origins), Answers(outputs=outputs, errors=errors)
+    outputs, noise = (under(f"{name}/{each}/", arrays) for each in ("output", "noise"))
+    answers = Answers(outputs=outputs, errors=errors, noise=noise)
+    return Questions(inputs=under(f"{name}/input/", arrays), origins=origins), answers
 
 
 def _outputs(original: Original, inputs: Arrays, conversion: Conversion) -> Arrays:
@@ -121,6 +126,11 @@ def _outputs(original: Original, inputs: Arrays, conversion: Conversion) -> Arra
         if original.batch == -1
         else batching.answer_in_batches(original.answer, inputs, original.batch)
     )
+    return _finished(outputs, conversion)
+
+
+def _finished(outputs: Arrays, conversion: Conversion) -> Arrays:
+    """The outputs that the spec asks for, with its post-processing."""
     if missing := [name for name in conversion.outputs if name not in outputs]:
         raise ExportFailed(
             f"export.outputs names {', '.join(missing)}; the model has {', '.join(outputs)}",
@@ -128,6 +138,16 @@ def _outputs(original: Original, inputs: Arrays, conversion: Conversion) -> Arra
         )
     outputs = {name: outputs[name] for name in conversion.outputs or outputs}
     return postprocess.in_numpy(outputs, conversion.postprocess, conversion.top_k)
+
+
+def _noise(original: Original, rows: Arrays, answers: Answers, conversion: Conversion) -> Arrays:
+    """How far off the original is in each column of floats, by output: FP32 against FP64; none where unknown."""
+    if not answers.answered.all() or not (precise := original.in_double(rows)):
+        return {}
+    precise = _finished(precise, conversion)
+    floats = [name for name, array in answers.outputs.items() if array.dtype.kind == "f" and name in precise]
+    off = {name: np.abs(precise[name] - answers.outputs[name]).reshape(count_of(rows), -1) for name in floats}
+    return {name: array.max(axis=0) for name, array in off.items() if np.isfinite(array).all()}
 
 
 def _require_example(original: Original, example: Arrays, conversion: Conversion) -> None:
@@ -143,9 +163,8 @@ def _require_example(original: Original, example: Arrays, conversion: Conversion
 
 
 def _examined(original: Original, ask: Any, sets: Mapping[str, Arrays]) -> Counterexample | None:
-    name = f"random-{max(BATCHES)}"
-    rows = sets[name]
-    seen = examine(ask, rows, [name] * count_of(rows), seconds=_EXAMINE_S)
+    rows = sets[LARGEST]
+    seen = examine(ask, rows, [LARGEST] * count_of(rows), seconds=_EXAMINE_S)
     if seen.unstable:
         raise ExportFailed(
             f"the model is not repeatable: {seen.unstable}",

@@ -72,9 +72,8 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
     cases = [_case(running, inputs, right, expected, name) for name, inputs, right in parity if right.answered.all()]
     cases += _text_cases(running, Path(text)) if text else []
     reference = under(f"{EXAMPLE}/", originals)
-    for name in ("errors", "origins"):
-        del reference[name]
-    (Path(out) / REFERENCE).write_bytes(dump_npz(reference))
+    kept = {name: array for name, array in reference.items() if name.startswith(("input/", "output/"))}
+    (Path(out) / REFERENCE).write_bytes(dump_npz(kept))
     return {
         "proof": _with(proved, left_out).model_dump(mode="json") if proved else None,
         "parity": [case.model_dump(mode="json") for case in cases],

@@ -1,5 +1,7 @@
 """What a report says about an export, where families say the same."""
 
+from collections.abc import Iterator
+
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.proof import Proof
 
@@ -19,11 +21,18 @@ def proved(proof: Proof) -> str:
     """What the original and its graph were asked, and that they answered alike: else there would be no export."""
     asked = ", ".join(f"{each.rows} {each.origin}" for each in proof.asked)
     ways = ", ".join(f"{each.name} ({each.rows})" for each in proof.settings)
-    worst, closest = proof.worst, ""
-    if worst:
-        closest = (
-            f" The closest to its tolerance is column {worst.column} of {worst.output}: {worst.difference:.3g} off, "
-            f"{worst.tolerance:.3g} allowed."
-        )
-    left_out = f" Not asked: {'; '.join(proof.left_out)}." if proof.left_out else ""
-    return f"Proved against the original on these rows: {asked}. Its graph answers alike {ways}.{closest}{left_out}"
+    return " ".join(
+        [
+            f"Proved against the original on these rows: {asked}.",
+            f"Its graph answers alike {ways}.",
+            *_closest(proof),
+            *(["Left out:"] if proof.left_out else []),
+            *(f"{reason.rstrip('.')}." for reason in proof.left_out),
+        ]
+    )
+
+
+def _closest(proof: Proof) -> Iterator[str]:
+    if worst := proof.worst:
+        off = f"{worst.difference:.3g} off, {worst.tolerance:.3g} allowed"
+        yield f"The closest to its tolerance is column {worst.column} of {worst.output}: {off}."

@@ -1,7 +1,7 @@
 """Answers to questions: outputs with a row for each, and errors where there is no answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,11 +14,13 @@ from shiplift.runtime.model.tensors import Arrays
 class Answers:
     """What was answered to some rows: `outputs` by name, with a row for each, and `errors`, empty where there is none.
 
-    A row with an error has anything in the outputs. If no row was answered, there are no outputs.
+    A row with an error has anything in the outputs. If no row was answered, there are no outputs. `noise` is how far
+    off the answers themselves are in each column, (columns,) by output, where that is known: FP32's against FP64's.
     """
 
     outputs: Arrays
     errors: tuple[str, ...]
+    noise: Arrays = field(default_factory=dict)
 
     @classmethod
     def of(cls, outputs: Arrays) -> "Answers":
@@ -34,4 +36,4 @@ class Answers:
         """These rows, in this order."""
         at = np.asarray(rows, dtype=np.intp)
         outputs = {name: array[at] for name, array in self.outputs.items()}
-        return Answers(outputs=outputs, errors=tuple(self.errors[row] for row in at))
+        return replace(self, outputs=outputs, errors=tuple(self.errors[row] for row in at))

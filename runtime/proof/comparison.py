@@ -4,14 +4,13 @@ Labels, texts, booleans and integers are equal row by row. Floats have a toleran
 is an answer, too: where the original raises, what is served must not answer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.parts import Part, parts
-from shiplift.runtime.proof.tolerances import Floats
 from shiplift.runtime.records.proof import ColumnDifference, Counterexample, RowsAsked
 
 
@@ -29,20 +28,9 @@ class Comparison:
         return self.first is None
 
 
-def compare(
-    original: Answers,
-    served: Answers,
-    origins: Sequence[str],
-    *,
-    setting: str = "",
-    noise: Mapping[str, Floats] | None = None,
-) -> Comparison:
-    """Compares the answers to rows that come from these `origins`, asked as `setting` says.
-
-    `noise` is how far off the original itself is in each column, (columns,) by output, where that is known: such as its
-    answers in FP32 against those in FP64.
-    """
-    found = list(parts(original, served, noise or {}))
+def compare(original: Answers, served: Answers, origins: Sequence[str], *, setting: str = "") -> Comparison:
+    """Compares the answers to rows that come from these `origins`, asked as `setting` says."""
+    found = list(parts(original, served))
     wrong = np.flatnonzero(np.logical_or.reduce([part.wrong for part in found])).tolist()
     return Comparison(
         first=_told(found, wrong[0], origins, setting) if wrong else None,

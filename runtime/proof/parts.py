@@ -1,6 +1,6 @@
 """What can differ between two sets of answers: errors, an output's name, type or shape, and its values. Pure."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ class Part:
     worst: ColumnDifference | None = None
 
 
-def parts(original: Answers, served: Answers, noise: Mapping[str, Floats]) -> Iterator[Part]:
+def parts(original: Answers, served: Answers) -> Iterator[Part]:
     """Everything that is compared: errors first, then each output of the rows that both answered."""
     yield _errors(original, served)
     both = original.answered & served.answered
@@ -38,7 +38,7 @@ def parts(original: Answers, served: Answers, noise: Mapping[str, Floats]) -> It
         return
     for name in dict.fromkeys([*original.outputs, *served.outputs]):
         if name in original.outputs and name in served.outputs:
-            yield _output(name, both, original.outputs[name], served.outputs[name], noise.get(name))
+            yield _output(name, both, original.outputs[name], served.outputs[name], original.noise.get(name))
         else:
             yield _whole(name, both, *("has it" if name in each.outputs else "lacks it" for each in (original, served)))
 

@@ -3,10 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-USUAL_NOISE = 1e-4  # of a value and of its column, where the original's own noise is unknown
+USUAL = 1e-4  # of a value and of its column: FP32 in another order of additions
 NOISE_FACTOR = 8  # how many times the original's own noise an answer may be off
 _ROUNDED = 2  # units in the last place of the coarser type
-_SUMMED = 128 * float(np.finfo(np.float32).eps)  # sums of hundreds of terms in another order stay below it
 _USUAL_PERCENT = 90  # of a column's magnitudes are at most the usual one
 _PROBABLE = 5e-4  # of a probability: its label is compared by itself
 _OF_ZEROS = 1e-2  # of the output's usual magnitude, in a column that holds nothing but zeros
@@ -18,14 +17,13 @@ def tolerances(values: Floats, answered: NDArray[np.bool_], resolution: float, n
     """How far from each of `values`, (rows, columns), an answer may be, in the unit of its column.
 
     A column's usual magnitude is that in the rows that were `answered`, (rows,). `resolution` is the step between 1 and
-    the next number in the coarser of both types. `noise`, (columns,), is how far off the original itself is.
+    the next number in the coarser of both types. `noise`, (columns,), is how far off the original itself is, if known.
     """
     usual = _usual(values[answered])
     sizes = np.where(np.isfinite(values), np.abs(values), 0.0) + usual
-    if noise is None:
-        allowed = sizes * (USUAL_NOISE + _ROUNDED * resolution)
-    else:
-        allowed = sizes * (_SUMMED + _ROUNDED * resolution) + NOISE_FACTOR * noise.reshape(1, -1)
+    allowed = sizes * (USUAL + _ROUNDED * resolution)
+    if noise is not None and noise.size == values.shape[1]:
+        allowed = allowed + NOISE_FACTOR * noise.reshape(1, -1)
     return np.maximum(allowed, _PROBABLE) if _probable(values[answered]) else allowed
 
 

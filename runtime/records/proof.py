@@ -56,7 +56,8 @@ class SettingAsked(Record):
 class Proof(Record):
     """What was asked of the original and of what is served, where they agree, and what was not asked.
 
-    `batches` says whether a row's answer is the same among any neighbours.
+    `batches` says whether a row's answer is the same among any neighbours. `unrefused` is a made row that the original
+    refuses, and what is served answers: nobody may ever ask such a row, so it is told, and ends nothing.
     """
 
     asked: tuple[RowsAsked, ...]
@@ -64,4 +65,4 @@ class Proof(Record):
     worst: ColumnDifference | None = None
     batches: bool = True
     left_out: tuple[str, ...] = ()
-    counterexample: Counterexample | None = None
+    unrefused: Counterexample | None = None

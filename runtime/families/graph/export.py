@@ -24,6 +24,10 @@ from shiplift.runtime.records.tensor import Signature
 CONVERT = Entry("shiplift.runtime.admission.conversion:convert")
 VERIFY = Entry("shiplift.runtime.admission.verification:verify", EVALUATE)
 _SEED = 20240229
+_UNREFUSED = (
+    "Warning: the model refuses rows that its graph answers: {}. Clients that send such rows get an answer, where the "
+    "model gives an error."
+)
 
 GraphWork = Exporting[DeclaredGraph] | Exporting[DeclaredText] | Exporting[DeclaredImage]
 
@@ -86,9 +90,12 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
         }
         if converted.seen:
             return _with_front(work, converted.seen, written, common)
+        proof = Proof.model_validate(result["proof"])
+        if proof.unrefused:
+            common["notes"] = (*common["notes"], _UNREFUSED.format(proof.unrefused))
         return ExportedGraph(
             **common,
-            proof=Proof.model_validate(result["proof"]),
+            proof=proof,
             torchscript=work.store.put_tree(written / "torchscript") if torchscript else None,
         )
 

@@ -27,6 +27,10 @@ class Original(ABC):
     def answer(self, inputs: Arrays) -> Arrays:
         """The outputs by name, in the model's order."""
 
+    def in_double(self, inputs: Arrays) -> Arrays:
+        """The same outputs computed in FP64, which say how far off those in FP32 are; none where that can't be done."""
+        return {}
+
     def tensors(self, requests: dict[str, Arrays]) -> dict[str, Arrays]:
         """What the graph takes for these sets of requests."""
         return requests

@@ -1,5 +1,6 @@
 """PyTorch models as functions of arrays, and as ONNX: modules, `torch.export` programs, and TorchScript."""
 
+import copy
 import inspect
 import warnings
 import zipfile
@@ -13,6 +14,7 @@ import yaml
 
 from shiplift.runtime.model.conversion import graphs, postprocess
 from shiplift.runtime.model.conversion.original import Original, failed
+from shiplift.runtime.model.onnx_models import LARGE_BYTES
 from shiplift.runtime.model.reading import lookups
 from shiplift.runtime.model.tensors import Arrays, batch_of
 from shiplift.runtime.records.facts import ModelFacts
@@ -61,6 +63,22 @@ class TorchModule(Original):
             outputs = self.callable()(*self.arguments(inputs))
         tensors = torch.utils._pytree.tree_leaves(outputs)
         return {name: tensor.detach().cpu().numpy() for name, tensor in zip(self.names(outputs), tensors, strict=True)}
+
+    def in_double(self, inputs: Arrays) -> Arrays:
+        """Of a copy in FP64, unless the model is large; a program that names its types may not run so."""
+        import torch  # noqa: PLC0415
+
+        module = self.callable()
+        if sum(weights.numel() * weights.element_size() for weights in module.parameters()) > LARGE_BYTES:
+            return {}
+        try:
+            with torch.inference_mode():
+                doubled = (value.double() if value.is_floating_point() else value for value in self.arguments(inputs))
+                outputs = copy.deepcopy(module).double()(*doubled)
+            tensors = torch.utils._pytree.tree_leaves(outputs)
+            return {name: tensor.numpy() for name, tensor in zip(self.names(outputs), tensors, strict=True)}
+        except Exception:  # it is only to know more
+            return {}
 
     def callable(self) -> Any:
         """The object to call with the arguments."""

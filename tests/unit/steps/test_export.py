@@ -34,8 +34,10 @@ class Bench:
 
     def export(self, version: ModelVersion | None = None) -> ExportedGraph:
         contract = DeclaredGraph(signature=signature(), example=self.store.put_bytes(dump_npz({"input": EXAMPLE})))
+        logged = self.store.put_bytes(dump_npz({"input": EXAMPLE.repeat(5, axis=0), "label": np.zeros(15)}))
+        datasets = Datasets(validation=logged, validation_name="validation.npz")
         conversion = Conversion(timeout_s=60)
-        exported = export(site(self.home), version or self.version(), contract, conversion, Datasets(), Data())
+        exported = export(site(self.home), version or self.version(), contract, conversion, datasets, Data())
         assert isinstance(exported, ExportedGraph)
         return exported
 
@@ -56,6 +58,8 @@ def test_a_model_is_converted_in_the_sandbox_and_compared_outside(bench: Bench, 
         ("random-7", 7),
     ]
     assert all(case.max_abs < 1e-6 and case.problem == "" for case in result.parity)
+    assert result.proof
+    assert {each.origin: each.rows for each in result.proof.asked}["validation"] == 15
     assert result.isolation
     assert (result.isolation.memory_limit_mb, result.isolation.timeout_s) == (4096, 60)
     reference = load_npz(bench.store.read(result.reference))

@@ -149,12 +149,18 @@ def test_a_model_whose_rows_mix_is_served_one_at_a_time_with_a_warning(bench: Be
     )
     kept = (helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=1),)
     axes = {"axes": np.array([0])}
-    for name, nodes in (("centred", CENTRED), ("attention", attention), ("one row for all", kept)):
+    cases = (
+        ("centred", CENTRED, " from Sub on"),
+        ("attention", attention, " from MatMul on"),
+        ("one row for all", kept, ""),
+    )
+    for name, nodes, cause in cases:
         shape = (1, 4) if name == "one row for all" else ("batch", 4)
         exported = graph_of(bench, *nodes, shape=shape, **axes).export()
         assert exported.signature.batch == 1, name
         assert exported.notes[0].startswith("Warning: served one sample at a time, without batching"), name
         assert "in a batch" in exported.notes[0], name
+        assert f"its batch{cause}, as to row" in exported.notes[0], name
         assert not exported.proof.batches, name
         running = onnx_models.session(exported.file)
         assert onnx_models.takes_one_sample(running), name
@@ -229,6 +235,21 @@ def test_a_small_target_beside_a_large_one_is_not_lost(bench: Bench) -> None:
         bench.export()
 
 
+def test_a_graph_that_mixes_rows_though_its_original_does_not_is_served_one_at_a_time(bench: Bench) -> None:
+    """skl2onnx answers one label for all rows."""
+    import mlflow.sklearn
+    from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+
+    rows = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    model = QuadraticDiscriminantAnalysis().fit(rows, (rows[:, 0] > 0).astype(int))
+    mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[])
+    bench.flavor, bench.example = "sklearn", {"x": rows[:3]}
+    exported = bench.export()
+    assert exported.signature.batch == 1
+    assert "in a batch with row" in exported.notes[0]
+    assert not exported.proof.batches
+
+
 def test_probabilities_come_first_where_the_author_asked_for_them(bench: Bench) -> None:
     import mlflow.sklearn
     from sklearn.linear_model import LogisticRegression
@@ -274,7 +295,10 @@ def test_where_the_original_raises_the_graph_must_not_answer(bench: Bench) -> No
     mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[], serialization_format="cloudpickle")
     bench.flavor, bench.tabular, bench.example = "sklearn", True, {"x": colours}
     bench.signature = Signature(inputs=(tensor("x", -1, 1, datatype="BYTES"),), outputs=(tensor("y", -1),))
-    assert "made rows that the original refuses" in " ".join(bench.export().proof.left_out)
+    proof = bench.export().proof
+    assert "made rows that the original refuses (ValueError: " in " ".join(proof.left_out)
+    assert proof.unrefused
+    assert proof.unrefused.served == "answers"
     bench.validation = {"x": np.array([["red"], ["pink"]]), "label": np.zeros(2)}
     with pytest.raises(ExportFailed, match=r"of the validation rows .* raises ValueError: .*pink"):
         bench.export()
@@ -288,7 +312,10 @@ def test_outputs_of_a_torch_model_are_known_by_name_in_whatever_order() -> None:
         def forward(self, x: Any) -> Any:
             return {"positive": x.relu(), "negative": -(-x).relu(), "double": 2 * x}
 
-    answers = TorchModule(Split(), (tensor("x", -1, 4),), names).answer({"x": X})
+    original = TorchModule(Split(), (tensor("x", -1, 4),), names)
+    answers, precise = original.answer({"x": X}), original.in_double({"x": X})
+    assert {name: array.dtype.kind for name, array in precise.items()} == dict.fromkeys(names, "f")
+    assert all(array.itemsize == 8 for array in precise.values())
     assert set(answers) == set(names)
     np.testing.assert_array_equal(answers["negative"], np.minimum(X, 0))
     np.testing.assert_array_equal(answers["double"], 2 * X)
