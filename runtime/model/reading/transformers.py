@@ -104,7 +104,7 @@ def binarizer(transformer: Any, found: Found, reading: Reading) -> Found:
 
 def vectorizer(transformer: Any, found: Found, reading: Reading) -> Found:
     """The words of a vocabulary; one that hashes words has none."""
-    return Found(words={0: tuple(sorted(map(str, getattr(transformer, "vocabulary_", {}))))}, notes=found.notes)
+    return Found(words={0: plain(sorted(map(str, getattr(transformer, "vocabulary_", {}))))}, notes=found.notes)
 
 
 def pipeline(transformer: Any, found: Found, reading: Reading) -> Found:
@@ -146,4 +146,11 @@ def _is_nan(value: Any) -> bool:
 def plain(values: Iterable[Any]) -> tuple[Any, ...]:
     """Categories as plain values, without missing ones and what no client can send."""
     items = [value.item() if isinstance(value, np.generic) else value for value in values]
-    return tuple(item for item in items if isinstance(item, bool | int | float | str) and not _is_nan(item))
+    return tuple(
+        item for item in items if (isinstance(item, bool | int | float) or _is_text(item)) and not _is_nan(item)
+    )
+
+
+def _is_text(item: Any) -> bool:
+    """Whether it is a text that UTF-8 can carry, and arrays of texts keep: they drop zeros at its end."""
+    return isinstance(item, str) and "\0" not in item and not any("\ud800" <= each <= "\udfff" for each in item)

@@ -147,7 +147,7 @@ def test_columns_are_matched_by_name() -> None:
 
 
 def test_categories_that_are_known_otherwise_are_kept() -> None:
-    facts = facts_of(object(), COLUMNS, {"city": ["Bonn", "Köln", None, float("nan")], "other": ["x"]})
+    facts = facts_of(object(), COLUMNS, {"city": ["Bonn", "Köln", None, float("nan"), "\ud800", "a\0"], "other": ["x"]})
     assert [(column.input, column.categories) for column in facts.columns] == [("city", ("Bonn", "Köln"))]
 
 
