@@ -7,19 +7,29 @@ from shiplift.runtime.families import table
 from shiplift.runtime.families.work import Exporting
 from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.kinds.exported import Exported
-from shiplift.runtime.records.model import ModelVersion
+from shiplift.runtime.records.model import Datasets, ModelVersion
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.spec.model import Conversion
+from shiplift.runtime.spec.model import Conversion, Data
 
 
-def export(site: Site, model_version: ModelVersion, contract: Contract, conversion: Conversion) -> Exported:
-    """Makes the version as it will be served, and compares it with the original.
+def export(
+    site: Site,
+    model_version: ModelVersion,
+    contract: Contract,
+    conversion: Conversion,
+    datasets: Datasets,
+    data: Data,
+) -> Exported:
+    """Makes the version as it will be served, and compares it with the original, on the example and validation data.
 
     Raises:
-        ExportFailed: the model does not load, convert or run.
+        ExportFailed: the model does not load, convert or run, or what would be served answers differently.
+        DataInvalid: the validation data do not match the model.
         SandboxLimit: the model needs more memory or time than the spec allows.
         ArtifactCorrupt: the files differ from those admitted.
     """
     return table.of(contract).export(
-        Exporting(site=site, version=model_version, contract=contract, conversion=conversion)
+        Exporting(
+            site=site, version=model_version, contract=contract, conversion=conversion, datasets=datasets, data=data
+        )
     )

@@ -1,5 +1,7 @@
 """The second sandboxed half of the export: the proof that the written ONNX model gives the original's answers.
 
+A table's or tensor's model is proved row by row (`admission.proving`); behind a front, batches are compared as wholes.
+
 It runs in another sandbox than the conversion, because that one ran the model's own code and can't be trusted with the
 proof. It needs a sandbox too: a graph may loop for ever in C, where only the end of the process stops it.
 """
@@ -12,30 +14,44 @@ import numpy as np
 import onnx
 
 from shiplift.runtime.admission.formats import onnx_files, torchscript
+from shiplift.runtime.admission.proving import prove
+from shiplift.runtime.admission.recording import from_file
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz, under
 from shiplift.runtime.model.text.fronts import load_front
+from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.records.model import ParityCase
+from shiplift.runtime.records.proof import Proof
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 REFERENCE = "reference.npz"
+EXAMPLE = "example"  # the set whose rows production is asked again and again
 
 
-def verify(
-    *, model: str, script: str, answers: str, signature: dict[str, Any], sets: list[str], text: str, out: str
+def verify(  # noqa: PLR0913 - an entry takes JSON by name
+    *,
+    model: str,
+    script: str,
+    answers: str,
+    signature: dict[str, Any],
+    sets: list[str],
+    questions: list[str],
+    left_out: list[str],
+    text: str,
+    out: str,
 ) -> dict[str, Any]:
-    """Compares the ONNX file `model` with the original's `answers`; returns cases, the opset and the graph's digest.
+    """Compares the ONNX file `model` with the original's `answers`; returns the proof, cases, opset and graph's digest.
 
-    `answers` has arrays named `SET/input/NAME` and `SET/output/NAME`. Those of the set `example` are written to
-    `out/reference.npz`, without the set's name. `script` is the TorchScript file, empty if there is none: it is read,
-    never loaded. `text` is the folder of the files around a text model's graph, empty for other models; `texts.npz` is
-    next to it. A sandbox entry.
+    `answers` is as `admission.recording` says. The arrays of the set `EXAMPLE` are written to `out/reference.npz`,
+    without the set's name. The `questions` are asked, too, and `left_out` says what was not. `script` is the
+    TorchScript file, empty if there is none: it is read, never loaded. `text` is the folder of the files around a text
+    model's graph, empty for other models; `texts.npz` is next to it. A sandbox entry.
 
     Raises:
-        ExportFailed: the model must not be opened, or does not run.
+        ExportFailed: the model must not be opened, does not run, or answers differently than the original.
         DataInvalid: the answers can't be read.
     """
     file, expected = Path(model), Signature.model_validate(signature)
@@ -50,19 +66,28 @@ def verify(
     progress("comparing both models")
     originals = load_npz(Path(answers))
     running = onnx_models.session(file)
-    cases = [_case(running, originals, expected, name) for name in sets]
+    asked = [from_file(originals, name) for name in (*sets, *questions)]
+    proved = None if text else prove(file, running, asked, batches=expected.batch != 1)
+    parity = [(name, each.inputs, right) for name, (each, right) in zip(sets, asked, strict=False)]
+    cases = [_case(running, inputs, right, expected, name) for name, inputs, right in parity if right.answered.all()]
     cases += _text_cases(running, Path(text)) if text else []
-    (Path(out) / REFERENCE).write_bytes(dump_npz(under("example/", originals)))
+    reference = under(f"{EXAMPLE}/", originals)
+    kept = {name: array for name, array in reference.items() if name.startswith(("input/", "output/"))}
+    (Path(out) / REFERENCE).write_bytes(dump_npz(kept))
     return {
+        "proof": _with(proved, left_out).model_dump(mode="json") if proved else None,
         "parity": [case.model_dump(mode="json") for case in cases],
         "opset": _opset(file),
         "graph": graph_digest(file),
     }
 
 
-def _case(running: Any, answers: Arrays, signature: Signature, name: str) -> ParityCase:
-    inputs = {spec.name: answers[f"{name}/input/{spec.name}"] for spec in signature.inputs}
-    batch = len(next(iter(inputs.values())))
+def _with(proved: Proof, left_out: list[str]) -> Proof:
+    return proved.model_copy(update={"left_out": (*left_out, *proved.left_out)})
+
+
+def _case(running: Any, inputs: Arrays, answers: Answers, signature: Signature, name: str) -> ParityCase:
+    batch = len(answers.errors)
     try:
         exported = onnx_models.answer(running, inputs, step=1 if signature.batch == 1 else None)
     except Exception as error:
@@ -70,9 +95,10 @@ def _case(running: Any, answers: Arrays, signature: Signature, name: str) -> Par
             f"the exported model does not answer a batch of {batch}: {' '.join(str(error).split())[:400]}",
             do="Make the model independent of its batch size, or export it to ONNX yourself and log that.",
         ) from error
-    original = {spec.name: answers[f"{name}/output/{spec.name}"] for spec in signature.outputs}
+    original = answers.outputs
     differences = [
-        onnx_models.differences(original[spec.name], np.asarray(exported[spec.name])) for spec in signature.outputs
+        _differences(original[spec.name], np.asarray(exported[spec.name]), example=name == EXAMPLE)
+        for spec in signature.outputs
     ]
     bad = [spec for spec, (absolute, _) in zip(signature.outputs, differences, strict=True) if math.isinf(absolute)]
     return ParityCase(
@@ -82,6 +108,13 @@ def _case(running: Any, answers: Arrays, signature: Signature, name: str) -> Par
         max_rel=max(relative for _, relative in differences),
         problem="; ".join(_problem(original[s.name], np.asarray(exported[s.name]), s) for s in bad),
     )
+
+
+def _differences(original: Any, exported: Any, *, example: bool) -> tuple[float, float]:
+    """As of any answers, but NaN for the example is no answer: production is checked with these rows."""
+    if example and original.dtype.kind == "f" and np.isnan(original).any():
+        return math.inf, math.inf
+    return onnx_models.differences(original, exported)
 
 
 def _text_cases(running: Any, folder: Path) -> list[ParityCase]:

@@ -1,6 +1,9 @@
 """What a report says about an export, where several families say the same."""
 
+from collections.abc import Iterator
+
 from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.proof import Proof
 
 
 def converted(exported: Exported, more: str = "", *, verb: str = "Converted") -> str:
@@ -12,3 +15,24 @@ def converted(exported: Exported, more: str = "", *, verb: str = "Converted") ->
         f"{verb} in a sandbox (network: {isolation.network}, files: {isolation.files}, calls: {isolation.calls}, "
         f"memory {isolation.memory_limit_mb} MiB, {isolation.timeout_s} s){more}."
     )
+
+
+def proved(proof: Proof) -> str:
+    """What the original and its graph were asked, and that they answered alike: else there would be no export."""
+    asked = ", ".join(f"{each.rows} {each.origin}" for each in proof.asked)
+    ways = ", ".join(f"{each.name} ({each.rows})" for each in proof.settings)
+    return " ".join(
+        [
+            f"Proved against the original on these rows: {asked}.",
+            f"Its graph answers alike {ways}.",
+            *_closest(proof),
+            *(["Left out:"] if proof.left_out else []),
+            *(f"{reason.rstrip('.')}." for reason in proof.left_out),
+        ]
+    )
+
+
+def _closest(proof: Proof) -> Iterator[str]:
+    if worst := proof.worst:
+        off = f"{worst.difference:.3g} off, {worst.tolerance:.3g} allowed"
+        yield f"The closest to its tolerance is column {worst.column} of {worst.output}: {off}."

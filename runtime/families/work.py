@@ -40,6 +40,8 @@ class Exporting(Work, Generic[C]):
     version: ModelVersion
     contract: C
     conversion: Conversion
+    datasets: Datasets
+    data: Data
 
     def limits(self, task: str) -> SandboxLimits:
         """The spec's limits for a task in the sandbox, capped by the site's."""

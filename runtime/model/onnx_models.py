@@ -20,6 +20,7 @@ from shiplift.runtime.records.tensor import Datatype, Signature, TensorSpec
 
 INLINE_BYTES = 1 << 30  # a protobuf holds at most 2 GiB, so larger weights go into separate files
 _M_MMAP_THRESHOLD, _TIGHT, _LOOSE = -3, 1 << 17, 1 << 25  # mallopt's initial threshold, and the most it grows to
+LARGE_BYTES = 64 << 20  # what is as large is not loaded twice to know more of it
 _OBSERVED_BYTES = 32 << 20  # of inner tensors to observe in one run
 _PROVIDERS = {False: ["CPUExecutionProvider"], True: ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 DATATYPES: dict[int, Datatype] = {
@@ -115,8 +116,12 @@ def observing_session(graph: onnx.ModelProto, model: Path) -> ort.InferenceSessi
 
 def observed_bytes(model: Path) -> int:
     """How many bytes of inner tensors to observe in one run: few in comparison with the weights next to the model."""
-    weights: int = sum(file.stat().st_size for file in model.parent.iterdir() if file.is_file())
-    return max(_OBSERVED_BYTES, weights * 2 // 3)
+    return max(_OBSERVED_BYTES, stored_bytes(model) * 2 // 3)
+
+
+def stored_bytes(model: Path) -> int:
+    """The size of a model's file with its weights, which may be in files next to it."""
+    return sum(file.stat().st_size for file in model.parent.iterdir() if file.is_file())
 
 
 def sample_bytes(value: onnx.ValueInfoProto) -> int:
@@ -198,8 +203,8 @@ def iterate_outputs(
 def differences(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[float, float]:
     """The largest absolute difference, and its ratio to the largest expected value.
 
-    Text and integers either agree (0) or differ (infinity), except for numbers in JSON. NaN and different sizes also
-    count as infinity.
+    Text and integers either agree (0) or differ (infinity), except for numbers in JSON. The same holds for NaN against a
+    number, and for arrays of different sizes.
     """
     if expected.size != actual.size:
         return math.inf, math.inf
@@ -214,7 +219,8 @@ def differences(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[float, fl
 
 
 def _float_differences(expected: NDArray[np.float64], actual: NDArray[np.float64]) -> tuple[float, float]:
-    agree = expected == actual  # equal infinities agree, although their difference is NaN
+    # Equal infinities agree, although their difference is NaN; and so does NaN with itself.
+    agree = (expected == actual) | (np.isnan(expected) & np.isnan(actual))
     with np.errstate(invalid="ignore"):
         distances = np.where(agree, 0.0, np.abs(expected - actual))
     absolute = float(distances.max(initial=0))

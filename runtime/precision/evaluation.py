@@ -168,13 +168,13 @@ def over_budget(base: Evaluation, candidate: Evaluation, metric: TaskMetricName 
 
 def _score_over_budget(base: Evaluation, candidate: Evaluation, metric: TaskMetricName, limits: Quantization) -> str:
     drop = worse_of(base, candidate, metric, limits.confidence_percent / 100)
-    if drop.within(limits.max_score_drop, limits.judge_by):
+    if drop.within(limits.score_drop, limits.judge_by):
         return ""
     reason = (
         f"{metric} {candidate.score:.4f} is {drop.text} worse than fp32's {base.score:.4f}, "
-        f"the budget is {limits.max_score_drop:g}"
+        f"the budget is {limits.score_drop:g}"
     )
-    return reason if drop.beyond(limits.max_score_drop) else f"{reason}: {drop.remedy(limits.max_score_drop)}"
+    return reason if drop.beyond(limits.score_drop) else f"{reason}: {drop.remedy(limits.score_drop)}"
 
 
 def _slice_over_budget(base: Evaluation, candidate: Evaluation, metric: TaskMetricName, limits: Quantization) -> str:
@@ -183,11 +183,11 @@ def _slice_over_budget(base: Evaluation, candidate: Evaluation, metric: TaskMetr
     if not drops:
         return ""
     drop, worst = max(drops, key=lambda pair: pair[0])
-    if drop <= limits.max_slice_drop:
+    if drop <= limits.slice_drop:
         return ""
     return (
         f"{worst.name} ({worst.samples} samples) scores {worst.score:.4f}, {drop:.4f} worse than fp32's, "
-        f"the budget of a slice is {limits.max_slice_drop:g}"
+        f"the budget of a slice is {limits.slice_drop:g}"
     )
 
 

@@ -8,7 +8,7 @@ process. All of this runs the model on the author's data, so it runs only in a s
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from shiplift.runtime.model.tensors import Arrays, DataLimits, batch_of, load_np
 from shiplift.runtime.model.text import fronts
 from shiplift.runtime.model.text.samples import tokenized
 from shiplift.runtime.precision import nncf_graphs, openvino_rungs, quantization, rungs, tensorrt_plans, timing
+from shiplift.runtime.precision.budgets import with_budgets
 from shiplift.runtime.precision.evaluation import Validation, answers, over_budget, task_metric
 from shiplift.runtime.precision.openvino_rungs import Bf16First, bf16_first
 from shiplift.runtime.precision.scoring import jpegs
@@ -107,6 +108,18 @@ class Builder:
             notes.append("nothing was scored as JPEG: no validation data with labels were logged")
         del running  # each rung may need as much memory
         onnx_models.release_memory()
+        budgeted = replace(self, settings=with_budgets(self.settings, validation.metric, validation.labels))
+        return budgeted._ladder(validation, evaluation, calibration, scored, notes)
+
+    def _ladder(
+        self,
+        validation: Validation,
+        evaluation: Evaluation,
+        calibration: Arrays | None,
+        scored: tuple[JpegScore, ...],
+        notes: list[str],
+    ) -> Ladder:
+        """Every precision, within budgets that are in the metric's unit."""
         first = self._bf16_first(validation, evaluation)
         wins = first.wins if first else ""
         jobs, later, more = self._jobs(validation, calibration, evaluation, wins)

@@ -102,8 +102,10 @@ class Data(Section):
 
 
 class Quantization(Section):
-    """How lower precisions are built, and how much of the task metric they may lose against fp32 (in its own unit).
+    """How lower precisions are built, and how much of the task metric they may lose against fp32.
 
+    `max_score_drop` and `max_slice_drop` are in the metric's own unit. Left out, they are 0.01 and 0.05 of a range from
+    0 to 1, or of what a constant prediction scores by an error or a loss (mae, rmse, mape, log_loss).
     Each of `methods` is tried to calibrate INT8; the one closest to fp32 is used. If it loses too much, layers are left
     in float, the most sensitive first, until it is within the budget: at most `max_float_share` of them. A slice is a
     class, or a value of one of `data.slices`; slices with fewer than `min_slice_samples` samples are ignored. A loss
@@ -117,8 +119,8 @@ class Quantization(Section):
     methods: tuple[Method, ...] = Field(("minmax", "percentile", "entropy"), min_length=1)
     percentile: float = Field(99.999, gt=50, le=100)
     per_channel: bool = True
-    max_score_drop: NotNegative = 0.01
-    max_slice_drop: NotNegative = 0.05
+    max_score_drop: NotNegative | None = None
+    max_slice_drop: NotNegative | None = None
     confidence_percent: Confidence = 95
     judge_by: JudgeBy = "score"
     min_slice_samples: int = Field(30, ge=1)
@@ -126,6 +128,16 @@ class Quantization(Section):
     max_error: NotNegative = 1.0
     memory_mb: int = Field(16384, ge=512, le=4_194_304, json_schema_extra={"volatile": True})
     timeout_s: int = Field(3600, ge=5, le=86400, json_schema_extra={"volatile": True})
+
+    @property
+    def score_drop(self) -> float:
+        """How much of the metric may be lost; where that is not set, of one from 0 to 1."""
+        return 0.01 if self.max_score_drop is None else self.max_score_drop
+
+    @property
+    def slice_drop(self) -> float:
+        """The same in one slice."""
+        return 0.05 if self.max_slice_drop is None else self.max_slice_drop
 
 
 class Parity(Section):

@@ -1,4 +1,4 @@
-"""A graph that loops for ever, in C, on the batches that are not part of the parity check: it holds nobody up."""
+"""A graph that loops for ever, in C, on a size of batch that scoring asks and the proof does not: nobody waits."""
 
 import os
 import signal
@@ -21,8 +21,8 @@ from tests.unit.examples import endless
 
 
 def log_endless(lab: Lab, name: str, folder: Path, spec: str) -> int:
-    """Registers the model with validation data, on which it never answers."""
-    model = onnx.load(endless(folder / "model.onnx"))
+    """Registers the model with validation data, which it answers as the proof asks them, and never as scoring does."""
+    model = onnx.load(endless(folder / "model.onnx", stuck=[4]))
     rows = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
     example = {"input": rows[:3]}
 

@@ -98,12 +98,23 @@ def columns(lab: Lab) -> Log:
     )
 
 
+def exported_of(lab: Lab, admitted: Admitted, conversion: Conversion | None = None) -> Exported:
+    return export(
+        lab.site,
+        admitted.model_version,
+        admitted.contract,
+        conversion or admitted.conversion,
+        admitted.datasets,
+        admitted.data,
+    )
+
+
 def admit_and_export(lab: Lab, name: str, log: Log, *, spec: str = FAST) -> tuple[Admitted, Exported]:
     """Logs, admits and exports a version; no release of it starts."""
     with lab.unannounced():
         version = lab.log(name, log, spec=spec)
     admitted = admit(lab.site, request(name, version))
-    return admitted, export(lab.site, admitted.model_version, admitted.contract, admitted.conversion)
+    return admitted, exported_of(lab, admitted)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +168,7 @@ def test_a_torchscript_file_is_exported_with_parity(lab: Lab, tmp_path: Path) ->
         meta.write("saved_input_example_info:\n  artifact_path: input_example.json\n  type: ndarray\n")
     version = log_folder(lab, "torchscript", folder, spec=TRUSTED)
     admitted = admit(lab.site, request("torchscript", version))
-    exported = export(lab.site, admitted.model_version, admitted.contract, admitted.conversion)
+    exported = exported_of(lab, admitted)
     assert max(case.max_abs for case in exported.parity) < 1e-4
     assert "older exporter" in exported.notes[0]
 
@@ -258,10 +269,10 @@ def test_the_sandbox_ends_an_export_at_its_limits(lab: Lab) -> None:
     admitted = admit(lab.site, request("limits", version))
     small = admitted.conversion.model_copy(update={"memory_mb": 16})
     with pytest.raises(SandboxLimit, match="the limit is 16 MiB"):
-        export(lab.site, admitted.model_version, admitted.contract, small)
+        exported_of(lab, admitted, small)
     wrong = Conversion(outputs=("no such output",))
     with pytest.raises(ExportFailed, match=r"export\.outputs names no such output"):
-        export(lab.site, admitted.model_version, admitted.contract, wrong)
+        exported_of(lab, admitted, wrong)
 
 
 @pytest.mark.slow
@@ -503,7 +514,7 @@ def test_weights_in_a_separate_file_are_exported_and_verified(lab: Lab, tmp_path
 
     version = log_folder(lab, "reader-apart", folder)
     admitted = admit(lab.site, request("reader-apart", version))
-    exported = export(lab.site, admitted.model_version, admitted.contract, admitted.conversion)
+    exported = exported_of(lab, admitted)
     assert max(case.max_abs for case in exported.parity) < 1e-5
 
 

@@ -19,7 +19,7 @@ from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.model import Datasets, ModelVersion
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.document import parse
-from shiplift.runtime.spec.model import Conversion
+from shiplift.runtime.spec.model import Conversion, Data
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.export import export
@@ -42,7 +42,7 @@ def exported(home: Path, model: Any, prompts: list[str]) -> Exported:
         name="writer", version=1, digest="d", flavor="transformers", files=store.put_tree(home / "model")
     )
     contract = DeclaredGeneration(signature=signature(), example=store.put_bytes(dump_npz(example)))
-    return export(site(home), version, contract, Conversion())
+    return export(site(home), version, contract, Conversion(), Datasets(), Data())
 
 
 def test_one_by_one_and_together_the_tokens_are_those_of_transformers(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from shiplift.runtime.base.errors import ArtifactCorrupt
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
-from shiplift.runtime.records.model import ModelVersion
+from shiplift.runtime.records.model import Datasets, ModelVersion
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.spec.model import Conversion
+from shiplift.runtime.spec.model import Conversion, Data
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.export import export
 from tests.unit.examples import site
@@ -49,7 +49,8 @@ def test_a_model_over_two_gibibytes_is_exported_stored_and_verified_in_pieces(tm
         signature=Signature(inputs=(x,), outputs=(y,)), example=store.put_bytes(dump_npz({"x": example}))
     )
 
-    exported = export(site(tmp_path), version, contract, Conversion(memory_mb=12_000, timeout_s=300))
+    conversion = Conversion(memory_mb=12_000, timeout_s=300)
+    exported = export(site(tmp_path), version, contract, conversion, Datasets(), Data())
 
     assert exported.model.size_bytes > SIZE > 2**31
     assert max(case.max_rel for case in exported.parity) < 1e-3

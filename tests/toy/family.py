@@ -68,7 +68,14 @@ class ToyFamily:
     def export(self, work: Exporting[DeclaredToy]) -> ExportedToy:
         plain = DeclaredGraph(signature=work.contract.signature, example=work.contract.example)
         graph = export_graph(
-            Exporting(site=work.site, version=work.version, contract=plain, conversion=work.conversion)
+            Exporting(
+                site=work.site,
+                version=work.version,
+                contract=plain,
+                conversion=work.conversion,
+                datasets=work.datasets,
+                data=work.data,
+            )
         )
         common = {name: getattr(graph, name) for name in Exported.model_fields if name != "kind"}
         return ExportedToy(**common, motto=work.contract.motto)

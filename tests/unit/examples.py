@@ -199,8 +199,11 @@ def perceptron(path: Path, *, inputs: int = 4, hidden: int = 32, classes: int = 
     return save(graph, path)
 
 
-def endless(path: Path, *, answered: Sequence[int] = (1, 2, 3, 7)) -> Path:
-    """Writes a model that returns its `input` (batch, 4) for the batches `answered`, and else loops 2^62 times."""
+def endless(path: Path, *, answered: Sequence[int] = (1, 2, 3, 7), stuck: Sequence[int] = ()) -> Path:
+    """Writes a model that returns its `input` (batch, 4) for the batches `answered`, and else loops 2^62 times.
+
+    With `stuck` it loops on batches of these sizes alone.
+    """
     state = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("before", "after")]
     counter, going, more = (
         helper.make_tensor_value_info(name, kind, [])
@@ -218,10 +221,16 @@ def endless(path: Path, *, answered: Sequence[int] = (1, 2, 3, 7)) -> Path:
         helper.make_node("ReduceProd", ["distances"], ["product"], keepdims=0),
         helper.make_node("Sign", ["product"], ["sign"]),
         helper.make_node("Abs", ["sign"], ["other"]),
-        helper.make_node("Mul", ["other", "often"], ["times"]),
+        helper.make_node("Sub", ["other", "listed"], ["differs"]),
+        helper.make_node("Abs", ["differs"], ["chosen"]),
+        helper.make_node("Mul", ["chosen", "often"], ["times"]),
         helper.make_node("Loop", ["times", "", "input"], ["output"], body=body),
     ]
-    constants = {"answered": np.array(answered, np.int64), "often": np.array(2**62, np.int64)}
+    constants = {
+        "answered": np.array(stuck or answered, np.int64),
+        "listed": np.array(int(bool(stuck)), np.int64),
+        "often": np.array(2**62, np.int64),
+    }
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("input", "output"))
     initializers = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     return save(helper.make_graph(nodes, "endless", [x], [y], initializers), path)

@@ -18,11 +18,16 @@ from shiplift.runtime.model.text.fronts import takes_images
 from shiplift.runtime.records.kinds.contract import DeclaredGraph, DeclaredImage, DeclaredText
 from shiplift.runtime.records.kinds.exported import ExportedGraph, ExportedImage, ExportedText, Front
 from shiplift.runtime.records.model import Isolation, ParityCase
+from shiplift.runtime.records.proof import Proof
 from shiplift.runtime.records.tensor import Signature
 
-CONVERT = Entry("shiplift.runtime.model.conversion.entry:convert")
+CONVERT = Entry("shiplift.runtime.admission.conversion:convert")
 VERIFY = Entry("shiplift.runtime.admission.verification:verify", EVALUATE)
 _SEED = 20240229
+_UNREFUSED = (
+    "Warning: the model refuses rows that its graph answers: {}. Clients that send such rows get an answer, where the "
+    "model gives an error."
+)
 
 GraphWork = Exporting[DeclaredGraph] | Exporting[DeclaredText] | Exporting[DeclaredImage]
 
@@ -34,15 +39,17 @@ class _Converted:
     signature: Signature
     seen: Signature | None
     sets: list[str]
+    questions: list[str]
+    left_out: list[str]
     notes: tuple[str, ...]
     isolation: Isolation
 
 
 def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImage:
-    """Converts the version and compares both models on the example and on random inputs of batch 1, 2 and 7.
+    """Converts the version, and proves that both models answer alike: see `admission.proving`.
 
     Raises:
-        ExportFailed: the model does not load, convert or run.
+        ExportFailed: the model does not load, convert or run, or its graph answers differently.
         SandboxLimit: the model needs more memory or time than the spec allows.
         ArtifactCorrupt: the files differ from those admitted.
     """
@@ -63,6 +70,8 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
                 "answers": str(written / "answers.npz"),
                 "signature": converted.signature.model_dump(mode="json"),
                 "sets": converted.sets,
+                "questions": converted.questions,
+                "left_out": converted.left_out,
                 "text": str(written / "text") if converted.seen else "",
                 "out": str(verifying.sandbox.work),
             },
@@ -81,8 +90,13 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
         }
         if converted.seen:
             return _with_front(work, converted.seen, written, common)
+        proof = Proof.model_validate(result["proof"])
+        if proof.unrefused:
+            common["notes"] = (*common["notes"], _UNREFUSED.format(proof.unrefused))
         return ExportedGraph(
-            **common, torchscript=work.store.put_tree(written / "torchscript") if torchscript else None
+            **common,
+            proof=proof,
+            torchscript=work.store.put_tree(written / "torchscript") if torchscript else None,
         )
 
 
@@ -105,6 +119,21 @@ def _with_front(
     return ExportedImage(**common, front=front) if images else ExportedText(**common, front=front)
 
 
+def _known(work: GraphWork, place: Workplace) -> dict[str, Any] | None:
+    """The author's validation data, of which the proof asks rows; None: there are none."""
+    file, policy = work.datasets.validation, work.site.policy
+    if file is None:
+        return None
+    return {
+        "file": str(work.store.fetch(file, place.folder / "validation")),
+        "name": work.datasets.validation_name,
+        "label": work.data.label,
+        "columns": list(work.data.slices),
+        "unpacked_mb": policy.unpacked_mb,
+        "samples": policy.samples,
+    }
+
+
 def _convert(place: Workplace, work: GraphWork) -> _Converted:
     """Converts in the sandbox, which runs the model's code."""
     contract, store = work.contract, work.store
@@ -121,6 +150,7 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
             "settings": work.conversion.model_dump(mode="json"),
             "tabular": isinstance(contract, DeclaredGraph) and contract.tabular,
             "seed": _SEED,
+            "known": _known(work, place) if isinstance(contract, DeclaredGraph) else None,
         },
         work.limits("loading or converting the model"),
     )
@@ -128,6 +158,8 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
         signature=Signature.model_validate(result["signature"]),
         seen=Signature.model_validate(result["text"]) if result["text"] else None,
         sets=[str(name) for name in result["sets"]],
+        questions=[str(name) for name in result["questions"]],
+        left_out=[str(reason) for reason in result["left_out"]],
         notes=tuple(str(note) for note in result["notes"]),
         isolation=isolation,
     )

@@ -4,7 +4,7 @@ from shiplift.runtime.admission.inspection import Inspected
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.families import spec_checks
-from shiplift.runtime.families.export_summary import converted
+from shiplift.runtime.families.export_summary import converted, proved
 from shiplift.runtime.families.graph.candidates import build_candidates
 from shiplift.runtime.families.graph.export import export_graph
 from shiplift.runtime.families.graph.package import GraphMaker
@@ -88,8 +88,9 @@ class GraphFamily:
         return Requests(samples=synthetic(example, signature, load))
 
     def export_summary(self, exported: ExportedGraph) -> str:
-        """How it was converted."""
-        return converted(exported, f", opset {exported.opset}")
+        """How it was converted, and what was asked of both models."""
+        how = converted(exported, f", opset {exported.opset}")
+        return f"{how} {proved(exported.proof)}" if exported.proof else how
 
 
 def _fallen_back(work: Exporting[DeclaredGraph], *, why: str) -> ExportedPython:

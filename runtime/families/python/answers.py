@@ -3,19 +3,27 @@
 This runs in another sandbox than the model, whose code could have written anything into its answers.
 """
 
+import math
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model.onnx_models import differences
 from shiplift.runtime.model.tensors import Arrays, datatype, dump_npz, load_npz
+from shiplift.runtime.proof import comparison as proof
+from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.records.model import ParityCase
+from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 REFERENCE = "reference.npz"
-SINGLE_NOTE = "The model gets one sample at a time: its answers to a batch differ from those to each of its samples."
-_TOLERANCE = 1e-4  # relative to the largest value: a sample's answer must not depend on its neighbours
+SINGLE_NOTE = (
+    "Warning: the model gets one sample at a time, without batching: its answers to a batch differ from those to each "
+    "of its samples ({})."
+)
 
 
 def compare(*, answers: str, sets: list[str], inputs: list[dict[str, Any]], out: str) -> dict[str, Any]:
@@ -25,15 +33,17 @@ def compare(*, answers: str, sets: list[str], inputs: list[dict[str, Any]], out:
     answers as `output/NAME`. A sandbox entry.
 
     Raises:
-        ExportFailed: an output can't be served.
+        ExportFailed: an output can't be served, or the model is not repeatable.
         DataInvalid: the answers can't be read.
     """
     progress("comparing the model's answers")
     recorded = load_npz(Path(answers))
     parts = {name: _part(recorded, f"{name}/") for name in sets}
     example, again, rows = (_part(parts[name], "output/") for name in ("example", "again", "rows"))
+    _require_repeatable(example, again)
     together = _part(parts["batch"], "output/") if "batch" in sets else None
-    batched = together is not None and _same(rows, together)
+    mixes = _mixes(rows, together)
+    batched = not mixes
     reference = parts["example"] if batched else parts["rows"]
     (Path(out) / REFERENCE).write_bytes(dump_npz(reference))
     size = -1 if batched else 1
@@ -43,12 +53,12 @@ def compare(*, answers: str, sets: list[str], inputs: list[dict[str, Any]], out:
         outputs=tuple(_spec(name, [example[name], rows[name]], size) for name in example),
     )
     cases = [_case("example, in two processes", example, again)]
-    if batched and together is not None:
+    if together is not None and batched:
         cases.append(_case("samples alone and in a batch", rows, together))
     return {
         "signature": signature.model_dump(mode="json"),
         "parity": [case.model_dump(mode="json") for case in cases],
-        "notes": [] if batched else [SINGLE_NOTE],
+        "notes": [SINGLE_NOTE.format(mixes)] if mixes else [],
     }
 
 
@@ -66,22 +76,39 @@ def _spec(name: str, arrays: list[Any], size: int) -> TensorSpec:
     return TensorSpec(name=name, datatype=kind, shape=(size, *(s[0] if len(set(s)) == 1 else -1 for s in sizes)))
 
 
-def _same(left: Arrays, right: Arrays) -> bool:
-    return all(
-        left[name].shape == right[name].shape and min(differences(left[name], right[name])) <= _TOLERANCE
-        for name in left
-    )
+def _require_repeatable(example: Arrays, again: Arrays) -> None:
+    if found := _difference(example, again, "example", "asked of a second process"):
+        raise ExportFailed(
+            f"the model is not repeatable: {found}",
+            do="Seed what it samples, and keep no state between calls: production is checked against these answers.",
+        )
+
+
+def _mixes(rows: Arrays, together: Arrays | None) -> str:
+    """How a sample's answer depends on its neighbours; empty if it does not."""
+    if together is None:
+        return "it does not answer several at once"
+    if shaped := [name for name in rows if name in together and rows[name].shape != together[name].shape]:
+        return f"{shaped[0]!r} has shape {list(together[shaped[0]].shape)} instead of {list(rows[shaped[0]].shape)}"
+    found = _difference(rows, together, "first", "in a batch")
+    return str(found) if found else ""
+
+
+def _difference(left: Arrays, right: Arrays, origin: str, setting: str) -> Counterexample | None:
+    sides = Answers.of(left), Answers.of(right)
+    return proof.compare(*sides, [origin] * len(sides[0].errors), setting=setting).first
 
 
 def _case(name: str, left: Arrays, right: Arrays) -> ParityCase:
     found = {key: differences(array, right[key]) for key, array in left.items()}
-    bad = [key for key, (absolute, _) in found.items() if absolute == float("inf")]
+    bad = [key for key, array in left.items() if array.dtype.kind == "f" and np.isnan(array).any()]
+    found |= dict.fromkeys(bad, (math.inf, math.inf))
     return ParityCase(
         inputs=name,
         batch=len(next(iter(left.values()))),
         max_abs=max(absolute for absolute, _ in found.values()),
         max_rel=max(relative for _, relative in found.values()),
-        problem="; ".join(f"{key!r} differs between two runs, or is NaN" for key in bad),
+        problem="; ".join(f"{key!r} holds NaN" for key in bad),
     )
 
 

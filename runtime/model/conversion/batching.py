@@ -5,7 +5,7 @@ constants of Reshape nodes. The answers decide whether a rewritten graph is righ
 model's code has run (`admission/verification.py`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,15 @@ from onnx import numpy_helper
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.conversion import graphs
+from shiplift.runtime.model.conversion.mixing import first_mixing
 from shiplift.runtime.model.tensors import Arrays, concatenate
+from shiplift.runtime.records.proof import Counterexample
 
 DYNAMIC_NOTE = "The graph's fixed batch of {} was made dynamic: batches of 2 and 7 get the answers of single samples."
+MIXING_NOTE = (
+    "Warning: served one sample at a time, without batching: a sample's answer depends on others in its batch{}, as "
+    "{}. Make the model treat samples one by one, and it is served in batches."
+)
 SINGLE_NOTE = "Served one sample at a time: the graph has a fixed batch of 1 that can't be made dynamic."
 _TOLERANCE = 1e-4  # relative to the largest value: a sample's answer must not depend on its neighbours
 
@@ -60,6 +66,28 @@ def save_with_any_batch(
         )
     graphs.save(model, path)
     return (SINGLE_NOTE,)
+
+
+def save_for_one_sample(model: onnx.ModelProto, path: Path, mixes: Counterexample, rows: Arrays) -> tuple[str, ...]:
+    """Writes the model with a batch of 1, for one whose answer to a row depends on its neighbours; returns notes.
+
+    `rows` are two or more as the graph takes them, which show where they mix.
+    """
+    node = first_mixing(free_batch(model, -1), {name: array[:2] for name, array in rows.items()})
+    for dims in _first_dimensions(model.graph):
+        dims.dim_value = 1
+    del model.graph.value_info[:]
+    graphs.save(model, path)
+    return (MIXING_NOTE.format(f" from {node} on" if node else "", mixes),)
+
+
+def _first_dimensions(graph: onnx.GraphProto) -> Iterator[Any]:
+    """Those of the inputs that are no weights, and of the outputs."""
+    constants = {tensor.name for tensor in graph.initializer}
+    for value in (*graph.input, *graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if dims and value.name not in constants:
+            yield dims[0]
 
 
 def _problem(

@@ -1,7 +1,9 @@
 """Gradient boosting: LightGBM, XGBoost and CatBoost on one matrix of features, or on the columns of a data frame."""
 
+import copy
 import json
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,10 +16,14 @@ from onnx import TensorProto, helper
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion.columns import FEATURES, Columns
-from shiplift.runtime.model.conversion.original import Original, failed
+from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
+from shiplift.runtime.model.reading import recording
+from shiplift.runtime.model.reading.rounding import down_to_float32
 from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
+_ZERO = np.float32(1e-35)
 _OPSET = 15  # the newest opset that onnxmltools writes
 
 
@@ -29,7 +35,9 @@ class Boosted(Original):
 
     unknown = math.nan  # the code of a category that training never saw
 
-    def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], *, tabular: bool) -> None:
+    def __init__(
+        self, folder: Path, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, tabular: bool
+    ) -> None:
         if not tabular and len(inputs) != 1:
             raise ExportFailed(
                 f"{len(inputs)} tensors were logged; the model takes one matrix of features, or a data frame",
@@ -37,6 +45,7 @@ class Boosted(Original):
             )
         self.model = self._load(str(folder))
         self.spec = inputs[0]
+        self.probable = wants_probabilities(folder, outputs)
         self.columns = (
             Columns(specs=inputs, categories=self._categories(inputs), unknown=self.unknown) if tabular else None
         )
@@ -66,10 +75,14 @@ class Boosted(Original):
         features = self.columns.frame(inputs) if self.columns else next(iter(inputs.values()))
         scores = np.asarray(self._scores(features))
         if not self._objective().startswith(("binary", "multi")):
-            return {"variable": scores.reshape(-1, 1).astype(np.float32)}
+            return {"variable": scores.reshape(len(scores), -1).astype(np.float32)}
         probabilities = scores if scores.ndim == 2 else np.column_stack([1 - scores, scores])
         classes = np.asarray(getattr(self.model, "classes_", np.arange(probabilities.shape[1])))
-        return {"label": classes[probabilities.argmax(axis=1)], "probabilities": probabilities.astype(np.float32)}
+        return classified(classes[probabilities.argmax(axis=1)], probabilities, probable=self.probable)
+
+    def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
+        """Those of the booster, with the categories that it keeps."""
+        return recording.facts_of(self.model, inputs, self.columns.categories if self.columns else {})
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Converts through the library's converter, which computes with features as FP32."""
@@ -120,7 +133,31 @@ class LightGbm(Boosted):
     def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
         import onnxmltools  # noqa: PLC0415
 
-        return onnxmltools.convert_lightgbm(self.model, initial_types=types, zipmap=False, target_opset=opset)
+        return onnxmltools.convert_lightgbm(self._rounded(), initial_types=types, zipmap=False, target_opset=opset)
+
+    def _rounded(self) -> Any:
+        """The model with thresholds rounded down to float32, which changes no answer to features of float32.
+
+        The graph compares float32. Rounded to the nearest, as onnxmltools does, half of the thresholds would let pass
+        what they are to hold back.
+        """
+        import lightgbm  # noqa: PLC0415
+
+        booster = getattr(self.model, "booster_", self.model)
+        text = re.sub(r"(?m)^threshold=(.*)$", lambda line: f"threshold={_down(line[1])}", booster.model_to_string())
+        rounded = lightgbm.Booster(model_str=re.sub(r"(?m)^tree_sizes=.*\n", "", text))  # in bytes, which have changed
+        rounded.params = booster.params
+        if booster is self.model:
+            return rounded
+        model = copy.copy(self.model)
+        model._Booster = rounded
+        return model
+
+
+def _down(thresholds: str) -> str:
+    down = down_to_float32(np.array(thresholds.split(), np.float64))
+    down[down == -_ZERO] = np.nextafter(-_ZERO, np.float32(-np.inf))  # LightGBM takes it for zero, which goes right
+    return " ".join(repr(float(each)) for each in down)
 
 
 class XGBoost(Boosted):

@@ -13,11 +13,13 @@ import yaml
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.conversion import boosting, graphs, torch_models
+from shiplift.runtime.model.conversion import boosting, graphs, sklearn_trees, torch_models
 from shiplift.runtime.model.conversion.columns import Columns
-from shiplift.runtime.model.conversion.original import Original, failed
+from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
+from shiplift.runtime.model.reading import onnx_graphs, recording
 from shiplift.runtime.model.tensors import Arrays, as_input
 from shiplift.runtime.model.text.tasks import EXTRA, IMAGE_TASKS, TEXT_FLAVORS, task_of
+from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
 _SHIMS = "sklearn.externals.array_api_compat"
@@ -42,9 +44,9 @@ def load(
         if flavor == "pytorch":
             return torch_models.load(folder, inputs, tuple(spec.name for spec in outputs))
         if flavor == "sklearn":
-            return Sklearn(folder, inputs, tabular=tabular)
+            return Sklearn(folder, inputs, outputs, tabular=tabular)
         if flavor in boosting.BOOSTERS:
-            return boosting.BOOSTERS[flavor](folder, inputs, tabular=tabular)
+            return boosting.BOOSTERS[flavor](folder, inputs, outputs, tabular=tabular)
         if flavor in ("keras", "tensorflow"):
             return TensorFlow(folder, flavor, inputs, outputs)
         if flavor in TEXT_FLAVORS:
@@ -96,27 +98,30 @@ def without_shims() -> Iterator[None]:
 class Sklearn(Original):
     """A scikit-learn estimator or pipeline, converted by skl2onnx."""
 
-    def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], *, tabular: bool) -> None:
+    def __init__(
+        self, folder: Path, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, tabular: bool
+    ) -> None:
         import mlflow.sklearn  # noqa: PLC0415 - only for sklearn models
 
         with without_shims():
             self.model = mlflow.sklearn.load_model(str(folder))
         self.specs = inputs
         self.columns = Columns(specs=inputs) if tabular else None
+        self.probable = wants_probabilities(folder, outputs)
 
     def answer(self, inputs: Arrays) -> Arrays:
         """`predict`, and `predict_proba` if the estimator has it."""
         features = self.columns.frame(inputs) if self.columns else next(iter(inputs.values()))
         label = np.asarray(self.model.predict(features))
         if self._has_probabilities():
-            return {"label": label, "probabilities": np.asarray(self.model.predict_proba(features), dtype=np.float32)}
+            return classified(label, self.model.predict_proba(features), probable=self.probable)
         return {"label" if self._classifies() else "variable": label}
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Converts through `skl2onnx.to_onnx`. Float inputs become FP32; only probabilities are kept as scores."""
         types = [(spec.name, self._type(spec)) for spec in self.specs]
         try:
-            graph = self._converted(types, min(opset, 21))
+            graph = sklearn_trees.with_missing(self._converted(types, min(opset, 21)), self.model)
         except Exception as error:
             raise failed("skl2onnx can't convert the model", error) from error
         return graph if self._has_probabilities() or not self._classifies() else _first_output(graph)
@@ -124,13 +129,18 @@ class Sklearn(Original):
     def _converted(self, types: list[tuple[str, Any]], opset: int) -> onnx.ModelProto:
         import skl2onnx  # noqa: PLC0415 - only for sklearn models
 
-        convert = partial(skl2onnx.to_onnx, self.model, initial_types=types, target_opset=opset)
+        model = sklearn_trees.rounded(self.model)
+        convert = partial(skl2onnx.to_onnx, model, initial_types=types, target_opset=opset)
         if not self._classifies():
             return convert()
         try:
-            return convert(options={id(self.model): {"zipmap": False}})
+            return convert(options={id(model): {"zipmap": False}})
         except NameError:  # LinearSVC has no such option; giving it any keeps skl2onnx from adding one
-            return convert(options={id(self.model): {"output_class_labels": False}})
+            return convert(options={id(model): {"output_class_labels": False}})
+
+    def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
+        """Those of the fitted estimator, and of what is within it."""
+        return recording.facts_of(self.model, inputs)
 
     def _has_probabilities(self) -> bool:
         return self._classifies() and hasattr(self.model, "predict_proba")
@@ -216,11 +226,17 @@ class TensorFlow(Original):
             serve = signatures["serving_default"]
             parameters = list(serve.structured_input_signature[1])
             keywords = names if set(names) == set(parameters) else parameters
-            return list(self.tf.nest.flatten(serve(**dict(zip(keywords, tensors, strict=True)))))
+            return self._flat(serve(**dict(zip(keywords, tensors, strict=True))))
         inputs = [tensor.name for tensor in getattr(self.model, "inputs", None) or []]
         by_name = dict(zip(names, tensors, strict=True))
         ordered = [by_name[name] for name in inputs] if set(inputs) == set(names) else list(tensors)
-        return list(self.tf.nest.flatten(self.model(ordered[0] if len(ordered) == 1 else ordered, training=False)))
+        return self._flat(self.model(ordered[0] if len(ordered) == 1 else ordered, training=False))
+
+    def _flat(self, outputs: Any) -> list[Any]:
+        """The outputs in the signature's order if they have its names; TensorFlow would sort them."""
+        if isinstance(outputs, dict) and set(outputs) == set(self.outputs):
+            return [outputs[name] for name in self.outputs]
+        return list(self.tf.nest.flatten(outputs))
 
     def _names(self, count: int) -> list[str]:
         if len(self.outputs) == count:
@@ -269,6 +285,10 @@ class Onnx(Original):
         return {
             name: array[None] if np.ndim(array) < len(self.shapes.get(name, ())) else array for name, array in answers
         }
+
+    def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
+        """Those of the logged graph."""
+        return onnx_graphs.facts_of(onnx.load(self.file, load_external_data=False).graph, inputs)
 
     def _feed(self, array: NDArray[Any], rank: int) -> NDArray[Any]:
         return np.asarray(array[0]) if rank < array.ndim else array

@@ -2,12 +2,17 @@
 
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
+import yaml
+from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.records.facts import ModelFacts
+from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
 
@@ -22,6 +27,10 @@ class Original(ABC):
     def answer(self, inputs: Arrays) -> Arrays:
         """The outputs by name, in the model's order."""
 
+    def in_double(self, inputs: Arrays) -> Arrays:
+        """The same outputs computed in FP64, which say how far off those in FP32 are; none where that can't be done."""
+        return {}
+
     def tensors(self, requests: dict[str, Arrays]) -> dict[str, Arrays]:
         """The graph's inputs for these sets of requests."""
         return requests
@@ -29,6 +38,10 @@ class Original(ABC):
     @abstractmethod
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """The model as ONNX with a dynamic batch, to be written to the folder `path`. Puts large weights there."""
+
+    def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
+        """What the model says about its inputs, of which questions are made; it may be run on the example for that."""
+        return ModelFacts(inputs=inputs)
 
     def write_text(self, example: Arrays, to: Path, exported: Signature) -> Signature | None:
         """For a model that takes text: writes the files around the graph, and returns the signature that clients see.
@@ -47,6 +60,27 @@ class Original(ABC):
             ExportFailed: the model can't be written, or its answers differ.
         """
         raise ExportFailed("only PyTorch models have a TorchScript form", do="Leave out `export.torchscript`.")
+
+
+def classified(label: NDArray[Any], probabilities: Any, *, probable: bool) -> Arrays:
+    """What a classifier answers: classes, (rows,), and their probabilities, (rows, classes) as FP32.
+
+    `probable`: the probabilities come first, since they are what the author asked for.
+    """
+    answers: Arrays = {"label": label, "probabilities": np.asarray(probabilities, dtype=np.float32)}
+    return {name: answers[name] for name in ("probabilities", "label")} if probable else answers
+
+
+def wants_probabilities(folder: Path, outputs: tuple[TensorSpec, ...]) -> bool:
+    """Whether a classifier's author asked for probabilities: by MLflow's `pyfunc_predict_fn`, or by the signature.
+
+    A signature does by numbers for each class: several of them, since classes can be floats as well.
+    """
+    meta = yaml.safe_load((folder / "MLmodel").read_text())
+    if "proba" in str(meta["flavors"].get("python_function", {}).get("predict_fn", "")):
+        return True
+    floats = bool(outputs) and all(spec.datatype in ("FP16", "FP32", "FP64") for spec in outputs)
+    return floats and (len(outputs) > 1 or any(size > 1 for size in outputs[0].shape[1:]))
 
 
 def failed(problem: str, error: BaseException) -> ExportFailed:

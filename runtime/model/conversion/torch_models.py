@@ -1,5 +1,6 @@
 """PyTorch models as functions of arrays, and as ONNX: modules, `torch.export` programs, and TorchScript."""
 
+import copy
 import inspect
 import warnings
 import zipfile
@@ -13,7 +14,10 @@ import yaml
 
 from shiplift.runtime.model.conversion import graphs, postprocess
 from shiplift.runtime.model.conversion.original import Original, failed
+from shiplift.runtime.model.onnx_models import LARGE_BYTES
+from shiplift.runtime.model.reading import lookups
 from shiplift.runtime.model.tensors import Arrays, batch_of
+from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
@@ -58,8 +62,23 @@ class TorchModule(Original):
         with torch.inference_mode():
             outputs = self.callable()(*self.arguments(inputs))
         tensors = torch.utils._pytree.tree_leaves(outputs)
-        names = self.names(len(tensors))
-        return {name: tensor.detach().cpu().numpy() for name, tensor in zip(names, tensors, strict=True)}
+        return {name: tensor.detach().cpu().numpy() for name, tensor in zip(self.names(outputs), tensors, strict=True)}
+
+    def in_double(self, inputs: Arrays) -> Arrays:
+        """Of a copy in FP64, unless the model is large; a program that names its types may not run so."""
+        import torch  # noqa: PLC0415
+
+        module = self.callable()
+        if sum(weights.numel() * weights.element_size() for weights in module.parameters()) > LARGE_BYTES:
+            return {}
+        try:
+            with torch.inference_mode():
+                doubled = (value.double() if value.is_floating_point() else value for value in self.arguments(inputs))
+                outputs = copy.deepcopy(module).double()(*doubled)
+            tensors = torch.utils._pytree.tree_leaves(outputs)
+            return {name: tensor.numpy() for name, tensor in zip(self.names(outputs), tensors, strict=True)}
+        except Exception:  # it is only to know more
+            return {}
 
     def callable(self) -> Any:
         """The object to call with the arguments."""
@@ -73,8 +92,20 @@ class TorchModule(Original):
         forward = [p for p in inspect.signature(self.callable().forward).parameters if p in inputs]
         return tuple(torch.from_numpy(inputs[name]) for name in (forward if len(forward) == len(order) else order))
 
-    def names(self, count: int) -> list[str]:
-        """One name per output: the signature's if the counts agree."""
+    def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
+        """How large the tables are that its ids look up."""
+        return lookups.facts_of(lambda: self.callable()(*self.arguments(example)), inputs, example)
+
+    def names(self, outputs: Any) -> list[str]:
+        """One name per output, in the model's order.
+
+        Its own if the signature has the same ones, in whatever order; else the signature's if there are as many.
+        """
+        import torch  # noqa: PLC0415
+
+        count = len(torch.utils._pytree.tree_leaves(outputs))
+        if isinstance(outputs, dict) and set(outputs) == set(self.outputs) and len(outputs) == count:
+            return list(outputs)
         if len(self.outputs) == count:
             return list(self.outputs)
         return ["output"] if count == 1 else [f"output_{at}" for at in range(count)]
@@ -145,11 +176,11 @@ class TorchModule(Original):
         return torch.jit.trace(model, sample, check_trace=False)
 
     def answer_names(self, sample: tuple[Any, ...]) -> list[str]:
-        """Output names; runs the model once to count its outputs."""
+        """Output names; runs the model once to see its outputs."""
         import torch  # noqa: PLC0415
 
         with torch.inference_mode():
-            return self.names(len(torch.utils._pytree.tree_leaves(self.callable()(*sample))))
+            return self.names(self.callable()(*sample))
 
 
 class TorchProgram(TorchModule):

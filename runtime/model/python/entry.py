@@ -12,7 +12,8 @@ from typing import Any
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.guest.python.host import Host, ModelFailed, rows
-from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz, load_npz
+from shiplift.runtime.model.samples import random_like
+from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz, one_by_one
 from shiplift.runtime.records.tensor import TensorSpec
 
 ROWS = 8  # as many as there are golden requests
@@ -36,14 +37,14 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     """Writes `out/answers.npz`, with arrays named `SET/input/NAME` and `SET/output/NAME`; returns the sets.
 
     `example` is the logged example, `again` the same from a second process, `rows` its first samples one by one, and
-    `batch` those together, which is missing if the model does not answer it. A sandbox entry.
+    `batch` those together, which is missing if the model does not answer it. An example of few samples gets random
+    ones like it as neighbours, as far as the model answers them: equal ones would show nothing. A sandbox entry.
 
     Raises:
         ExportFailed: the model does not load, or does not answer.
     """
     specs = [TensorSpec.model_validate(spec) for spec in inputs]
     asked = restored(load_npz(Path(example)), specs)
-    first = batch_of(asked, ROWS)
     settings = settings_of(model, outputs, read, memory_mb, allow_without)
     sets: dict[str, tuple[Arrays, Arrays]] = {}
     with asking(code, environment, settings) as host:
@@ -52,8 +53,8 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     with asking(code, environment, settings) as host:
         progress("running a second process on it")
         sets["again"] = asked, _ask(host, asked, limit_s)
-        singles = [{name: array[at : at + 1] for name, array in first.items()} for at in range(ROWS)]
-        sets["rows"] = first, concatenate([_ask(host, single, limit_s) for single in singles])
+        first, alone = _alone(host, asked, specs, limit_s)
+        sets["rows"] = first, alone
         with contextlib.suppress(ExportFailed):
             sets["batch"] = first, _ask(host, first, limit_s)
     named = {
@@ -95,6 +96,19 @@ def restored(arrays: Arrays, specs: list[TensorSpec]) -> Arrays:
     return {
         spec.name: arrays[spec.name].astype(object) if spec.datatype == "BYTES" else arrays[spec.name] for spec in specs
     }
+
+
+def _alone(host: Host, asked: Arrays, specs: list[TensorSpec], limit_s: float) -> tuple[Arrays, Arrays]:
+    """Samples, the example's first, and the answers to each by itself."""
+    own = min(rows(asked), ROWS)
+    made = random_like(asked, tuple(specs), ROWS - own, seed=0)
+    samples = one_by_one({name: array[:own] for name, array in asked.items()})
+    answers = [_ask(host, sample, limit_s) for sample in samples]
+    for sample in one_by_one(made):
+        with contextlib.suppress(ExportFailed):
+            answers.append(_ask(host, sample, limit_s))
+            samples.append(sample)
+    return concatenate(samples), concatenate(answers)
 
 
 def _ask(host: Host, inputs: Arrays, limit_s: float) -> Arrays:

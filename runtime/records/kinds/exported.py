@@ -6,6 +6,7 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.kinds.union import Kinded
 from shiplift.runtime.records.model import Isolation, ParityCase, PythonModel
+from shiplift.runtime.records.proof import Proof
 from shiplift.runtime.records.tensor import Signature
 
 
@@ -57,13 +58,14 @@ class Exported(Kinded):
 
 
 class ExportedGraph(Exported):
-    """An ONNX graph (a tree holding `model.onnx`).
+    """An ONNX graph (a tree holding `model.onnx`), and the proof that it is the model.
 
     `torchscript` is the original itself (a tree holding `model.pt`), if the spec asks for it.
     """
 
     kind: Literal["graph"] = "graph"
     opset: int
+    proof: Proof | None = None
     torchscript: Artifact | None = None
 
 

@@ -11,8 +11,8 @@ from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
 from shiplift.runtime.records.kinds.exported import ExportedGraph
-from shiplift.runtime.records.model import ModelVersion
-from shiplift.runtime.spec.model import Conversion
+from shiplift.runtime.records.model import Datasets, ModelVersion
+from shiplift.runtime.spec.model import Conversion, Data
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.export import export
 from tests.unit.examples import perceptron, signature, site
@@ -34,7 +34,10 @@ class Bench:
 
     def export(self, version: ModelVersion | None = None) -> ExportedGraph:
         contract = DeclaredGraph(signature=signature(), example=self.store.put_bytes(dump_npz({"input": EXAMPLE})))
-        exported = export(site(self.home), version or self.version(), contract, Conversion(timeout_s=60))
+        logged = self.store.put_bytes(dump_npz({"input": EXAMPLE.repeat(5, axis=0), "label": np.zeros(15)}))
+        datasets = Datasets(validation=logged, validation_name="validation.npz")
+        conversion = Conversion(timeout_s=60)
+        exported = export(site(self.home), version or self.version(), contract, conversion, datasets, Data())
         assert isinstance(exported, ExportedGraph)
         return exported
 
@@ -55,6 +58,8 @@ def test_a_model_is_converted_in_the_sandbox_and_compared_outside(bench: Bench, 
         ("random-7", 7),
     ]
     assert all(case.max_abs < 1e-6 and case.problem == "" for case in result.parity)
+    assert result.proof
+    assert {each.origin: each.rows for each in result.proof.asked}["validation"] == 15
     assert result.isolation
     assert (result.isolation.memory_limit_mb, result.isolation.timeout_s) == (4096, 60)
     reference = load_npz(bench.store.read(result.reference))
@@ -82,5 +87,6 @@ def test_files_that_are_not_what_was_admitted_are_not_loaded(bench: Bench) -> No
 def test_a_graph_that_fails_has_no_code_of_its_own_to_fall_back_to(bench: Bench) -> None:
     (bench.folder / "model.onnx").write_bytes(b"not a model")
     contract = DeclaredGraph(signature=signature(), example=bench.store.put_bytes(dump_npz({"input": EXAMPLE})))
+    conversion = Conversion(timeout_s=60, fallback="python")
     with pytest.raises(ExportFailed, match="does not load"):
-        export(site(bench.home), bench.version(), contract, Conversion(timeout_s=60, fallback="python"))
+        export(site(bench.home), bench.version(), contract, conversion, Datasets(), Data())

@@ -5,6 +5,7 @@ import pytest
 
 from shiplift.runtime.admission.verification import _case
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.records.model import ParityCase
 from tests.unit.examples import signature
 
@@ -29,8 +30,8 @@ class Running:
 
 
 def compared(expected: Any, got: Any) -> ParityCase:
-    answers = {"example/input/input": EXAMPLE[:2], "example/output/output": np.asarray(expected)}
-    return _case(Running(got), answers, signature(), "example")
+    answers = Answers(outputs={"output": np.asarray(expected)}, errors=("", ""))
+    return _case(Running(got), {"input": EXAMPLE[:2]}, answers, signature(), "example")
 
 
 def test_a_difference_is_the_largest_of_any_value() -> None:
@@ -43,6 +44,7 @@ def test_a_difference_is_the_largest_of_any_value() -> None:
     [
         ([[1.0, 2.0]], [[1.0]], "with shape"),
         ([[np.nan]], [[1.0]], "the original gives NaN in 'output'"),
+        ([[np.nan]], [[np.nan]], "the original gives NaN in 'output'"),
         ([[1.0]], [[np.nan]], "the exported model gives NaN in 'output'"),
         ([[1]], [[2]], "'output' differs where it must be equal"),
     ],

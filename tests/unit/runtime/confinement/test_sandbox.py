@@ -354,7 +354,7 @@ def test_any_other_error_is_told_with_its_last_words(cell: Cell) -> None:
 def test_an_error_behind_libraries_with_threads_ends_at_once(tmp_path: Path) -> None:
     with pytest.raises(ExportFailed, match=r"TypeError: convert\(\) missing"):
         run_sandboxed(
-            "shiplift.runtime.model.conversion.entry:convert", {}, read=[], work=tmp_path / "work", limits=LIMITS
+            "shiplift.runtime.admission.conversion:convert", {}, read=[], work=tmp_path / "work", limits=LIMITS
         )
 
 

@@ -10,6 +10,7 @@ from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import Flavor
+from shiplift.runtime.records.proof import ColumnDifference, Proof, RowsAsked, SettingAsked
 from tests.unit.examples import exported, inspected
 
 _TRANSFORMERS = {"text-classification": "text", "image-classification": "image", "text-generation": "generation"}
@@ -56,5 +57,15 @@ def test_a_report_says_how_a_model_was_exported() -> None:
     said = table.export_summary(exported())
     assert said == (
         "Converted in a sandbox (network: namespace, files: landlock, calls: none, memory 512 MiB, 30 s), opset 20."
+    )
+    proof = Proof(
+        asked=(RowsAsked(origin="example", rows=2), RowsAsked(origin="zero", rows=9)),
+        settings=(SettingAsked(name="alone", rows=11),),
+        worst=ColumnDifference(output="y", column=1, difference=1e-6, tolerance=1e-3),
+        left_out=("3 rows were late.", "all else"),
+    )
+    assert table.export_summary(exported(proof=proof)).endswith(
+        "opset 20. Proved against the original on these rows: 2 example, 9 zero. Its graph answers alike alone (11). "
+        "The closest to its tolerance is column 1 of y: 1e-06 off, 0.001 allowed. Left out: 3 rows were late. all else."
     )
     assert "opset" not in table.export_summary(exported(kind="generation"))

@@ -79,6 +79,9 @@ def test_columns_are_categories_as_at_training(tmp_path: Path, how: str) -> None
     asked["city"][:20], asked["zip code"][10:30] = "Paris", 1  # not seen in training
     flavor = saved(how, tmp_path / "model")
     original = loaders.load(tmp_path / "model", flavor, SPECS, (), tabular=True)
+    told = {column.input: column for column in original.facts(SPECS, asked).columns}
+    assert (told["city"].categories, told["zip code"].categories) == (tuple(CITIES), tuple(ZIPS))
+    assert told["age"].thresholds
     expected = original.answer(asked)
     graphs.save(original.to_onnx(asked, 20, tmp_path), tmp_path / "made.onnx")
     specs = onnx_models.signature_of(onnx.load(tmp_path / "made.onnx")).inputs
@@ -133,6 +136,31 @@ def test_a_signature_of_other_data_is_refused(
         loaders.load(tmp_path / "model", "lightgbm", specs, (), tabular=tabular)
 
 
+@pytest.mark.parametrize("kind", ["booster", "classifier"])
+def test_lightgbm_s_graph_is_right_for_float32_on_both_sides_of_every_threshold(tmp_path: Path, kind: str) -> None:
+    import lightgbm
+    import mlflow
+
+    x = np.random.default_rng(0).normal(size=(400, 2)).astype(np.float32)
+    options: dict[str, Any] = {"n_estimators": 20, "n_jobs": 1, "verbose": -1}
+    if kind == "booster":
+        model: Any = lightgbm.train(options, lightgbm.Dataset(x, x[:, 0] * x[:, 1]))
+    else:
+        model = lightgbm.LGBMClassifier(**options).fit(x, (x[:, 0] * x[:, 1] > 0).astype(int))
+    mlflow.lightgbm.save_model(model, str(tmp_path / "model"), pip_requirements=[])
+    specs = (tensor("x", -1, 2),)
+    original = loaders.load(tmp_path / "model", "lightgbm", specs, (), tabular=False)
+    thresholds = [np.array(column.thresholds) for column in original.facts(specs, {"x": x}).columns]
+    near = [np.concatenate([np.nextafter(np.float32(each), np.float32(way)) for way in (-9, 9)]) for each in thresholds]
+    asked = np.repeat(x, 20, axis=0)
+    for at in (0, 1):
+        asked[at::2, at] = np.resize(np.concatenate([near[at], np.float32(thresholds[at])]), len(asked[at::2]))
+    graphs.save(original.to_onnx({"x": x}, 20, tmp_path), tmp_path / "made.onnx")
+    served = list(onnx_models.answer(onnx_models.session(tmp_path / "made.onnx"), {"x": asked}).values())[-1]
+    right = list(original.answer({"x": asked}).values())[-1]
+    np.testing.assert_allclose(served.reshape(right.shape), right, atol=1e-5)
+
+
 @pytest.mark.parametrize("how", ["binary", "texts", "multi", "value", "frame"])
 def test_catboost_answers_in_onnx_as_it_does_itself(tmp_path: Path, how: str) -> None:
     import catboost
@@ -150,6 +178,7 @@ def test_catboost_answers_in_onnx_as_it_does_itself(tmp_path: Path, how: str) ->
     specs = tuple(tensor(name, -1, 1, datatype="FP64") for name in "abcd") if how == "frame" else (tensor("x", -1, 4),)
     asked = {name: np.array(frame[name]).reshape(-1, 1) for name in frame} if how == "frame" else {"x": x}
     original = loaders.load(tmp_path / "model", "catboost", specs, (), tabular=how == "frame")
+    assert any(column.thresholds for column in original.facts(specs, asked).columns)
     expected = original.answer(asked)
     graphs.save(original.to_onnx(asked, 20, tmp_path), tmp_path / "made.onnx")
     inputs_ = onnx_models.signature_of(onnx.load(tmp_path / "made.onnx")).inputs

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
+from shiplift.runtime.admission import conversion, scan
 from shiplift.runtime.admission import entry as admission
-from shiplift.runtime.admission import scan
-from shiplift.runtime.model.conversion import entry, rehearsal
+from shiplift.runtime.model.conversion import rehearsal
 from shiplift.runtime.records.model import Finding, Scan
 
 LATE = """
 import importlib, sys
-from shiplift.runtime.model.conversion import entry
-entry.rehearse({flavor!r})
+from shiplift.runtime.admission import conversion
+conversion.rehearse({flavor!r})
 before = set(sys.modules)
-entry.rehearse({flavor!r})
+conversion.rehearse({flavor!r})
 print(sorted(set(sys.modules) - before), "torch" in sys.modules)
 """
 
@@ -39,13 +39,13 @@ def test_a_small_model_of_each_flavor_is_converted_and_leaves_nothing(
     converted: list[object] = []
 
     def convert(**arguments: object) -> None:
-        original(**arguments)  # type: ignore[arg-type]
+        original(**arguments)
         assert (Path(str(arguments["out"])) / "model" / "model.onnx").is_file()
         converted.append(arguments["flavor"])
 
-    original = entry.convert
-    monkeypatch.setattr(entry, "convert", convert)
-    entry.rehearse(flavor)
+    original: Any = conversion.convert
+    monkeypatch.setattr(conversion, "convert", convert)
+    conversion.rehearse(flavor)
     assert converted == ([flavor] if flavor in rehearsal._WRITERS else [])
     assert list(scratch.iterdir()) == []
 

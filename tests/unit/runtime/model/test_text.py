@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from shiplift.runtime.admission.conversion import _check_settings
 from shiplift.runtime.admission.examples import missing_example
 from shiplift.runtime.base.errors import DataInvalid, ExportFailed, NotAdmitted
 from shiplift.runtime.model.contracts import read_model
 from shiplift.runtime.model.conversion import loaders
-from shiplift.runtime.model.conversion.entry import _check_settings
 from shiplift.runtime.model.conversion.graphs import with_known_sizes
 from shiplift.runtime.model.text.comparing import text_difference
 from shiplift.runtime.model.text.samples import tokenized

@@ -1,10 +1,12 @@
-"""The sandboxed half of the export: loads the original, records its answers, writes it as ONNX with post-processing.
+"""The first sandboxed half of the export: loads the original, asks it, and writes it as ONNX with post-processing.
 
 It returns only files and JSON; the parent trusts none of it and compares the answers itself.
 """
 
 import logging
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,12 +14,17 @@ from typing import Any
 import numpy as np
 import onnx
 
+from shiplift.runtime.admission.known_rows import asked_of, validation_rows
+from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, in_file, record
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import batching, loaders, postprocess, rehearsal
-from shiplift.runtime.model.conversion.original import Original
-from shiplift.runtime.model.onnx_models import signature_of
+from shiplift.runtime.model.onnx_models import LARGE_BYTES, answer, session, signature_of, stored_bytes
 from shiplift.runtime.model.samples import input_sets
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
+from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.questions.question import Asked
+from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, count_of, rows_of, with_neighbours
+from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
 
@@ -41,7 +48,7 @@ PRELOAD_FOR = {  # by flavor: importing all of them would cost more than it save
 }
 
 
-def convert(
+def convert(  # noqa: PLR0913 - an entry takes JSON by name
     *,
     folder: str,
     flavor: str,
@@ -51,14 +58,19 @@ def convert(
     settings: dict[str, Any],
     tabular: bool,
     seed: int,
+    known: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Writes `out/model/model.onnx` and `out/answers.npz` (arrays named `SET/input/NAME` and `SET/output/NAME`).
+    """Writes `out/model/model.onnx` and `out/answers.npz`, which is as `admission.recording` says.
 
-    Also writes `out/torchscript/model.pt` if the spec asks for it. For a model that takes text, `out/text` gets the
-    tokenizer's files, and `out/texts.npz` texts with the answers of `mlflow.pyfunc`.
+    A model whose answer to a row depends on the other rows of its batch is written for a batch of 1.
+
+    `known` is where the validation data are, as `validation_rows` takes it; they are asked, too. Also writes
+    `out/torchscript/model.pt` if the spec asks for it. For a model that takes text, `out/text` gets the tokenizer's
+    files, and `out/texts.npz` texts with the answers of `mlflow.pyfunc`.
 
     Raises:
-        ExportFailed: the model does not load, does not convert, or has no dynamic batch.
+        ExportFailed: the model does not load, is not repeatable, does not convert, or has no dynamic batch.
+        DataInvalid: the validation data do not match the model.
     """
     logging.disable(logging.WARNING)
     logged, conversion = Signature.model_validate(signature), Conversion.model_validate(settings)
@@ -75,30 +87,52 @@ def convert(
             logged.inputs,
             conversion.preprocess,
             conversion.max_megapixels,
-            finished=lambda behind, inputs: _answer(behind, inputs, conversion),
+            finished=lambda behind, inputs: answered(behind, inputs, conversion),
         )
     work = Path(out)
     shutil.rmtree(work / "model", ignore_errors=True)
     (work / "model").mkdir(parents=True)
     requests = input_sets(_restored(load_npz(Path(example)), logged), logged.inputs, seed=seed)
     sets = original.tensors(requests)
-    answers = {name: _answer(original, inputs, conversion) for name, inputs in sets.items()}
+    plain = not (original.takes_text or conversion.preprocess)
+    validation = validation_rows(known, logged.inputs) if plain else {}
+
+    def make(seconds_per_row: float) -> Asked:
+        if not plain:
+            return Asked(questions=())
+        return asked_of(logged.inputs, requests["example"], validation, seconds_per_row, seed)
+
+    recorded = record(original, sets, conversion, make)
     model = original.to_onnx(sets["example"], conversion.opset, work / "model")
     model = postprocess.in_graph(_pick(model, conversion.outputs), conversion.postprocess, conversion.top_k)
+    model = _in_order(_cleaned(model), [*recorded.answers["example"].outputs])
     exported, file = signature_of(model), work / "model" / "model.onnx"
-    asked = {name: loaders.feeds(inputs, exported.inputs) for name, inputs in sets.items()}
-    expected = {name: _aligned(outputs, exported) for name, outputs in answers.items()}
-    notes = (*original.notes, *batching.save_with_any_batch(_cleaned(model), file, asked, expected))
+    _require_as_many(recorded.answers["example"], exported)
+    rows = sets | {name: questions.inputs for name, questions in recorded.made.items()}
+    asked = {name: loaders.feeds(inputs, exported.inputs) for name, inputs in rows.items()}
+    answers = {name: _aligned(each, exported) for name, each in recorded.answers.items()}
+    notes: tuple[str, ...] = ()
+    mixes = recorded.mixes
+    if not mixes:
+        right = {name: list(answers[name].outputs.values()) for name in sets if answers[name].answered.all()}
+        notes = batching.save_with_any_batch(model, file, {name: asked[name] for name in right}, right)
+        mixes = _mixes_of_graph(file, asked[LARGEST], answers[LARGEST]) if plain else None
+    if mixes:
+        notes = batching.save_for_one_sample(model, file, mixes, asked[LARGEST])
     exported = signature_of(onnx.load(file, load_external_data=False))
     if conversion.torchscript:
         (work / "torchscript").mkdir(exist_ok=True)
-        original.to_torchscript(sets, answers, work / "torchscript" / "model.pt", conversion)
-    (work / "answers.npz").write_bytes(dump_npz(_named(asked, expected, exported)))
+        original.to_torchscript(*recorded.batches(sets), work / "torchscript" / "model.pt", conversion)
+    origins = {name: (name,) * count_of(inputs) for name, inputs in sets.items()}
+    origins |= {name: questions.origins for name, questions in recorded.made.items()}
+    (work / ANSWERS).write_bytes(dump_npz(in_file(asked, answers, origins)))
     text = original.write_text(requests["example"], work, exported)
     return {
         "signature": exported.model_dump(mode="json"),
         "sets": list(sets),
-        "notes": list(notes),
+        "questions": list(recorded.made),
+        "left_out": list(recorded.left_out),
+        "notes": [*original.notes, *notes],
         "text": text.model_dump(mode="json") if text else None,
     }
 
@@ -142,30 +176,6 @@ def _restored(example: Arrays, signature: Signature) -> Arrays:
     }
 
 
-def _answer(original: Original, inputs: Arrays, conversion: Conversion) -> Arrays:
-    try:
-        outputs = (
-            original.answer(inputs)
-            if original.batch == -1
-            else batching.answer_in_batches(original.answer, inputs, original.batch)
-        )
-    except Exception as error:
-        size, reason = len(next(iter(inputs.values()))), " ".join(str(error).split())[:400]
-        raise ExportFailed(
-            f"the model does not answer a batch of {size}: {type(error).__name__}: {reason}",
-            do="Check that it takes any batch size and the dtypes of its signature.",
-        ) from error
-    if conversion.outputs:
-        missing = [name for name in conversion.outputs if name not in outputs]
-        if missing:
-            raise ExportFailed(
-                f"export.outputs names {', '.join(missing)}; the model has {', '.join(outputs)}",
-                do="Change `export.outputs` in the spec.",
-            )
-        outputs = {name: outputs[name] for name in conversion.outputs}
-    return postprocess.in_numpy(outputs, conversion.postprocess, conversion.top_k)
-
-
 def _pick(model: onnx.ModelProto, names: tuple[str, ...]) -> onnx.ModelProto:
     if names:
         by_name = {output.name: output for output in model.graph.output}
@@ -184,23 +194,43 @@ def _cleaned(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _named(asked: dict[str, Arrays], answers: dict[str, list[Any]], exported: Signature) -> Arrays:
-    named: Arrays = {}
-    for name, inputs in asked.items():
-        for key, array in inputs.items():
-            named[f"{name}/input/{key}"] = array
-        for spec, array in zip(exported.outputs, answers[name], strict=True):
-            named[f"{name}/output/{spec.name}"] = np.asarray(array)
-    return named
+def _mixes_of_graph(file: Path, inputs: Arrays, right: Answers) -> Counterexample | None:
+    """How a graph's answers to rows depend on their neighbours, though the original's do not; of a large one, none."""
+    if stored_bytes(file) > LARGE_BYTES:
+        return None
+    running = session(file, lean=True)
+    few = range(min(count_of(inputs), MOST_NEIGHBOURS))
+    rows, alone = rows_of(inputs, few), right.take(few)
+    return with_neighbours(lambda some: answer(running, some), rows, alone, [LARGEST] * len(few))
 
 
-def _aligned(answers: Arrays, exported: Signature) -> list[Any]:
-    """The original's outputs in the graph's order: matched by name, otherwise by position."""
-    if len(answers) != len(exported.outputs):
+def _in_order(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """The model with its outputs in the original's order, if they have its names: the first is what is scored."""
+    by_name = {output.name: output for output in model.graph.output}
+    if set(by_name) == set(names):
+        ordered = [by_name[name] for name in names]
+        del model.graph.output[:]
+        model.graph.output.extend(ordered)
+    return model
+
+
+def _aligned(answers: Answers, exported: Signature) -> Answers:
+    """The original's outputs with the graph's names: matched by name, otherwise by position."""
+    outputs = answers.outputs
+    if not outputs or all(spec.name in outputs for spec in exported.outputs):
+        return answers
+    names = dict(zip(outputs, (spec.name for spec in exported.outputs), strict=True))
+    return replace(
+        answers,
+        outputs={names[name]: array for name, array in outputs.items()},
+        noise={names[name]: array for name, array in answers.noise.items()},
+    )
+
+
+def _require_as_many(answers: Answers, exported: Signature) -> None:
+    if len(answers.outputs) != len(exported.outputs):
         raise ExportFailed(
-            f"the model has {len(answers)} outputs ({', '.join(answers)}), its ONNX form {len(exported.outputs)}",
+            f"the model has {len(answers.outputs)} outputs ({', '.join(answers.outputs)}), its ONNX form "
+            f"{len(exported.outputs)}",
             do="Name the outputs to keep in `export.outputs`.",
         )
-    if all(spec.name in answers for spec in exported.outputs):
-        return [answers[spec.name] for spec in exported.outputs]
-    return list(answers.values())

@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from shiplift.runtime.admission.conversion import convert
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.conversion import graphs, loaders
-from shiplift.runtime.model.conversion.entry import convert
 from shiplift.runtime.model.samples import BATCHES
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
 from shiplift.runtime.records.tensor import Signature

@@ -1,0 +1,144 @@
+"""The proof of an exported graph: asked as the original was, alone, among neighbours, and by several threads.
+
+The first difference ends it: a graph that answers one row differently is not what its author registered.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model import onnx_models
+from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.comparison import compare, counted, worst_of
+from shiplift.runtime.proof.oracle import answers_to
+from shiplift.runtime.proof.questions.question import Questions
+from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, Ask, alone, from_threads, rows_of, with_neighbours
+from shiplift.runtime.records.proof import ColumnDifference, Counterexample, Proof, SettingAsked
+
+_LIMIT_S = 1.5  # for a setting
+_THREADS = 4
+_GIVEN = ("example", "validation", "recorded")  # origins of rows that somebody asked, or will
+
+Asked = Sequence[tuple[Questions, Answers]]  # rows of one shape, with the original's answers
+
+
+def prove(file: Path, running: Any, asked: Asked, *, batches: bool) -> Proof:
+    """Asks `running`, a session of the graph in `file`, the rows of each set as the original was asked.
+
+    Without `batches` the graph takes one row at a time, and is asked alone.
+
+    Raises:
+        ExportFailed: a row is answered differently.
+    """
+    proving = _Proving(asked)
+    proving.ask("alone", _ask(running), batches=False)
+    if batches:
+        proving.ask("in batches", _ask(running), batches=True)
+        proving.among_neighbours(_ask(running))
+    proving.from_threads(_ask(running))
+    if onnx_models.stored_bytes(file) > onnx_models.LARGE_BYTES:
+        proving.left_out.append("one request on several threads: the model is large")
+    else:
+        proving.ask("on several threads", _ask(onnx_models.session(file, threads=_THREADS)), batches=batches)
+    return proving.proof(_ask(running), batches=batches)
+
+
+def _ask(running: Any) -> Ask:
+    return lambda inputs: onnx_models.answer(running, inputs)
+
+
+class _Proving:
+    """What has been seen so far. The first difference is an error."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.rows: dict[str, int] = {}
+        self.worst: list[ColumnDifference | None] = []
+        self.left_out: list[str] = []
+        self.refused: list[tuple[Questions, Answers]] = []
+        self.asked = [self._kept(questions, right) for questions, right in asked]
+
+    def ask(self, setting: str, ask: Ask, *, batches: bool) -> None:
+        """All sets in turn, until the time is up."""
+        end, late = time.monotonic() + _LIMIT_S, 0
+        for questions, right in self.asked:
+            seconds = max(0.0, end - time.monotonic())
+            served = answers_to(ask, questions.inputs, batches=batches, seconds=seconds)
+            self._compare(setting, questions, right, served)
+            late += len(right.errors) - len(served.errors)
+        if late:
+            self.left_out.append(f"{late} rows {setting}: the time was up")
+
+    def among_neighbours(self, ask: Ask) -> None:
+        """The first rows of each set, at every place of a batch."""
+        for questions, right in self._few():
+            _require_same(with_neighbours(ask, questions.inputs, right, questions.origins))
+            self._count("at every place of a batch", len(right.errors))
+
+    def from_threads(self, ask: Ask) -> None:
+        """The same rows, from several clients at once."""
+        for questions, right in self._few():
+            self._compare("to several clients", questions, right, from_threads(ask, questions.inputs, _THREADS))
+
+    def proof(self, ask: Ask, *, batches: bool) -> Proof:
+        """What was seen, now that nothing differs but what the original refuses."""
+        origins = [origin.partition(":")[0] for questions, _ in self.asked for origin in questions.origins]
+        return Proof(
+            asked=counted(origins),
+            settings=tuple(SettingAsked(name=name, rows=rows) for name, rows in self.rows.items()),
+            worst=worst_of(self.worst),
+            batches=batches,
+            left_out=tuple(self.left_out),
+            unrefused=self._unrefused(ask),
+        )
+
+    def _few(self) -> Iterator[tuple[Questions, Answers]]:
+        for questions, right in self.asked:
+            yield _taken(questions, right, range(min(len(right.errors), MOST_NEIGHBOURS)))
+
+    def _kept(self, questions: Questions, right: Answers) -> tuple[Questions, Answers]:
+        """All rows but the made ones that the original refuses, which are set aside."""
+        made = np.array([origin not in _GIVEN for origin in questions.origins], dtype=np.bool_)
+        refused = np.flatnonzero(made & ~right.answered)
+        if len(refused):
+            self.refused.append(_taken(questions, right, refused))
+            self.left_out.append(f"{len(refused)} made rows that the original refuses ({right.errors[refused[0]]})")
+        return _taken(questions, right, np.flatnonzero(~made | right.answered))
+
+    def _unrefused(self, ask: Ask) -> Counterexample | None:
+        """A made row that the original refuses and the graph does not."""
+        for questions, right in self.refused:
+            few, errors = _taken(questions, right, range(min(len(right.errors), MOST_NEIGHBOURS)))
+            if found := compare(errors, alone(ask, few.inputs), few.origins, setting="alone").first:
+                return found
+        return None
+
+    def _compare(self, setting: str, questions: Questions, right: Answers, served: Answers) -> None:
+        count = len(served.errors)
+        found = compare(right.take(range(count)), served, questions.origins[:count], setting=setting)
+        _require_same(found.first)
+        self.worst.append(found.worst)
+        self._count(setting, count)
+
+    def _count(self, setting: str, rows: int) -> None:
+        self.rows[setting] = self.rows.get(setting, 0) + rows
+
+
+def _taken(questions: Questions, right: Answers, rows: Sequence[int] | NDArray[np.intp]) -> tuple[Questions, Answers]:
+    """These rows of both."""
+    at = np.asarray(rows, dtype=np.intp)
+    origins = tuple(questions.origins[row] for row in at.tolist())
+    return Questions(inputs=rows_of(questions.inputs, at), origins=origins), right.take(at)
+
+
+def _require_same(found: Counterexample | None) -> None:
+    if found:
+        raise ExportFailed(
+            f"the exported graph is not the model: {found}",
+            do="Let the model's own code serve it (`export: {fallback: python}` with `admission: {python: sandbox}`), "
+            "or export it to ONNX yourself and log that.",
+        )

@@ -1,0 +1,179 @@
+"""What the original answers, each row as if it were asked alone: the answers that the exported graph has to give.
+
+In a file, a set of rows has the arrays `SET/input/NAME` and `SET/output/NAME`, `SET/noise/NAME` where that is known,
+and with a text for each row `SET/origins`, and `SET/errors`, empty where there is none.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model.conversion import batching, postprocess
+from shiplift.runtime.model.conversion.original import Original
+from shiplift.runtime.model.samples import BATCHES
+from shiplift.runtime.model.tensors import Arrays, under
+from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.oracle import answers_to, examine
+from shiplift.runtime.proof.questions.question import Asked, Questions
+from shiplift.runtime.proof.settings import count_of, rows_of
+from shiplift.runtime.records.proof import Counterexample
+from shiplift.runtime.spec.model import Conversion
+
+ANSWERS = "answers.npz"
+LARGEST = f"random-{max(BATCHES)}"  # the set with the most rows that differ
+_EXAMINE_S, _ASK_S = 2.0, 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """The answers to each set of rows, and how a row's answer changes with its neighbours (None: it does not).
+
+    `made` are the questions among the sets, and `left_out` says what was not asked.
+    """
+
+    answers: dict[str, Answers]
+    mixes: Counterexample | None
+    made: dict[str, Questions]
+    left_out: tuple[str, ...]
+
+    def batches(self, sets: Mapping[str, Arrays]) -> tuple[dict[str, Arrays], dict[str, Arrays]]:
+        """Inputs and right answers by set: in the batches that were asked, or one row where rows would mix."""
+        right = {name: self.answers[name] for name in sets if self.answers[name].answered.all()}
+        if not self.mixes:
+            return {name: sets[name] for name in right}, {name: each.outputs for name, each in right.items()}
+        alone = {name: rows_of(sets[name], [0]) for name in right}
+        return alone, {name: each.take([0]).outputs for name, each in right.items()}
+
+
+def record(
+    original: Original, sets: Mapping[str, Arrays], conversion: Conversion, make: Callable[[float], Asked]
+) -> Recorded:
+    """Asks the original all sets, after it was examined with rows of the largest random one, and then questions.
+
+    `make` makes these, knowing how many seconds a row takes.
+
+    Raises:
+        ExportFailed: it does not answer its own example, is not repeatable, or mixes the rows of the only batch size
+            that it takes.
+    """
+
+    def ask(inputs: Arrays) -> Arrays:
+        return _outputs(original, inputs, conversion)
+
+    _require_example(original, sets["example"], conversion)
+    mixes = None if original.takes_text else _examined(original, ask, sets)
+    started = time.monotonic()
+    answers = {name: answers_to(ask, inputs, batches=mixes is None) for name, inputs in sets.items()}
+    asked = make((time.monotonic() - started) / sum(len(each.errors) for each in answers.values()))
+    made = {f"questions-{index}": questions for index, questions in enumerate(asked.questions)}
+    for name, questions in made.items():
+        answers[name] = answers_to(ask, questions.inputs, batches=mixes is None, seconds=_ASK_S)
+    if noise := _noise(original, sets[LARGEST], answers[LARGEST], conversion):
+        answers = {name: replace(each, noise=noise) for name, each in answers.items()}
+    late = sum(len(each.origins) - len(answers[name].errors) for name, each in made.items())
+    slow = (f"{late} rows: the original took too long",) if late else ()
+    return Recorded(answers=answers, mixes=mixes, made=made, left_out=(*asked.left_out, *slow))
+
+
+def answered(original: Original, inputs: Arrays, conversion: Conversion) -> Arrays:
+    """The original's outputs for a batch.
+
+    Raises:
+        ExportFailed: it does not answer.
+    """
+    try:
+        return _outputs(original, inputs, conversion)
+    except ExportFailed:
+        raise
+    except Exception as error:
+        size, reason = count_of(inputs), " ".join(str(error).split())[:400]
+        raise ExportFailed(
+            f"the model does not answer a batch of {size}: {type(error).__name__}: {reason}",
+            do="Check that it takes any batch size and the dtypes of its signature.",
+        ) from error
+
+
+def in_file(
+    asked: Mapping[str, Arrays], answers: Mapping[str, Answers], origins: Mapping[str, Sequence[str]]
+) -> Arrays:
+    """All sets as the arrays of one file; of each, the rows that were answered in time."""
+    named: Arrays = {}
+    for name, each in answers.items():
+        count = len(each.errors)
+        named |= {f"{name}/input/{key}": array[:count] for key, array in asked[name].items()}
+        named |= {f"{name}/output/{key}": np.asarray(array) for key, array in each.outputs.items()}
+        named |= {f"{name}/noise/{key}": array for key, array in each.noise.items()}
+        named[f"{name}/errors"] = np.array(each.errors, dtype=np.str_)
+        named[f"{name}/origins"] = np.array(origins[name][:count], dtype=np.str_)
+    return named
+
+
+def from_file(arrays: Arrays, name: str) -> tuple[Questions, Answers]:
+    """A set's rows, and the original's answers to them."""
+    errors, origins = (tuple(arrays[f"{name}/{each}"].tolist()) for each in ("errors", "origins"))
+    outputs, noise = (under(f"{name}/{each}/", arrays) for each in ("output", "noise"))
+    answers = Answers(outputs=outputs, errors=errors, noise=noise)
+    return Questions(inputs=under(f"{name}/input/", arrays), origins=origins), answers
+
+
+def _outputs(original: Original, inputs: Arrays, conversion: Conversion) -> Arrays:
+    outputs = (
+        original.answer(inputs)
+        if original.batch == -1
+        else batching.answer_in_batches(original.answer, inputs, original.batch)
+    )
+    return _finished(outputs, conversion)
+
+
+def _finished(outputs: Arrays, conversion: Conversion) -> Arrays:
+    """The outputs that the spec asks for, with its post-processing."""
+    if missing := [name for name in conversion.outputs if name not in outputs]:
+        raise ExportFailed(
+            f"export.outputs names {', '.join(missing)}; the model has {', '.join(outputs)}",
+            do="Change `export.outputs` in the spec.",
+        )
+    outputs = {name: outputs[name] for name in conversion.outputs or outputs}
+    return postprocess.in_numpy(outputs, conversion.postprocess, conversion.top_k)
+
+
+def _noise(original: Original, rows: Arrays, answers: Answers, conversion: Conversion) -> Arrays:
+    """How far off the original is in each column of floats, by output: FP32 against FP64; none where unknown."""
+    if not answers.answered.all() or not (precise := original.in_double(rows)):
+        return {}
+    precise = _finished(precise, conversion)
+    floats = [name for name, array in answers.outputs.items() if array.dtype.kind == "f" and name in precise]
+    off = {name: np.abs(precise[name] - answers.outputs[name]).reshape(count_of(rows), -1) for name in floats}
+    return {name: array.max(axis=0) for name, array in off.items() if np.isfinite(array).all()}
+
+
+def _require_example(original: Original, example: Arrays, conversion: Conversion) -> None:
+    """Whether the first row is answered by itself, with a row in each output."""
+    outputs = answered(original, rows_of(example, [0]), conversion)
+    for name, array in outputs.items():
+        if np.ndim(array) == 0 or len(array) != 1:
+            raise ExportFailed(
+                f"the output {name!r} has no batch axis: for one row its shape is {list(np.shape(array))}",
+                do="Make the first dimension of every output the batch, as it is of the inputs; or log the graph with "
+                "a first dimension of 1 on its inputs, to be asked one row at a time.",
+            )
+
+
+def _examined(original: Original, ask: Any, sets: Mapping[str, Arrays]) -> Counterexample | None:
+    rows = sets[LARGEST]
+    seen = examine(ask, rows, [LARGEST] * count_of(rows), seconds=_EXAMINE_S)
+    if seen.unstable:
+        raise ExportFailed(
+            f"the model is not repeatable: {seen.unstable}",
+            do="Call `model.eval()` before you log it, so that dropout is off; give what it samples with a fixed seed; "
+            "keep no state between calls.",
+        )
+    if seen.mixes and original.batch > 1:
+        raise ExportFailed(
+            f"the model takes batches of {original.batch} alone, and mixes their rows: {seen.mixes}",
+            do="Export it with a dynamic first dimension, or with a batch of 1.",
+        )
+    return seen.mixes

@@ -1,0 +1,133 @@
+"""How rows are asked: alone, in a batch among neighbours that differ, and from several threads at once.
+
+All of it is a way to call an `Ask`, so that the original, the exported graph and a packaged server are asked alike.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shiplift.runtime.model.tensors import Arrays, concatenate
+from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.comparison import compare
+from shiplift.runtime.records.proof import Counterexample
+
+Ask = Callable[[Arrays], Arrays]  # outputs by name, with as many rows as the inputs; raises whatever it does
+_SHOWN = 200  # characters of an error
+MOST_NEIGHBOURS = 3  # in a batch: each row takes every place in it, so twice as many take four times as long
+
+
+def alone(ask: Ask, inputs: Arrays) -> Answers:
+    """Each row by itself."""
+    return joined([together(ask, rows_of(inputs, [row])) for row in range(count_of(inputs))])
+
+
+def together(ask: Ask, inputs: Arrays) -> Answers:
+    """All rows in one batch: an error is that of each. So is an answer without a row for each of them."""
+    count = count_of(inputs)
+    try:
+        outputs = {name: np.asarray(value) for name, value in ask(inputs).items()}
+    except Exception as error:
+        reason = " ".join(str(error).split())[:_SHOWN]
+        return Answers(outputs={}, errors=(f"{type(error).__name__}: {reason}",) * count)
+    if problem := _problem(outputs, count):
+        return Answers(outputs={}, errors=(problem,) * count)
+    return Answers(outputs=outputs, errors=("",) * count)
+
+
+def from_threads(ask: Ask, inputs: Arrays, threads: int) -> Answers:
+    """Each row by itself, from this many threads at once."""
+    with ThreadPoolExecutor(threads) as pool:
+        return joined(list(pool.map(lambda row: together(ask, rows_of(inputs, [row])), range(count_of(inputs)))))
+
+
+def with_neighbours(ask: Ask, inputs: Arrays, expected: Answers, origins: Sequence[str]) -> Counterexample | None:
+    """The first row that is answered differently in a batch than `expected`, which is what it is answered alone.
+
+    Rows are asked in batches of at most `MOST_NEIGHBOURS`, in which each takes every place. Those that raise alone are
+    left out, since a batch is answered or not as a whole. The counterexample names the neighbour that made the
+    difference, if one does by itself.
+    """
+    for batch in _turned(np.flatnonzero(expected.answered).tolist()):
+        right = expected.take(batch)
+        seen = together(ask, rows_of(inputs, batch))
+        setting = f"in a batch of {len(batch)}"
+        found = compare(right, seen, [origins[row] for row in batch], setting=setting).first
+        if found:
+            at = found.row
+            changed = found.model_copy(update={"row": batch[at]})
+            return _with_culprit(ask, inputs, expected, changed, [*batch[at + 1 :], *batch[:at]])
+    return None
+
+
+def count_of(inputs: Arrays) -> int:
+    """How many rows there are."""
+    return len(next(iter(inputs.values())))
+
+
+def _turned(rows: Sequence[int]) -> Iterator[list[int]]:
+    """Batches of these rows, each of which begins with another of its rows."""
+    for start in range(0, len(rows), MOST_NEIGHBOURS):
+        batch = list(rows[start : start + MOST_NEIGHBOURS])
+        yield from (batch[at:] + batch[:at] for at in range(len(batch)))
+
+
+def _with_culprit(
+    ask: Ask, inputs: Arrays, expected: Answers, found: Counterexample, others: Sequence[int]
+) -> Counterexample:
+    """The same difference with the first neighbour that makes one by itself."""
+    right = expected.take([found.row])
+    for other in others:
+        pair = together(ask, rows_of(inputs, [found.row, other]))
+        seen = compare(right, pair.take([0]), [found.origin]).first
+        if seen:
+            return seen.model_copy(update={"row": found.row, "setting": f"in a batch with row {other}"})
+    return found
+
+
+def rows_of(inputs: Arrays, rows: Sequence[int] | NDArray[np.intp]) -> Arrays:
+    """These rows, in this order."""
+    return {name: array[np.asarray(rows, dtype=np.intp)] for name, array in inputs.items()}
+
+
+def _problem(outputs: Arrays, count: int) -> str:
+    """Why outputs are no answer to that many rows; empty if they are."""
+    for name, array in outputs.items():
+        if array.dtype.kind not in "biufOSU" or (array.dtype.kind == "O" and not _all_texts(array)):
+            return f"{name!r} has the type {array.dtype}"
+        if array.ndim == 0 or len(array) != count:
+            return f"{name!r} has shape {list(array.shape)} for {count} rows: its first axis is no batch"
+    return "" if outputs else "no output"
+
+
+def _all_texts(array: NDArray[Any]) -> bool:
+    return all(isinstance(item, str | bytes) for item in array.ravel())
+
+
+def joined(parts: Sequence[Answers]) -> Answers:
+    """Consecutive rows as one. A row without an answer has zeros; one of another type than the first is an error."""
+    like = next((part.outputs for part in parts if part.outputs), None)
+    if like is None:
+        return Answers(outputs={}, errors=tuple(error for part in parts for error in part.errors))
+    kept = [_alike(part, like) for part in parts]
+    empty = {name: np.zeros_like(array) for name, array in like.items()}
+    outputs = concatenate([part.outputs or empty for part in kept])
+    return Answers(outputs=outputs, errors=tuple(error for part in kept for error in part.errors))
+
+
+def _alike(part: Answers, like: Arrays) -> Answers:
+    for name, array in part.outputs.items():
+        expected = like.get(name)
+        if expected is None or not _one_type(expected, array) or expected.ndim != array.ndim:
+            said = "no" if expected is None else f"{expected.dtype} with {expected.ndim} axes"
+            problem = f"{name!r} is {array.dtype} with {array.ndim} axes, the first row has {said}"
+            return Answers(outputs={}, errors=(problem,) * len(part.errors))
+    return part
+
+
+def _one_type(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    """Whether two arrays have the same type; texts of different lengths do."""
+    return left.dtype == right.dtype or {left.dtype.kind, right.dtype.kind} <= set("OSU")

@@ -1,0 +1,68 @@
+"""The proof that what is served answers what its author's model answers: what was asked, and the first difference."""
+
+from shiplift.runtime.records.base import Record
+
+
+class Counterexample(Record):
+    """A question that is answered differently: its `row` of those asked, where the row comes from, and both answers.
+
+    `setting` says how it was asked. `column` is None for what concerns a whole answer, such as its type or an error.
+    `difference` and `tolerance` are None for what must be equal.
+    """
+
+    row: int
+    origin: str
+    setting: str = ""
+    output: str = ""
+    column: int | None = None
+    original: str
+    served: str
+    difference: float | None = None
+    tolerance: float | None = None
+
+    def __str__(self) -> str:
+        """In one sentence, for errors and reports."""
+        how = f" ({self.setting})" if self.setting else ""
+        where = f", column {self.column}" if self.column is not None else ""
+        what = f" for {self.output!r}{where}" if self.output else ""
+        off = "" if self.difference is None else f": {self.difference:.3g} off, {self.tolerance:.3g} allowed"
+        sides = f"the original {self.original}{what}, the served form {self.served}"
+        return f"to row {self.row} of the {self.origin} rows{how} {sides}{off}"
+
+
+class ColumnDifference(Record):
+    """The column that comes closest to its tolerance, or exceeds it most; both numbers are those of its worst row."""
+
+    output: str
+    column: int
+    difference: float
+    tolerance: float
+
+
+class RowsAsked(Record):
+    """How many rows of an origin, such as `validation`, were asked."""
+
+    origin: str
+    rows: int
+
+
+class SettingAsked(Record):
+    """A way to ask, and how many rows were answered rightly in it; all of them, or there is a counterexample."""
+
+    name: str
+    rows: int
+
+
+class Proof(Record):
+    """What was asked of the original and of what is served, where they agree, and what was not asked.
+
+    `batches` says whether a row's answer is the same among any neighbours. `unrefused` is a made row that the original
+    refuses, and what is served answers: nobody may ever ask such a row, so it is told, and ends nothing.
+    """
+
+    asked: tuple[RowsAsked, ...]
+    settings: tuple[SettingAsked, ...]
+    worst: ColumnDifference | None = None
+    batches: bool = True
+    left_out: tuple[str, ...] = ()
+    unrefused: Counterexample | None = None

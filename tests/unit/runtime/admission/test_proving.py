@@ -1,0 +1,349 @@
+"""Models that were once promoted with wrong answers: exported and proved in this process."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from shiplift.runtime.admission.conversion import convert
+from shiplift.runtime.admission.verification import verify
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model import graph_contract, onnx_models
+from shiplift.runtime.model.conversion.torch_models import TorchModule
+from shiplift.runtime.model.tensors import Arrays, dump_npz
+from shiplift.runtime.records.proof import Proof
+from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.spec.model import Conversion
+from tests.unit.examples import save, tensor
+
+X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+SIGNATURE = Signature(inputs=(tensor("x", -1, 4),), outputs=(tensor("y", -1, 4),))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What became of a model."""
+
+    file: Path
+    signature: Signature
+    notes: list[str]
+    proof: Proof
+
+    @property
+    def outputs(self) -> list[str]:
+        return [spec.name for spec in self.signature.outputs]
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """A logged model in a folder, exported as a release does it, but for the sandboxes."""
+
+    home: Path
+    flavor: str = "onnx"
+    signature: Signature = SIGNATURE
+    example: Arrays = field(default_factory=lambda: {"x": X})
+    validation: Arrays = field(default_factory=dict)
+    tabular: bool = False
+
+    @property
+    def folder(self) -> Path:
+        return self.home / "model"
+
+    def export(self, **settings: Any) -> Exported:
+        example, out = self.home / "example.npz", self.home / "out"
+        example.write_bytes(dump_npz(self.example))
+        result = convert(
+            folder=str(self.folder),
+            flavor=self.flavor,
+            signature=self.signature.model_dump(mode="json"),
+            example=str(example),
+            out=str(out),
+            settings=Conversion(**settings).model_dump(mode="json"),
+            tabular=self.tabular,
+            seed=1,
+            known=self._known(),
+        )
+        file = out / "model" / "model.onnx"
+        told = verify(
+            model=str(file),
+            script="",
+            answers=str(out / "answers.npz"),
+            signature=result["signature"],
+            sets=result["sets"],
+            questions=result["questions"],
+            left_out=result["left_out"],
+            text="",
+            out=str(out),
+        )
+        json.dumps(told)
+        return Exported(
+            file=file,
+            signature=Signature.model_validate(result["signature"]),
+            notes=result["notes"],
+            proof=Proof.model_validate(told["proof"]),
+        )
+
+    def _known(self) -> dict[str, Any] | None:
+        file = self.home / "validation.npz"
+        file.write_bytes(dump_npz(self.validation))
+        known = {
+            "file": str(file),
+            "name": file.name,
+            "label": "label",
+            "columns": [],
+            "unpacked_mb": 9,
+            "samples": 999,
+        }
+        return known if self.validation else None
+
+
+def graph_of(bench: Bench, *nodes: Any, shape: tuple[Any, ...] = ("batch", 4), **weights: Any) -> Bench:
+    """Logs an ONNX graph from `x` (batch, 4) to `y`."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, list(shape))
+    constants = [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()]
+    save(helper.make_graph(list(nodes), "g", [x], [y], constants), bench.folder / "model.onnx")
+    (bench.folder / "MLmodel").write_text("flavors: {onnx: {data: model.onnx}}\n")
+    contract = graph_contract.read(bench.folder / "model.onnx")
+    assert contract
+    bench.signature = contract.signature
+    return bench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(home=tmp_path)
+
+
+MEAN = helper.make_node("ReduceMean", ["x", "axes"], ["mean"], keepdims=1)
+CENTRED = (MEAN, helper.make_node("Sub", ["x", "mean"], ["y"]))
+
+
+def test_a_model_that_treats_rows_one_by_one_is_served_in_batches(bench: Bench) -> None:
+    exported = graph_of(bench, helper.make_node("Tanh", ["x"], ["y"])).export()
+    assert exported.signature.batch == -1
+    assert exported.proof.batches
+    assert {"example", "random-7", "range", "zero"} <= {each.origin for each in exported.proof.asked}
+    rows = sum(each.rows for each in exported.proof.asked)
+    assert rows > 200
+    assert {each.name: each.rows for each in exported.proof.settings} == {
+        "alone": rows,
+        "in batches": rows,
+        "at every place of a batch": 12,
+        "to several clients": 12,
+        "on several threads": rows,
+    }
+
+
+def test_a_model_whose_rows_mix_is_served_one_at_a_time_with_a_warning(bench: Bench) -> None:
+    attention = (
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "t"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "x"], ["y"]),
+    )
+    kept = (helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=1),)
+    axes = {"axes": np.array([0])}
+    cases = (
+        ("centred", CENTRED, " from Sub on"),
+        ("attention", attention, " from MatMul on"),
+        ("one row for all", kept, ""),
+    )
+    for name, nodes, cause in cases:
+        shape = (1, 4) if name == "one row for all" else ("batch", 4)
+        exported = graph_of(bench, *nodes, shape=shape, **axes).export()
+        assert exported.signature.batch == 1, name
+        assert exported.notes[0].startswith("Warning: served one sample at a time, without batching"), name
+        assert "in a batch" in exported.notes[0], name
+        assert f"its batch{cause}, as to row" in exported.notes[0], name
+        assert not exported.proof.batches, name
+        running = onnx_models.session(exported.file)
+        assert onnx_models.takes_one_sample(running), name
+        alone = onnx_models.answer(running, {"x": X[:1]})["y"]
+        np.testing.assert_allclose(alone, np.zeros((1, 4)) if name == "centred" else X[:1], atol=1e-6)
+
+
+def test_a_graph_that_can_t_be_asked_row_by_row_is_refused_with_what_to_do(bench: Bench) -> None:
+    whole = (helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0),)
+    with pytest.raises(ExportFailed, match=r"the output 'y' has no batch axis: for one row its shape is \[4\]"):
+        graph_of(bench, *whole, shape=(4,), axes=np.array([0])).export()
+
+
+def test_a_model_that_is_not_repeatable_is_refused(bench: Bench) -> None:
+    sampled = (
+        helper.make_node("RandomUniformLike", ["x"], ["chance"]),
+        helper.make_node("Mul", ["x", "chance"], ["y"]),
+    )
+    with pytest.raises(ExportFailed, match=r"the model is not repeatable: to row 0 .*asked again") as error:
+        graph_of(bench, *sampled).export()
+    assert "model.eval()" in error.value.do
+
+
+def test_a_graph_that_is_not_the_model_is_refused_with_the_first_difference(bench: Bench) -> None:
+    """The conversion ran the model's code, so the proof takes its graph for anybody's."""
+    bench = graph_of(bench, helper.make_node("Tanh", ["x"], ["y"]))
+    bench.export()
+    file, out = bench.home / "out" / "model" / "model.onnx", bench.home / "out"
+    axes = numpy_helper.from_array(np.array([0]), "axes")
+
+    def proved(*nodes: Any) -> None:
+        model = onnx.load(file)
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+        model.graph.initializer.append(axes)
+        onnx.save(model, out / "other.onnx")
+        verify(
+            model=str(out / "other.onnx"),
+            script="",
+            answers=str(out / "answers.npz"),
+            signature=SIGNATURE.model_dump(mode="json"),
+            sets=["example", "random-7"],
+            questions=[],
+            left_out=[],
+            text="",
+            out=str(out),
+        )
+
+    off = (helper.make_node("Sin", ["x"], ["y"]),)
+    with pytest.raises(ExportFailed, match=r"to row 0 of the example rows \(alone\) the original answers 0\.12"):
+        proved(*off)
+    # What it adds is the difference to the mean of the batch, which is nothing for a single row.
+    mixing = (
+        MEAN,
+        helper.make_node("Sub", ["x", "mean"], ["rest"]),
+        helper.make_node("Tanh", ["x"], ["tanh"]),
+        helper.make_node("Add", ["tanh", "rest"], ["y"]),
+    )
+    with pytest.raises(ExportFailed, match=r"to row 0 of the example rows \(in batches\)"):
+        proved(*mixing)
+
+
+def test_a_small_target_beside_a_large_one_is_not_lost(bench: Bench) -> None:
+    """onnxmltools gives the first of XGBoost's targets alone."""
+    xgboost, mlflow = pytest.importorskip("xgboost"), pytest.importorskip("mlflow.xgboost")
+    rows = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    targets = np.column_stack([3e5 + 1e5 * rows[:, 0], 80 + 5 * rows[:, 1]])
+    model = xgboost.XGBRegressor(n_estimators=5, max_depth=2).fit(rows, targets)
+    mlflow.save_model(model, str(bench.folder), pip_requirements=[])
+    bench.flavor, bench.signature = "xgboost", SIGNATURE.model_copy(update={"outputs": (tensor("y", -1, 2),)})
+    with pytest.raises(ExportFailed, match="column 1"):
+        bench.export()
+
+
+def test_a_graph_that_mixes_rows_though_its_original_does_not_is_served_one_at_a_time(bench: Bench) -> None:
+    """skl2onnx answers one label for all rows."""
+    import mlflow.sklearn
+    from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+
+    rows = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    model = QuadraticDiscriminantAnalysis().fit(rows, (rows[:, 0] > 0).astype(int))
+    mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[])
+    bench.flavor, bench.example = "sklearn", {"x": rows[:3]}
+    exported = bench.export()
+    assert exported.signature.batch == 1
+    assert "in a batch with row" in exported.notes[0]
+    assert not exported.proof.batches
+
+
+def test_probabilities_come_first_where_the_author_asked_for_them(bench: Bench) -> None:
+    import mlflow.sklearn
+    from sklearn.linear_model import LogisticRegression
+
+    labels = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0)
+    model = LogisticRegression().fit(X, labels)
+    wide, label = (tensor("output", -1, 3, datatype="FP64"),), (tensor("output", -1, datatype="INT64"),)
+    cases: list[tuple[Any, dict[str, Any], list[str]]] = [
+        (label, {}, ["label", "probabilities"]),
+        (label, {"pyfunc_predict_fn": "predict_proba"}, ["probabilities", "label"]),
+        (wide, {}, ["probabilities", "label"]),
+    ]
+    for index, (outputs, how, order) in enumerate(cases):
+        case = Bench(home=bench.home / str(index), flavor="sklearn")
+        case.home.mkdir()
+        mlflow.sklearn.save_model(model, str(case.folder), pip_requirements=[], **how)
+        case.signature = SIGNATURE.model_copy(update={"outputs": outputs})
+        assert case.export().outputs == order, (outputs, how)
+
+
+def test_a_label_that_depends_on_a_tie_is_seen(bench: Bench) -> None:
+    import mlflow.sklearn
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 4, size=(400, 4)).astype(np.float32)
+    model = ExtraTreesClassifier(20, random_state=0).fit(rows[:200], rng.integers(0, 2, size=200))
+    mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[], serialization_format="cloudpickle")
+    bench.flavor, bench.example = "sklearn", {"x": rows[:5]}
+    with pytest.raises(ExportFailed, match=r"the original answers \d for 'label', the served form answers \d"):
+        bench.export()
+
+
+def test_where_the_original_raises_the_graph_must_not_answer(bench: Bench) -> None:
+    import mlflow.sklearn
+    import pandas as pd
+    from sklearn.linear_model import LinearRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OrdinalEncoder
+
+    colours = np.array([["red"], ["green"], ["blue"]], dtype=object)
+    model = make_pipeline(OrdinalEncoder(), LinearRegression()).fit(pd.DataFrame({"x": colours[:, 0]}), [1.0, 2, 3])
+    mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[], serialization_format="cloudpickle")
+    bench.flavor, bench.tabular, bench.example = "sklearn", True, {"x": colours}
+    bench.signature = Signature(inputs=(tensor("x", -1, 1, datatype="BYTES"),), outputs=(tensor("y", -1),))
+    proof = bench.export().proof
+    assert "made rows that the original refuses (ValueError: " in " ".join(proof.left_out)
+    assert proof.unrefused
+    assert proof.unrefused.served == "answers"
+    bench.validation = {"x": np.array([["red"], ["pink"]]), "label": np.zeros(2)}
+    with pytest.raises(ExportFailed, match=r"of the validation rows .* raises ValueError: .*pink"):
+        bench.export()
+
+
+def test_outputs_of_a_torch_model_are_known_by_name_in_whatever_order() -> None:
+    torch = pytest.importorskip("torch")
+    names = ("negative", "double", "positive")
+
+    class Split(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return {"positive": x.relu(), "negative": -(-x).relu(), "double": 2 * x}
+
+    original = TorchModule(Split(), (tensor("x", -1, 4),), names)
+    answers, precise = original.answer({"x": X}), original.in_double({"x": X})
+    assert {name: array.dtype.kind for name, array in precise.items()} == dict.fromkeys(names, "f")
+    assert all(array.itemsize == 8 for array in precise.values())
+    assert set(answers) == set(names)
+    np.testing.assert_array_equal(answers["negative"], np.minimum(X, 0))
+    np.testing.assert_array_equal(answers["double"], 2 * X)
+
+
+@pytest.mark.slow
+def test_torch_models_are_exported_by_name_and_served_alone_where_rows_mix(bench: Bench) -> None:
+    torch = pytest.importorskip("torch")
+
+    def logged(name: str, forward: Any, *outputs: str) -> Bench:
+        case = Bench(home=bench.home / name, flavor="pytorch")
+        case.home.mkdir()
+        module = type("Module", (torch.nn.Module,), {"forward": forward})
+        program = torch.export.export(
+            module().eval(), (torch.zeros(2, 4),), dynamic_shapes=({0: torch.export.Dim("b")},)
+        )
+        (case.folder / "data").mkdir(parents=True)
+        torch.export.save(program, case.folder / "data" / "model.pt2")
+        (case.folder / "MLmodel").write_text("flavors: {pytorch: {model_data: data}}\n")
+        case.signature = Signature(
+            inputs=(tensor("x", -1, 4),), outputs=tuple(tensor(output, -1, 4) for output in outputs)
+        )
+        return case
+
+    split = logged("split", lambda _, x: {"positive": x.relu(), "negative": -(-x).relu()}, "negative", "positive")
+    running = onnx_models.session(split.export().file)
+    np.testing.assert_array_equal(onnx_models.answer(running, {"x": X})["negative"], np.minimum(X, 0))
+
+    centred = logged("centred", lambda _, x: x - x.mean(dim=0, keepdim=True), "y").export()
+    assert centred.signature.batch == 1
+    assert centred.notes[0].startswith("Warning: served one sample at a time")
