@@ -203,8 +203,8 @@ def iterate_outputs(
 def differences(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[float, float]:
     """The largest absolute difference, and its ratio to the largest expected value.
 
-    Text and integers either agree (0) or differ (infinity), except for numbers in JSON. The same holds for NaN against a
-    number, and for arrays of different sizes.
+    Text and integers either agree (0) or differ (infinity), except for numbers in JSON. NaN against a number differs,
+    and so do arrays of different sizes.
     """
     if expected.size != actual.size:
         return math.inf, math.inf
