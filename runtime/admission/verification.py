@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from shiplift.runtime.admission import exact_trees
 from shiplift.runtime.admission.formats import onnx_files, torchscript
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
@@ -20,19 +21,29 @@ from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_n
 from shiplift.runtime.model.text.fronts import load_front
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.records.trees import TreesForm
 
 REFERENCE = "reference.npz"
 
 
 def verify(
-    *, model: str, script: str, answers: str, signature: dict[str, Any], sets: list[str], text: str, out: str
+    *,
+    model: str,
+    script: str,
+    answers: str,
+    signature: dict[str, Any],
+    sets: list[str],
+    text: str,
+    trees: dict[str, Any] | None,
+    out: str,
 ) -> dict[str, Any]:
     """Compares the ONNX file `model` with the original's `answers`; returns cases, the opset and the graph's digest.
 
     `answers` has arrays named `SET/input/NAME` and `SET/output/NAME`. Those of the set `example` are written to
     `out/reference.npz`, without the set's name. `script` is the TorchScript file, empty if there is none: it is read,
     never loaded. `text` is the folder of what is around the graph of a text model, empty for others; next to it is
-    `texts.npz`. A sandbox entry.
+    `texts.npz`. `trees` says how the forest beside the answers is served, if there is one, and then the result says
+    how its answers differ. A sandbox entry.
 
     Raises:
         ExportFailed: the model must not be opened, or does not run.
@@ -57,6 +68,9 @@ def verify(
         "parity": [case.model_dump(mode="json") for case in cases],
         "opset": _opset(file),
         "graph": graph_digest(file),
+        "trees": exact_trees.difference(Path(answers).parent, TreesForm.model_validate(trees), expected)
+        if trees
+        else "",
     }
 
 

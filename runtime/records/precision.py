@@ -9,10 +9,10 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
-GraphEngine = Literal["onnxruntime", "openvino", "onnxruntime-tensorrt", "tensorrt", "pytorch"]
+GraphEngine = Literal["onnxruntime", "openvino", "onnxruntime-tensorrt", "tensorrt", "pytorch", "trees"]
 TextEngine = Literal["vllm", "tensorrt-llm"]  # that continue texts on a GPU, from the model's own weights
 TEXT_ENGINES: tuple[TextEngine, ...] = ("vllm", "tensorrt-llm")
-Engine = GraphEngine | TextEngine | Literal["trees", "python"]  # a Python model's own code computes
+Engine = GraphEngine | TextEngine | Literal["python"]  # a Python model's own code computes
 Metric = Literal[
     "accuracy",
     "f1",

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 import treelite
 from numpy.typing import NDArray
-from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    ExtraTreesRegressor,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
@@ -70,8 +75,8 @@ def test_features_are_compared_in_the_authors_precision_and_missing_ones_are_nan
     holes = np.where(_RNG.random(ROWS.shape) < 0.1, np.nan, ROWS)
     boosted = HistGradientBoostingClassifier(max_iter=5, random_state=0).fit(holes, CLASSES)
     forest = RandomForestClassifier(5, random_state=0).fit(holes, CLASSES)
-    close = np.concatenate([np.nextafter(holes, side).astype(dtype) for side in (-np.inf, np.inf)]).astype(dtype)
-    asked = np.concatenate([holes.astype(dtype), close, close + dtype(0.05)])
+    close = np.concatenate([np.nextafter(holes.astype(dtype), dtype(side)) for side in (-np.inf, np.inf)])
+    asked = np.concatenate([holes, close, close + 0.05]).astype(dtype)
     exact = TreesForm(features="FP64", answers=BOTH)
     pinned = {"cpu_cores": str(min(os.sched_getaffinity(0)))}  # fewer cores than threads
     put_forest(tmp_path, boosted, classifies(kind), trees=exact, threads=threads, settings=pinned)
@@ -87,25 +92,29 @@ def test_features_are_compared_in_the_authors_precision_and_missing_ones_are_nan
 
 
 def test_the_configuration_of_nvidias_backend_means_the_same(tmp_path: Path) -> None:
+    """Its threshold is for a forest with one score; several are compared with each other."""
     binary = RandomForestClassifier(10, random_state=0).fit(ROWS, CLASSES > 0)
+    single = GradientBoostingClassifier(n_estimators=5, random_state=0).fit(ROWS, CLASSES > 0)
     inputs = tensors(("input__0", "FP32", (_FEATURES,)))
     classes = Signature(inputs=inputs, outputs=tensors(("output__0", "FP32", (1,))))
     scores = Signature(inputs=inputs, outputs=tensors(("output__0", "FP32", (2,))))
-    put_forest(tmp_path, binary, classes, settings={"output_class": "true"})
-    put_forest(tmp_path, binary, classes, "third", settings={"is_classifier": "true", "threshold": "0.3"})
-    put_forest(tmp_path, binary, scores, "proba", settings={"output_class": "true", "predict_proba": "true"})
-    probabilities = binary.predict_proba(ROWS[:16]).astype(np.float32)
-    expected: dict[str, NDArray[Any]] = {
-        "m": binary.predict(ROWS[:16])[:, None],
-        "third": probabilities[:, 1:] > np.float32(0.3),
-        "proba": probabilities,
+    votes, shares = binary.predict_proba(ROWS[:16]), single.predict_proba(ROWS[:16])
+    both = {"output_class": "true", "predict_proba": "true"}
+    cases: dict[str, tuple[Any, Signature, dict[str, str], NDArray[Any]]] = {
+        "class": (binary, classes, {"output_class": "true", "threshold": "0.9"}, votes.argmax(1)[:, None]),
+        "over": (single, classes, {"is_classifier": "true", "threshold": "0.3"}, shares[:, 1:] > 0.3),
+        "proba": (binary, scores, both, votes.astype(np.float32)),
+        "one": (single, classes, both, shares[:, 1:].astype(np.float32)),
+        "raw": (single, classes, {"output_class": "false"}, shares[:, 1:].astype(np.float32)),
     }
+    for name, (model, signature, settings, _) in cases.items():
+        put_forest(tmp_path, model, signature, name, trees=TreesForm(answers={}), settings=settings)
     with server_for(tmp_path) as (server, client):
-        for name, answer in expected.items():
+        for name, (*_, expected) in cases.items():
             client.load(name)
             got = ask(server, {"input__0": ROWS[:16]}, name=name).as_numpy("output__0")
             assert got.dtype == np.float32
-            assert (got == answer).all(), name
+            assert (got == expected).all(), name
 
 
 def test_columns_of_any_type_are_one_row_and_several_targets_one_output(tmp_path: Path) -> None:
@@ -136,7 +145,8 @@ def test_what_is_no_forest_is_refused_and_the_server_keeps_running(tmp_path: Pat
         "format": ({"model_type": "xgboost_json"}, "model_type is treelite_checkpoint, not 'xgboost_json'"),
         "classes": ({"classes": "1,2"}, "another number of classes"),
         "list": ({"classes": "1,b,3"}, "no list of at most 4096 whole numbers"),
-        "threads": ({"nthread": "0"}, "nthread is no number above 0"),
+        "threshold": ({"threshold": "half"}, "parameter threshold is no number: 'half'"),
+        "threads": ({"cpu_nthread": "0"}, "cpu_nthread is no number above 0"),
         "broken": ({}, "treelite: "),
     }
     for name, (settings, _) in refused.items():

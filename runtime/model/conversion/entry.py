@@ -13,12 +13,15 @@ import numpy as np
 import onnx
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.conversion import batching, loaders, postprocess, rehearsal
+from shiplift.runtime.model.conversion import batching, exact_trees, loaders, postprocess, rehearsal
+from shiplift.runtime.model.conversion.forests import NotExactError
+from shiplift.runtime.model.conversion.loaders import feeds
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.model.samples import input_sets
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
 from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.records.trees import NOT_EXACT, TreesForm
 from shiplift.runtime.spec.model import Conversion
 
 _TORCH = (
@@ -32,9 +35,9 @@ _TORCH = (
 )
 PRELOAD_FOR = {  # by flavor; without a word of it, an import costs more than it saves: torch's take 3 s of a core
     "pytorch": _TORCH,
-    "sklearn": ("mlflow.sklearn", "sklearn.base", "skl2onnx"),
-    "lightgbm": ("mlflow.lightgbm", "lightgbm", "onnxmltools"),
-    "xgboost": ("mlflow.xgboost", "xgboost", "onnxmltools"),
+    "sklearn": ("mlflow.sklearn", "sklearn.base", "skl2onnx", "treelite"),
+    "lightgbm": ("mlflow.lightgbm", "lightgbm", "onnxmltools", "treelite"),
+    "xgboost": ("mlflow.xgboost", "xgboost", "onnxmltools", "treelite"),
     "catboost": ("mlflow.catboost", "catboost"),
     "transformers": (*_TORCH, "transformers", "mlflow.transformers"),
     "sentence_transformers": (*_TORCH, "sentence_transformers", "mlflow.sentence_transformers"),
@@ -55,7 +58,8 @@ def convert(
     """Writes `out/model/model.onnx` and `out/answers.npz` (arrays named `SET/input/NAME` and `SET/output/NAME`).
 
     Writes `out/torchscript/model.pt` too if the spec asks for it. For a model that takes text, `out/text` gets what
-    tokenizes it, and `out/texts.npz` texts with what `mlflow.pyfunc` answers to them.
+    tokenizes it, and `out/texts.npz` texts with what `mlflow.pyfunc` answers to them. For an ensemble of trees,
+    `out/trees` gets them as they were trained, and `out/trees.npz` questions near their thresholds with answers.
 
     Raises:
         ExportFailed: the model does not load, does not convert, or has no dynamic batch.
@@ -86,7 +90,7 @@ def convert(
     model = original.to_onnx(sets["example"], conversion.opset, work / "model")
     model = postprocess.in_graph(_pick(model, conversion.outputs), conversion.postprocess, conversion.top_k)
     exported, file = signature_of(model), work / "model" / "model.onnx"
-    asked = {name: loaders.feeds(inputs, exported.inputs) for name, inputs in sets.items()}
+    asked = {name: feeds(inputs, exported.inputs) for name, inputs in sets.items()}
     expected = {name: _aligned(outputs, exported) for name, outputs in answers.items()}
     notes = (*original.notes, *batching.save_with_any_batch(_cleaned(model), file, asked, expected))
     exported = signature_of(onnx.load(file, load_external_data=False))
@@ -95,12 +99,42 @@ def convert(
         original.to_torchscript(sets, answers, work / "torchscript" / "model.pt", conversion)
     (work / "answers.npz").write_bytes(dump_npz(_named(asked, expected, exported)))
     text = original.write_text(requests["example"], work, exported)
+    trees, why = _trees(original, exported, logged, conversion, requests["example"], work, seed)
     return {
         "signature": exported.model_dump(mode="json"),
         "sets": list(sets),
-        "notes": list(notes),
+        "notes": [*notes, *([NOT_EXACT.format(why=why)] if why else [])],
         "text": text.model_dump(mode="json") if text else None,
+        "trees": trees.model_dump(mode="json") if trees else None,
     }
+
+
+def _trees(
+    original: Original,
+    exported: Signature,
+    logged: Signature,
+    conversion: Conversion,
+    example: Arrays,
+    work: Path,
+    seed: int,
+) -> tuple[TreesForm | None, str]:
+    """How the model is served as exact trees, or why it isn't; nothing of both if it has no trees."""
+
+    def answer(inputs: Arrays) -> Arrays:
+        outputs = _answer(original, feeds(inputs, logged.inputs), conversion)
+        return dict(zip((spec.name for spec in exported.outputs), _aligned(outputs, exported), strict=True))
+
+    try:
+        forest = original.forest()
+        if forest is None:
+            return None, ""
+        if conversion.postprocess:
+            raise NotExactError("`export.postprocess` changes its scores")
+        if [spec.name for spec in exported.inputs] != [spec.name for spec in logged.inputs]:
+            raise NotExactError("its graph has other inputs")
+        return exact_trees.write(forest, exported, example, answer, work, seed=seed), ""
+    except NotExactError as error:
+        return None, str(error)
 
 
 def rehearse(flavor: str) -> None:

@@ -13,8 +13,9 @@ import yaml
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.conversion import boosting, graphs, torch_models
+from shiplift.runtime.model.conversion import boosting, forests, graphs, torch_models
 from shiplift.runtime.model.conversion.columns import Columns
+from shiplift.runtime.model.conversion.forests import Forest
 from shiplift.runtime.model.conversion.original import Original, failed
 from shiplift.runtime.model.tensors import Arrays, as_input
 from shiplift.runtime.model.text.tasks import EXTRA, IMAGE_TASKS, TEXT_FLAVORS, task_of
@@ -120,6 +121,10 @@ class Sklearn(Original):
         except Exception as error:
             raise failed("skl2onnx can't convert the model", error) from error
         return graph if self._has_probabilities() or not self._classifies() else _first_output(graph)
+
+    def forest(self) -> Forest | None:
+        """An ensemble's trees."""
+        return forests.of_sklearn(self.model)
 
     def _converted(self, types: list[tuple[str, Any]], opset: int) -> onnx.ModelProto:
         import skl2onnx  # noqa: PLC0415 - only for sklearn models

@@ -6,6 +6,7 @@ from pathlib import Path
 import onnx
 
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model.conversion.forests import Forest
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
@@ -29,6 +30,14 @@ class Original(ABC):
     @abstractmethod
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """The model as ONNX with a dynamic batch, to be written to the folder `path`, which gets large weights here."""
+
+    def forest(self) -> Forest | None:
+        """The model as a forest of treelite; None: it is no ensemble of trees.
+
+        Raises:
+            NotExactError: it is one, and treelite would answer otherwise.
+        """
+        return None
 
     def write_text(self, example: Arrays, to: Path, exported: Signature) -> Signature | None:
         """For a model that takes text: writes what is around the graph, and returns the signature that clients see.

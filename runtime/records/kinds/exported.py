@@ -7,6 +7,7 @@ from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.kinds.union import Kinded
 from shiplift.runtime.records.model import Isolation, ParityCase, PythonModel
 from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.records.trees import ExactTrees
 
 
 class Front(Record):
@@ -59,12 +60,14 @@ class Exported(Kinded):
 class ExportedGraph(Exported):
     """An ONNX graph (a tree holding `model.onnx`).
 
-    `torchscript` is the original itself (a tree holding `model.pt`), if the spec asks for it.
+    `torchscript` is the original itself (a tree holding `model.pt`), if the spec asks for it. `trees` are those of an
+    ensemble as they were trained, if they answer what the original does.
     """
 
     kind: Literal["graph"] = "graph"
     opset: int
     torchscript: Artifact | None = None
+    trees: ExactTrees | None = None
 
 
 class ExportedText(Exported):

@@ -34,7 +34,8 @@ _THREADS = {
     "python": "intra_op_threads",
     "onnxruntime": "intra_op_thread_count",
     "pytorch": "INTRA_OP_THREAD_COUNT",
-    "trees": "nthread",
+    "trees": "cpu_nthread",
+    "fil": "cpu_nthread",
 }
 TUNED = ("NUM_STREAMS", "INFERENCE_NUM_THREADS", *_THREADS.values())  # parameters that tuning writes
 _FILES = {
@@ -465,15 +466,14 @@ def _openvino(config: pb.ModelConfig, model: ModelDescription, server: ServerKin
 
 def _trees(config: pb.ModelConfig, trees: TreesForm, server: ServerKind) -> None:
     """The parameters of NVIDIA's backend, and those of ours alone: it has several outputs, and classes of any value."""
-    contents = set(trees.answers.values())
-    values = {"model_type": "treelite_checkpoint"}
+    values = {"model_type": "treelite_checkpoint", "output_class": "true" if trees.classifier else "false"}
     if trees.classifier:
-        values |= {"output_class": "true", "predict_proba": "true" if "scores" in contents else "false"}
-    if trees.threshold is not None:
-        values["threshold"] = f"{trees.threshold:.17g}"
+        values["predict_proba"] = "true" if "scores" in trees.answers.values() else "false"
+        values["threshold"] = f"{0.5 if trees.threshold is None else trees.threshold:.17g}"
     if server == "bundled":
         values |= {"feature_type": trees.features} | {f"answer.{name}": kind for name, kind in trees.answers.items()}
         values |= {"classes": ",".join(map(str, trees.classes))} if trees.classes else {}
+        values |= {"zero_within": f"{trees.zero_within:.17g}"} if trees.zero_within is not None else {}
     for name, value in values.items():
         config.parameters[name].string_value = value
 

@@ -1,11 +1,11 @@
 /* Triton's `trees` backend for the bundled server: forests of decision trees as a treelite checkpoint, computed as they
  * were trained, in 32 or 64 bits. It has the same file and the same parameters in config.pbtxt as NVIDIA's `fil` backend
- * (model_type, output_class or is_classifier, predict_proba, threshold), and a few more:
+ * (model_type, output_class or is_classifier, predict_proba, threshold, cpu_nthread), and a few more:
  *
  *   answer.OUTPUT  what an output holds, if there are several: `class` or `scores`
  *   classes        the values of the classes, such as `-1,1`; without it 0, 1, 2 ...
  *   feature_type   FP32: features are rounded to 32 bits before they are compared, as the author's library does
- *   nthread        how many threads compute a batch
+ *   zero_within    numbers up to this size are compared as 0, as LightGBM does
  *
  * Inputs are joined to rows of features, in their order in config.pbtxt. NaN is a missing value. Instances share the
  * forest. */
@@ -26,9 +26,9 @@ typedef struct { bool is_class, flat; size_t width; } Content;
 
 typedef struct {
   void *forest, *config;
-  bool wide, rounded, softmax, has_threshold; /* wide: it computes in 64 bits */
+  bool wide, rounded, softmax; /* wide: it computes in 64 bits */
   size_t features, scores; /* of a row */
-  double threshold;
+  double threshold, zero_within;
   int64_t *classes;
   size_t class_count;
   int threads;

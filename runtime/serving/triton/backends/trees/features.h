@@ -22,6 +22,7 @@ static void copy_columns(const EngineModel *own, Work *work, const Given *given,
   for (size_t row = 0; row < work->rows; row++)
     for (size_t each = 0; each < given->width; each++) {
       double value = number_at(given->bytes, row * given->width + each, type);
+      if (fabs(value) <= own->zero_within) value = 0;
       size_t at = row * own->features + column + each;
       if (!own->wide) ((float *) work->features.bytes)[at] = (float) value;
       else ((double *) work->features.bytes)[at] = own->rounded ? (double) (float) value : value;
@@ -39,7 +40,7 @@ static Error *join_features(Instance *instance, const char **rows) {
     return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "the inputs have another number of columns than the forest");
   *rows = work->given[0].bytes;
   int same = own->wide ? TYPE_FP64 : TYPE_FP32;
-  if (inputs->count == 1 && inputs->all[0].type == same && !(own->wide && own->rounded)) return NULL;
+  if (inputs->count == 1 && inputs->all[0].type == same && own->zero_within < 0 && !(own->wide && own->rounded)) return NULL;
   TRY(grow(&work->features, (work->rows * own->features + 1) * (own->wide ? sizeof(double) : sizeof(float))));
   for (size_t at = 0, column = 0; at < inputs->count; column += work->given[at++].width)
     copy_columns(own, work, &work->given[at], inputs->all[at].type, column);

@@ -27,14 +27,14 @@ static Error *read_classes(EngineModel *own, const char *config) {
   return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "parameter classes is no list of at most 4096 whole numbers");
 }
 
-static Error *read_threshold(EngineModel *own, const char *config) {
-  char text[64], *end;
-  own->threshold = 0.5;
-  own->has_threshold = parameter(config, "threshold", text, sizeof text);
-  if (!own->has_threshold) return NULL;
-  own->threshold = strtod(text, &end);
+/* A parameter that is a number; without it, the number stays what it is. */
+static Error *read_number(const char *config, const char *key, double *to) {
+  char text[64], what[128], *end;
+  if (!parameter(config, key, text, sizeof text)) return NULL;
+  *to = strtod(text, &end);
   if (end != text && !*end) return NULL;
-  return error_with(ERROR_INVALID_ARG, "parameter threshold is no number: '%s'", text);
+  snprintf(what, sizeof what, "%s is no number: '%s'", key, text);
+  return error_with(ERROR_INVALID_ARG, "parameter %s", what);
 }
 
 static Error *read_parameters(EngineModel *own, const char *config) {
@@ -44,10 +44,12 @@ static Error *read_parameters(EngineModel *own, const char *config) {
     return error_with(
         ERROR_UNSUPPORTED, "parameter model_type is treelite_checkpoint, not '%s': this backend has no other format",
         named ? text : "");
-  own->threads = parameter(config, "nthread", text, sizeof text) ? atoi(text) : 1;
-  if (own->threads < 1) return error_with(ERROR_INVALID_ARG, "parameter nthread is no number above 0: '%s'", text);
+  own->threads = parameter(config, "cpu_nthread", text, sizeof text) ? atoi(text) : 1;
+  if (own->threads < 1) return error_with(ERROR_INVALID_ARG, "parameter cpu_nthread is no number above 0: '%s'", text);
   own->rounded = parameter(config, "feature_type", text, sizeof text) && !strcmp(text, "FP32");
-  TRY(read_threshold(own, config));
+  own->threshold = 0.5, own->zero_within = -1;
+  TRY(read_number(config, "threshold", &own->threshold));
+  TRY(read_number(config, "zero_within", &own->zero_within));
   return read_classes(own, config);
 }
 

@@ -12,7 +12,6 @@ static size_t class_of(const EngineModel *own, const Work *work, size_t row) {
   size_t first = row * own->scores, best = 0;
   double threshold = own->wide ? own->threshold : (double) (float) own->threshold;
   if (own->scores == 1) return score_at(own, work, first) > threshold;
-  if (own->scores == 2 && own->has_threshold) return score_at(own, work, first + 1) > threshold;
   for (size_t each = 1; each < own->scores; each++)
     if (score_at(own, work, first + each) > score_at(own, work, first + best)) best = each;
   return best;
