@@ -67,6 +67,8 @@ class TreesSession:
         if self.form.answers[spec.name] == "class":
             classes = np.asarray(self.form.classes or range(max(margins.shape[1], 2)))
             return np.asarray(classes[self._positions(margins)].astype(dtype).reshape(shape))
+        if self.form.subtracted_from is not None:
+            scores = self.form.subtracted_from - scores
         if scores.shape[1] == 1 and spec.shape[1:] == (2,):  # of a binary classifier with one score
             scores = np.column_stack([1 - scores, scores])
         return np.asarray(scores.astype(dtype).reshape(shape))

@@ -13,12 +13,14 @@ from sklearn.ensemble import (
     ExtraTreesRegressor,
     GradientBoostingClassifier,
     HistGradientBoostingClassifier,
+    IsolationForest,
     RandomForestClassifier,
 )
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
 from shiplift.runtime.base.errors import ServerFailed
+from shiplift.runtime.model.conversion.forests import of_sklearn
 from shiplift.runtime.records.tensor import Datatype, Signature, TensorSpec
 from shiplift.runtime.records.trees import TreesForm
 from tests.integration.backends import ask, put_files, server_for
@@ -137,6 +139,26 @@ def test_columns_of_any_type_are_one_row_and_several_targets_one_output(tmp_path
         feeds["rest"] = feeds["rest"][:3]
         with pytest.raises(InferenceServerException, match=r"batch|rows"):
             ask(server, feeds)
+
+
+def test_an_isolation_forest_decides_as_its_author_s_also_on_its_offset(tmp_path: Path) -> None:
+    detector = IsolationForest(n_estimators=10, contamination=0.1, random_state=0).fit(ROWS)
+    forest = of_sklearn(detector)
+    assert forest is not None
+    form = TreesForm(
+        answers={"label": "class", "scores": "scores"},
+        threshold=forest.threshold,
+        subtracted_from=forest.subtracted_from,
+        classes=(1, -1),
+    )
+    outputs = tensors(("label", "INT64", (1,)), ("scores", "FP64", (1,)))
+    put_forest(tmp_path, detector, Signature(inputs=classifies().inputs, outputs=outputs), trees=form)
+    with server_for(tmp_path) as (server, client):
+        client.load("m")
+        answers = [ask(server, {"x": ROWS[at : at + 15]}) for at in range(0, 300, 15)]
+    labels, scores = (np.concatenate([answer.as_numpy(name) for answer in answers]) for name in ("label", "scores"))
+    assert (labels[:, 0] == detector.predict(ROWS)).all()
+    assert np.allclose(scores[:, 0], detector.decision_function(ROWS), rtol=0, atol=1e-8)
 
 
 def test_what_is_no_forest_is_refused_and_the_server_keeps_running(tmp_path: Path) -> None:

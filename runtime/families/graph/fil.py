@@ -5,7 +5,7 @@ A binary classifier whose trees add up to one score answers the probability of i
 
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import TreesForm
 
 INPUT, OUTPUT = "input__0", "output__0"
@@ -20,17 +20,16 @@ def as_served(
         SpecInvalid: it does not serve such a model.
     """
     scores = [spec for spec in signature.outputs if form and form.answers[spec.name] == "scores"]
-    if len(signature.inputs) != 1 or signature.inputs[0].datatype != "FP32" or not scores:
+    own = len(scores) > 0 and form is not None and form.subtracted_from is None
+    if len(signature.inputs) != 1 or signature.inputs[0].datatype != "FP32" or not own:
         raise SpecInvalid(
-            "NVIDIA's backend of trees takes one tensor of FP32 features, and answers scores",
+            "NVIDIA's backend of trees takes one tensor of FP32 features, and answers scores as the trees have them",
             do="Log the model with such an input, keep its scores in `export.outputs`, or set another engine.",
         )
     given, answered = signature.inputs[0], scores[0]
-    served = Signature(inputs=(_named(given, INPUT),), outputs=(_named(answered, OUTPUT),))
-    renamed = {f"input/{given.name}": f"input/{INPUT}", f"output/{answered.name}": f"output/{OUTPUT}"}
-    asked = {renamed[name]: array for name, array in golden.items() if name in renamed}
+    second = form is not None and form.scores == 1 and answered.shape == (-1, 2)
+    output = answered.model_copy(update={"name": OUTPUT} | ({"shape": (-1, 1)} if second else {}))
+    served = Signature(inputs=(given.model_copy(update={"name": INPUT}),), outputs=(output,))
+    answers = golden[f"output/{answered.name}"]
+    asked = {f"input/{INPUT}": golden[f"input/{given.name}"], f"output/{OUTPUT}": answers[:, 1:] if second else answers}
     return served, {INPUT: inputs[given.name]}, asked
-
-
-def _named(spec: TensorSpec, name: str) -> TensorSpec:
-    return spec.model_copy(update={"name": name})

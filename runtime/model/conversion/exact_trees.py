@@ -55,10 +55,17 @@ def _form(forest: Forest, exported: Signature) -> TreesForm:
         features=forest.features,
         zero_within=forest.zero_within,
         answers={spec.name: "class" if spec.name == LABEL else "scores" for spec in exported.outputs},
-        classifier=forest.classes is not None,
+        scores=_scores(forest.model),
+        classifier=forest.classes is not None and forest.subtracted_from is None,
         threshold=forest.threshold,
+        subtracted_from=forest.subtracted_from,
         classes=_classes(forest, exported),
     )
+
+
+def _scores(model: Any) -> int:
+    header = model.get_header_accessor()
+    return int(header.get_field("num_target")[0]) * int(header.get_field("num_class").max())
 
 
 def _classes(forest: Forest, exported: Signature) -> tuple[int, ...]:

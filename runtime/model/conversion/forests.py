@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 _ZERO = 1  # LightGBM's number for features whose zeros are missing values
 _LIGHTGBM_ZERO = float(np.float32(1e-35))  # what is not larger is zero to it
+_ROUNDED_UP = 1 + 1e-12  # a row on the threshold is none of those over it
 _BINARY_EXPONENTIAL = 2.0  # the sigmoid of scikit-learn's exponential loss is that of twice the margin
 
 
@@ -24,7 +25,7 @@ class NotExactError(Exception):
 class Forest:
     """A treelite model, and how its scores become answers (see `TreesForm`).
 
-    `classes` are the values of the labels of a classifier; None: it is a regression.
+    `classes` are the values of the labels; None: it has none.
     """
 
     model: Any
@@ -32,6 +33,7 @@ class Forest:
     zero_within: float | None = None
     classes: NDArray[Any] | None = None
     threshold: float | None = None
+    subtracted_from: float | None = None
 
 
 def of_sklearn(estimator: Any) -> Forest | None:
@@ -49,6 +51,7 @@ def of_sklearn(estimator: Any) -> Forest | None:
         (regressions, lambda model: Forest(model=_imported(model), features="FP32")),
         (ensemble.GradientBoostingClassifier, _boosted_classes),
         (ensemble.HistGradientBoostingClassifier, _histogram_classes),
+        (ensemble.IsolationForest, _isolating),
         (ensemble.HistGradientBoostingRegressor, lambda model: Forest(model=_imported(model), features="FP64")),
     )
     *before, last = [step for _, step in getattr(estimator, "steps", [("", estimator)])]
@@ -105,6 +108,19 @@ def _boosted_classes(model: Any) -> Forest:
 
 def _histogram_classes(model: Any) -> Forest:
     return Forest(model=_imported(model), features="FP64", classes=model.classes_)
+
+
+def _isolating(model: Any) -> Forest:
+    """An isolation forest: its score is treelite's below `-offset_`, and a row is an outlier if that is negative.
+
+    treelite divides paths by their expected length in 32 bits, so the offset is what it becomes by that.
+    """
+    forest, offset = _imported(model), -float(model.offset_)
+    expected = float(_read(lambda treelite: treelite.sklearn.isolation_forest.expected_depth(model.max_samples_)))
+    if not expected:
+        raise NotExactError("its trees were trained on a sample each")
+    moved = offset ** (expected / float(np.float32(expected))) * _ROUNDED_UP
+    return Forest(model=forest, features="FP32", classes=np.array([1, -1]), threshold=moved, subtracted_from=offset)
 
 
 def _imported(model: Any) -> Any:

@@ -22,6 +22,7 @@ from shiplift.runtime.model.text.tasks import EXTRA, IMAGE_TASKS, TEXT_FLAVORS, 
 from shiplift.runtime.records.tensor import TensorSpec
 
 _SHIMS = "sklearn.externals.array_api_compat"
+_LEARNING_OPSET = 3  # the newest in which skl2onnx writes isolation forests
 _SHIMMED = ("torch", "cupy", "dask")
 
 
@@ -106,11 +107,14 @@ class Sklearn(Original):
         self.columns = Columns(specs=inputs) if tabular else None
 
     def answer(self, inputs: Arrays) -> Arrays:
-        """`predict`, and `predict_proba` if the estimator has it."""
+        """`predict`; `predict_proba` if the estimator has it, or what an outlier detector decides by."""
         features = self.columns.frame(inputs) if self.columns else next(iter(inputs.values()))
         label = np.asarray(self.model.predict(features))
         if self._has_probabilities():
             return {"label": label, "probabilities": np.asarray(self.model.predict_proba(features), dtype=np.float32)}
+        if self._detects_outliers():
+            scores = np.asarray(self.model.decision_function(features), dtype=np.float32)
+            return {"label": label.reshape(-1, 1), "scores": scores.reshape(-1, 1)}
         return {"label" if self._classifies() else "variable": label}
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
@@ -129,7 +133,8 @@ class Sklearn(Original):
     def _converted(self, types: list[tuple[str, Any]], opset: int) -> onnx.ModelProto:
         import skl2onnx  # noqa: PLC0415 - only for sklearn models
 
-        convert = partial(skl2onnx.to_onnx, self.model, initial_types=types, target_opset=opset)
+        versions = {"": opset, "ai.onnx.ml": _LEARNING_OPSET} if self._detects_outliers() else opset
+        convert = partial(skl2onnx.to_onnx, self.model, initial_types=types, target_opset=versions)
         if not self._classifies():
             return convert()
         try:
@@ -144,6 +149,11 @@ class Sklearn(Original):
         from sklearn.base import is_classifier  # noqa: PLC0415
 
         return bool(is_classifier(self.model))
+
+    def _detects_outliers(self) -> bool:
+        from sklearn.base import is_outlier_detector  # noqa: PLC0415
+
+        return bool(is_outlier_detector(self.model))
 
     def _type(self, spec: TensorSpec) -> Any:
         from skl2onnx.common import data_types as kinds  # noqa: PLC0415

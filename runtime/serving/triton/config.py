@@ -469,11 +469,13 @@ def _trees(config: pb.ModelConfig, trees: TreesForm, server: ServerKind) -> None
     values = {"model_type": "treelite_checkpoint", "output_class": "true" if trees.classifier else "false"}
     if trees.classifier:
         values["predict_proba"] = "true" if "scores" in trees.answers.values() else "false"
+    if trees.classifier or trees.threshold is not None:
         values["threshold"] = f"{0.5 if trees.threshold is None else trees.threshold:.17g}"
     if server == "bundled":
         values |= {"feature_type": trees.features} | {f"answer.{name}": kind for name, kind in trees.answers.items()}
         values |= {"classes": ",".join(map(str, trees.classes))} if trees.classes else {}
-        values |= {"zero_within": f"{trees.zero_within:.17g}"} if trees.zero_within is not None else {}
+        numbers = {"zero_within": trees.zero_within, "subtracted_from": trees.subtracted_from}
+        values |= {name: f"{number:.17g}" for name, number in numbers.items() if number is not None}
     for name, value in values.items():
         config.parameters[name].string_value = value
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightgbm
 import numpy as np
+import onnxruntime
 import pytest
 import sklearn.ensemble as sk
 import treelite
@@ -51,7 +52,7 @@ def original_of(model: Any) -> Original:
 def signature_of(answers: Arrays) -> Signature:
     """As its graph would have."""
     outputs = [
-        tensor("label", -1, datatype="INT64") if name == "label" else tensor(name, -1, array[0].size)
+        tensor(name, -1, *array.shape[1:], datatype="INT64") if name == "label" else tensor(name, -1, array[0].size)
         for name, array in answers.items()
     ]
     return Signature(inputs=(tensor("x", -1, 6),), outputs=tuple(outputs))
@@ -92,6 +93,8 @@ EXACT: dict[str, Callable[[], Any]] = {
     "stopped early": lambda: fitted(
         sk.GradientBoostingClassifier, BINARY, X, n_estimators=40, n_iter_no_change=1, learning_rate=0.9
     ),
+    "isolation": lambda: sk.IsolationForest(n_estimators=9, random_state=0, contamination=0.1).fit(X),
+    "isolation of features": lambda: sk.IsolationForest(n_estimators=9, random_state=0, max_features=3).fit(X),
     "histogram": lambda: fitted(sk.HistGradientBoostingRegressor, COUNTS, max_iter=8, loss="poisson"),
     "histogram binary": lambda: fitted(sk.HistGradientBoostingClassifier, BINARY, max_iter=8),
     "lightgbm": lambda: boosted(VALUE),
@@ -161,6 +164,16 @@ def test_what_treelite_would_answer_otherwise_is_refused_with_the_reason() -> No
     with pytest.raises(NotExactError, match="no whole numbers"):
         exact_trees.write(forest, signature, {"x": X}, texts.answer, Path(), seed=0)
     assert original_of(make_pipeline(StandardScaler())).forest() is None
+
+
+def test_an_outlier_detector_s_graph_has_its_labels_and_scores() -> None:
+    original = original_of(EXACT["isolation"]())
+    graph = original.to_onnx({}, 20, Path())
+    label, scores = onnxruntime.InferenceSession(graph.SerializeToString()).run(None, {"x": X})
+    answers = original.answer({"x": X})
+    assert label.shape == answers["label"].shape
+    assert (label == answers["label"]).mean() > 0.99  # it computes in 32 bits
+    assert np.allclose(scores, answers["scores"], rtol=0, atol=1e-5)
 
 
 def test_a_difference_names_the_first_row(tmp_path: Path) -> None:

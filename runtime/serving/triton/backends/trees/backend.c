@@ -2,10 +2,11 @@
  * were trained, in 32 or 64 bits. It has the same file and the same parameters in config.pbtxt as NVIDIA's `fil` backend
  * (model_type, output_class or is_classifier, predict_proba, threshold, cpu_nthread), and a few more:
  *
- *   answer.OUTPUT  what an output holds, if there are several: `class` or `scores`
- *   classes        the values of the classes, such as `-1,1`; without it 0, 1, 2 ...
- *   feature_type   FP32: features are rounded to 32 bits before they are compared, as the author's library does
- *   zero_within    numbers up to this size are compared as 0, as LightGBM does
+ *   answer.OUTPUT    what an output holds, if there are several: `class` or `scores`
+ *   classes          the values of the classes, such as `-1,1`; without it 0, 1, 2 ...
+ *   feature_type     FP32: features are rounded to 32 bits before they are compared, as the author's library does
+ *   zero_within      numbers up to this size are compared as 0, as LightGBM does
+ *   subtracted_from  an only score is answered as this number less the score, as isolation forests decide
  *
  * Inputs are joined to rows of features, in their order in config.pbtxt. NaN is a missing value. Instances share the
  * forest. */
@@ -26,9 +27,9 @@ typedef struct { bool is_class, flat; size_t width; } Content;
 
 typedef struct {
   void *forest, *config;
-  bool wide, rounded, softmax; /* wide: it computes in 64 bits */
+  bool wide, rounded, softmax, subtracts; /* wide: it computes in 64 bits */
   size_t features, scores; /* of a row */
-  double threshold, zero_within;
+  double threshold, zero_within, subtracted_from;
   int64_t *classes;
   size_t class_count;
   int threads;
@@ -100,6 +101,8 @@ static Error *engine_open_model(Model *model, const char *config) {
     return TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, "max_batch_size is at least 1: rows are the batch of trees");
   TRY(read_parameters(&model->engine, config));
   TRY(open_forest(model));
+  if (model->engine.subtracts && model->engine.scores != 1)
+    return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "parameter subtracted_from is for a forest with one score");
   TRY(read_tensors(config, "input", &model->inputs));
   TRY(read_tensors(config, "output", &model->outputs));
   return read_contents(model, config);

@@ -50,6 +50,8 @@ static Error *read_parameters(EngineModel *own, const char *config) {
   own->threshold = 0.5, own->zero_within = -1;
   TRY(read_number(config, "threshold", &own->threshold));
   TRY(read_number(config, "zero_within", &own->zero_within));
+  own->subtracts = parameter(config, "subtracted_from", text, sizeof text);
+  TRY(read_number(config, "subtracted_from", &own->subtracted_from));
   return read_classes(own, config);
 }
 

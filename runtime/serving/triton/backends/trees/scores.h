@@ -42,6 +42,7 @@ static void write_scores(const EngineModel *own, const Work *work, char *to, int
   size_t first = row * width + width - own->scores;
   for (size_t each = 0; each < own->scores; each++) scores[each] = score_at(own, work, row * own->scores + each);
   if (own->softmax) softmax(scores, own->scores);
+  if (own->subtracts) scores[0] = own->subtracted_from - scores[0];
   if (width != own->scores) write_number(to, row * width, type, 1 - scores[0]);
   for (size_t each = 0; each < own->scores; each++) write_number(to, first + each, type, scores[each]);
 }
