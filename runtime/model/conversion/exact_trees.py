@@ -75,22 +75,31 @@ def _classes(forest: Forest, exported: Signature) -> tuple[int, ...]:
         return ()
     if label.datatype not in ("INT32", "INT64") or forest.classes.dtype.kind not in "biu":
         raise NotExactError("its labels are no whole numbers")
-    values = tuple(int(value) for value in forest.classes)
+    values, scores = tuple(int(value) for value in forest.classes), _scores(forest.model)
+    if len(values) != max(scores, 2):
+        raise NotExactError(f"it has {len(values)} classes and {scores} scores")
     return () if values == tuple(range(len(values))) else values
 
 
 def _answered(
     forest: Forest, exported: Signature, example: Arrays, answer: Callable[[Arrays], Arrays], rng: np.random.Generator
 ) -> tuple[Arrays, Arrays]:
-    """Questions and the author's answers; without missing values if the author's model refuses these."""
+    """Questions and the author's answers; without missing values if the author's model refuses these.
+
+    Raises:
+        NotExactError: it refuses the others, too.
+    """
     rows = _rows(forest.model, exported.inputs, example, rng)
-    missing = np.where((rng.random(rows.shape) < _MISSING) & (np.arange(len(rows)) % 2 == 0)[:, None], np.nan, rows)
-    asked = _inputs(missing, exported.inputs)
+    holes = (rng.random(rows.shape) < _MISSING) & (np.arange(len(rows)) % 2 == 0)[:, None]
+    asked = _inputs(np.where(holes, np.nan, rows), exported.inputs)
     try:
         return asked, answer(asked)
     except Exception:
         asked = _inputs(rows, exported.inputs)
+    try:
         return asked, answer(asked)
+    except Exception as error:
+        raise NotExactError(f"the original refuses rows near its thresholds: {' '.join(str(error).split())}") from error
 
 
 def _rows(model: Any, specs: tuple[TensorSpec, ...], example: Arrays, rng: np.random.Generator) -> NDArray[np.float64]:

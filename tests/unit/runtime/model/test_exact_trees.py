@@ -166,6 +166,18 @@ def test_what_treelite_would_answer_otherwise_is_refused_with_the_reason() -> No
     assert original_of(make_pipeline(StandardScaler())).forest() is None
 
 
+def test_a_model_that_refuses_rows_near_its_thresholds_has_no_exact_trees(tmp_path: Path) -> None:
+    original = original_of(EXACT["forest"]())
+    signature, forest = signature_of(original.answer({"x": X[:4]})), original.forest()
+    assert forest is not None
+
+    def refuse(_: Arrays) -> Arrays:
+        raise ValueError("out of range")
+
+    with pytest.raises(NotExactError, match="refuses rows near its thresholds: out of range"):
+        exact_trees.write(forest, signature, {"x": X}, refuse, tmp_path, seed=0)
+
+
 def test_an_outlier_detector_s_graph_has_its_labels_and_scores() -> None:
     original = original_of(EXACT["isolation"]())
     graph = original.to_onnx({}, 20, Path())

@@ -9,7 +9,7 @@
  *   subtracted_from  an only score is answered as this number less the score, as isolation forests decide
  *
  * Inputs are joined to rows of features, in their order in config.pbtxt. NaN is a missing value. Instances share the
- * forest. */
+ * forest. treelite trusts the positions in a checkpoint: the export checks them. */
 
 #define _GNU_SOURCE
 #include <math.h>
@@ -27,7 +27,7 @@ typedef struct { bool is_class, flat; size_t width; } Content;
 
 typedef struct {
   void *forest, *config;
-  bool wide, rounded, softmax, subtracts; /* wide: it computes in 64 bits */
+  bool wide, rounded, several, softmax, subtracts; /* wide: it computes in 64 bits; several: it has several targets */
   size_t features, scores; /* of a row */
   double threshold, zero_within, subtracted_from;
   int64_t *classes;
@@ -74,12 +74,12 @@ static Error *describe_scores(EngineModel *own) {
   Error *error = from_treelite(treelite.TreeliteGTILGetOutputShape(own->forest, 1, plain, &shape, &rank));
   own->scores = error ? 0 : 1;
   for (uint64_t dim = 1; !error && dim < rank; dim++) own->scores *= shape[dim];
-  bool several = !error && rank > 2 && shape[1] > 1;
+  own->several = !error && rank > 2 && shape[1] > 1;
   treelite.TreeliteGTILDeleteConfig(plain);
   if (error) return error;
   if (own->scores > SCORES_MOST) return TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, "the forest has over 4096 scores");
   TRY_TREELITE(treelite.TreeliteGetHeaderField(own->forest, "postprocessor", &field));
-  own->softmax = own->wide && !several && field.count == 7 && !memcmp(field.bytes, "softmax", 7);
+  own->softmax = own->wide && !own->several && field.count == 7 && !memcmp(field.bytes, "softmax", 7);
   return NULL;
 }
 

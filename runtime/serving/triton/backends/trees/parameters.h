@@ -109,6 +109,8 @@ static Error *read_content(Model *model, const char *config, const char *tensor,
   content->width = content->is_class ? 1 : both ? 2 : own->scores;
   if (declared && declared != content->width)
     return error_with(ERROR_INVALID_ARG, "output '%s' has other dimensions than the forest's scores", output->name);
+  if (content->is_class && own->several)
+    return error_with(ERROR_UNSUPPORTED, "output '%s' holds a class, and the forest has several targets", output->name);
   if (!content->is_class && output->type != TYPE_FP32 && output->type != TYPE_FP64)
     return error_with(ERROR_INVALID_ARG, "output '%s' holds scores, which are FP32 or FP64", output->name);
   return NULL;
