@@ -17,7 +17,10 @@ import onnx
 from shiplift.runtime.admission.known_rows import asked_of, validation_rows
 from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, in_file, record
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.conversion import batching, loaders, postprocess, rehearsal
+from shiplift.runtime.model.conversion import batching, exact_trees, loaders, postprocess, rehearsal
+from shiplift.runtime.model.conversion.forests import NotExactError
+from shiplift.runtime.model.conversion.loaders import feeds
+from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.onnx_models import LARGE_BYTES, answer, session, signature_of, stored_bytes
 from shiplift.runtime.model.samples import input_sets
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
@@ -26,6 +29,7 @@ from shiplift.runtime.proof.questions.question import Asked
 from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, count_of, rows_of, with_neighbours
 from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.records.trees import NOT_EXACT, TreesForm
 from shiplift.runtime.spec.model import Conversion
 
 _TORCH = (
@@ -39,9 +43,9 @@ _TORCH = (
 )
 PRELOAD_FOR = {  # by flavor: importing all of them would cost more than it saves, since torch takes 3 s of CPU time
     "pytorch": _TORCH,
-    "sklearn": ("mlflow.sklearn", "sklearn.base", "skl2onnx"),
-    "lightgbm": ("mlflow.lightgbm", "lightgbm", "onnxmltools"),
-    "xgboost": ("mlflow.xgboost", "xgboost", "onnxmltools"),
+    "sklearn": ("mlflow.sklearn", "sklearn.base", "skl2onnx", "treelite"),
+    "lightgbm": ("mlflow.lightgbm", "lightgbm", "onnxmltools", "treelite"),
+    "xgboost": ("mlflow.xgboost", "xgboost", "onnxmltools", "treelite"),
     "catboost": ("mlflow.catboost", "catboost"),
     "transformers": (*_TORCH, "transformers", "mlflow.transformers"),
     "sentence_transformers": (*_TORCH, "sentence_transformers", "mlflow.sentence_transformers"),
@@ -66,7 +70,8 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
 
     `known` is where the validation data are, as `validation_rows` takes it; they are asked, too. Also writes
     `out/torchscript/model.pt` if the spec asks for it. For a model that takes text, `out/text` gets the tokenizer's
-    files, and `out/texts.npz` texts with the answers of `mlflow.pyfunc`.
+    files, and `out/texts.npz` texts with the answers of `mlflow.pyfunc`. For an ensemble of trees, `out/trees` gets
+    them as they were trained, and `out/trees.npz` questions near their thresholds with answers.
 
     Raises:
         ExportFailed: the model does not load, is not repeatable, does not convert, or has no dynamic batch.
@@ -109,7 +114,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     exported, file = signature_of(model), work / "model" / "model.onnx"
     _require_as_many(recorded.answers["example"], exported)
     rows = sets | {name: questions.inputs for name, questions in recorded.made.items()}
-    asked = {name: loaders.feeds(inputs, exported.inputs) for name, inputs in rows.items()}
+    asked = {name: feeds(inputs, exported.inputs) for name, inputs in rows.items()}
     answers = {name: _aligned(each, exported) for name, each in recorded.answers.items()}
     notes: tuple[str, ...] = ()
     mixes = recorded.mixes
@@ -127,14 +132,44 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     origins |= {name: questions.origins for name, questions in recorded.made.items()}
     (work / ANSWERS).write_bytes(dump_npz(in_file(asked, answers, origins)))
     text = original.write_text(requests["example"], work, exported)
+    trees, why = _trees(original, exported, logged, conversion, requests["example"], work, seed)
     return {
         "signature": exported.model_dump(mode="json"),
         "sets": list(sets),
         "questions": list(recorded.made),
         "left_out": list(recorded.left_out),
-        "notes": [*original.notes, *notes],
+        "notes": [*original.notes, *notes, *([NOT_EXACT.format(why=why)] if why else [])],
         "text": text.model_dump(mode="json") if text else None,
+        "trees": trees.model_dump(mode="json") if trees else None,
     }
+
+
+def _trees(
+    original: Original,
+    exported: Signature,
+    logged: Signature,
+    conversion: Conversion,
+    example: Arrays,
+    work: Path,
+    seed: int,
+) -> tuple[TreesForm | None, str]:
+    """How the model is served as exact trees, or why it isn't; nothing of both if it has no trees."""
+
+    def asked(inputs: Arrays) -> Arrays:
+        outputs = answered(original, feeds(inputs, logged.inputs), conversion)
+        return _aligned(Answers.of(outputs), exported).outputs
+
+    try:
+        forest = original.forest()
+        if forest is None:
+            return None, ""
+        if conversion.postprocess:
+            raise NotExactError("`export.postprocess` changes its scores")
+        if [spec.name for spec in exported.inputs] != [spec.name for spec in logged.inputs]:
+            raise NotExactError("its graph has other inputs")
+        return exact_trees.write(forest, exported, example, asked, work, seed=seed), ""
+    except NotExactError as error:
+        return None, str(error)
 
 
 def rehearse(flavor: str) -> None:

@@ -1,11 +1,10 @@
-"""The proof of an exported graph: asked as the original was, alone, among neighbours, and by several threads.
+"""The proof of a graph or of exact trees: asked as the original was, alone, among neighbours, and by several threads.
 
 The first difference ends it: a graph that answers one row differently is not what its author registered.
 """
 
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,16 +20,17 @@ from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, Ask, alone, from_th
 from shiplift.runtime.records.proof import ColumnDifference, Counterexample, Proof, SettingAsked
 
 _LIMIT_S = 1.5  # for a setting
-_THREADS = 4
+THREADS = 4
 _GIVEN = ("example", "validation", "recorded")  # origins of rows that somebody asked, or will
 
 Asked = Sequence[tuple[Questions, Answers]]  # rows of one shape, with the original's answers
 
 
-def prove(file: Path, running: Any, asked: Asked, *, batches: bool) -> Proof:
-    """Asks `running`, a session of the graph in `file`, the rows of each set as the original was asked.
+def prove(running: Any, threaded: Any, asked: Asked, *, batches: bool) -> Proof:
+    """Asks `running`, a session of what is served, the rows of each set as the original was asked.
 
-    Without `batches` the graph takes one row at a time, and is asked alone.
+    `threaded` is another session, which computes on several threads; None: the model is too large for two. Without
+    `batches` the graph takes one row at a time, and is asked alone.
 
     Raises:
         ExportFailed: a row is answered differently.
@@ -41,10 +41,10 @@ def prove(file: Path, running: Any, asked: Asked, *, batches: bool) -> Proof:
         proving.ask("in batches", _ask(running), batches=True)
         proving.among_neighbours(_ask(running))
     proving.from_threads(_ask(running))
-    if onnx_models.stored_bytes(file) > onnx_models.LARGE_BYTES:
+    if threaded is None:
         proving.left_out.append("one request on several threads: the model is large")
     else:
-        proving.ask("on several threads", _ask(onnx_models.session(file, threads=_THREADS)), batches=batches)
+        proving.ask("on several threads", _ask(threaded), batches=batches)
     return proving.proof(_ask(running), batches=batches)
 
 
@@ -82,7 +82,7 @@ class _Proving:
     def from_threads(self, ask: Ask) -> None:
         """The same rows, from several clients at once."""
         for questions, right in self._few():
-            self._compare("to several clients", questions, right, from_threads(ask, questions.inputs, _THREADS))
+            self._compare("to several clients", questions, right, from_threads(ask, questions.inputs, THREADS))
 
     def proof(self, ask: Ask, *, batches: bool) -> Proof:
         """What was seen, now that nothing differs but what the original refuses."""
@@ -138,7 +138,7 @@ def _taken(questions: Questions, right: Answers, rows: Sequence[int] | NDArray[n
 def _require_same(found: Counterexample | None) -> None:
     if found:
         raise ExportFailed(
-            f"the exported graph is not the model: {found}",
+            f"what would be served is not the model: {found}",
             do="Let the model's own code serve it (`export: {fallback: python}` with `admission: {python: sandbox}`), "
             "or export it to ONNX yourself and log that.",
         )

@@ -7,18 +7,20 @@ proof. It needs a sandbox too: a graph may loop for ever in C, where only the en
 """
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
+from shiplift.runtime.admission import exact_trees
 from shiplift.runtime.admission.formats import onnx_files, torchscript
-from shiplift.runtime.admission.proving import prove
+from shiplift.runtime.admission.proving import THREADS, Asked, prove
 from shiplift.runtime.admission.recording import from_file
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model import onnx_models, trees_models
 from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz, under
 from shiplift.runtime.model.text.fronts import load_front
@@ -26,6 +28,7 @@ from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.proof import Proof
 from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.records.trees import CHECKPOINT, TreesForm
 
 REFERENCE = "reference.npz"
 EXAMPLE = "example"  # the set whose rows production is asked again and again
@@ -41,6 +44,7 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
     questions: list[str],
     left_out: list[str],
     text: str,
+    trees: dict[str, Any] | None,
     out: str,
 ) -> dict[str, Any]:
     """Compares the ONNX file `model` with the original's `answers`; returns the proof, cases, opset and graph's digest.
@@ -48,7 +52,8 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
     `answers` is as `admission.recording` says. The arrays of the set `EXAMPLE` are written to `out/reference.npz`,
     without the set's name. The `questions` are asked, too, and `left_out` says what was not. `script` is the
     TorchScript file, empty if there is none: it is read, never loaded. `text` is the folder of the files around a text
-    model's graph, empty for other models; `texts.npz` is next to it. A sandbox entry.
+    model's graph, empty for other models; `texts.npz` is next to it. `trees` says how the forest beside the answers is
+    served, if there is one, and then the result says how its answers differ. A sandbox entry.
 
     Raises:
         ExportFailed: the model must not be opened, does not run, or answers differently than the original.
@@ -67,9 +72,11 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
     originals = load_npz(Path(answers))
     running = onnx_models.session(file)
     asked = [from_file(originals, name) for name in (*sets, *questions)]
-    proved = None if text else prove(file, running, asked, batches=expected.batch != 1)
-    parity = [(name, each.inputs, right) for name, (each, right) in zip(sets, asked, strict=False)]
-    cases = [_case(running, inputs, right, expected, name) for name, inputs, right in parity if right.answered.all()]
+    forest = TreesForm.model_validate(trees) if trees else None
+    otherwise = _of_trees(Path(answers).parent, forest, expected, asked) if forest else None
+    proved, differs = (None, "") if text else _of_graph(file, running, asked, expected, otherwise)
+    parity = [] if differs else [(name, *each) for name, each in zip(sets, asked, strict=False)]
+    cases = [_case(running, rows.inputs, right, expected, name) for name, rows, right in parity if right.answered.all()]
     cases += _text_cases(running, Path(text)) if text else []
     reference = under(f"{EXAMPLE}/", originals)
     kept = {name: array for name, array in reference.items() if name.startswith(("input/", "output/"))}
@@ -79,7 +86,41 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
         "parity": [case.model_dump(mode="json") for case in cases],
         "opset": _opset(file),
         "graph": graph_digest(file),
+        "differs": differs,
+        "trees": otherwise if isinstance(otherwise, str) else "",
     }
+
+
+def _of_graph(
+    file: Path, running: Any, asked: Asked, signature: Signature, trees: Proof | str | None
+) -> tuple[Proof, str]:
+    """The proof of the graph; or that of the model's `trees`, and how its graph differs.
+
+    Raises:
+        ExportFailed: it differs, and so do its trees, or it has none.
+    """
+    threaded = None
+    if onnx_models.stored_bytes(file) <= onnx_models.LARGE_BYTES:
+        threaded = onnx_models.session(file, threads=THREADS)
+    try:
+        return prove(running, threaded, asked, batches=signature.batch != 1), ""
+    except ExportFailed as error:
+        if not isinstance(trees, Proof):
+            raise
+        return trees, error.what
+
+
+def _of_trees(folder: Path, form: TreesForm, signature: Signature, asked: Asked) -> Proof | str:
+    """The proof of the forest in a folder, or how it differs."""
+    if problem := exact_trees.difference(folder, form, signature):
+        return problem
+    file = folder / "trees" / CHECKPOINT
+    most = min(THREADS, len(os.sched_getaffinity(0)))  # treelite refuses more than there are cores
+    running, threaded = (trees_models.session(file, form, signature, threads=threads) for threads in (1, most))
+    try:
+        return prove(running, threaded, asked, batches=True)
+    except ExportFailed as error:
+        return error.what
 
 
 def _with(proved: Proof, left_out: list[str]) -> Proof:

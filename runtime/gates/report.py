@@ -34,7 +34,7 @@ _COLOURS: dict[Precision, str] = {
     "int8": _SECOND,
     "fp8": "#a855f7",
 }
-_MARKERS: dict[Engine, str] = {"openvino": "^"}
+_MARKERS: dict[Engine, str] = {"openvino": "^", "trees": "s"}
 
 
 @dataclass(frozen=True, kw_only=True)

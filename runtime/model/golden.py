@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.model import onnx_models, openvino_models, padding
+from shiplift.runtime.model import onnx_models, openvino_models, padding, trees_models
 from shiplift.runtime.model.sequences import answer_sequence
 from shiplift.runtime.model.tensors import GRAPH, Arrays, batch_of, concatenate, dump_npz, load_npz
 from shiplift.runtime.model.text.fronts import load_front, takes_images
 from shiplift.runtime.records.precision import Engine, Precision
-from shiplift.runtime.records.tensor import TensorSpec
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.records.trees import TreesForm
 
 SAMPLES = 8
 
@@ -27,8 +28,8 @@ def answer_golden(
 ) -> dict[str, Any]:
     """Answers the golden requests with each of `models`; writes `out/INDEX.npz` with the `outputs` by name.
 
-    A model is an ONNX `file`, and the `engine` and `precision` that answer. With `lengths`, padding is proven for each
-    model that has a tolerance there; the proofs are returned by index.
+    A model is a `file`, the `engine` and `precision` that answer, and for `trees` their `form` and `signature`. With
+    `lengths`, padding is proven for each model that has a tolerance there; the proofs are returned by index.
 
     The requests are the `inputs` in the NPZ `reference`, one sample each, since int8 answers may round differently in a
     larger batch. For a model with `states` (the output of each, by the input's name) they are the steps of a sequence.
@@ -109,7 +110,12 @@ def _of_graph(feeds: Arrays, answers: Arrays) -> Arrays:
     return inputs | {f"{GRAPH}output/{name}": array for name, array in answers.items()}
 
 
-def _session(*, file: str, engine: Engine, precision: Precision, outputs: list[str]) -> Any:
+def _session(
+    *, file: str, engine: Engine, precision: Precision, outputs: list[str], trees: dict[str, Any] | None
+) -> Any:
+    if trees:
+        form, signature = TreesForm.model_validate(trees["form"]), Signature.model_validate(trees["signature"])
+        return trees_models.session(Path(file), form, signature)
     if engine == "openvino":
         return openvino_models.session(Path(file), outputs, precision)
     return onnx_models.session(Path(file))

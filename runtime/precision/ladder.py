@@ -12,19 +12,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shiplift.runtime.base.errors import DataInvalid
+from shiplift.runtime.base.errors import DataInvalid, MissingTool, QuantizeFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.datasets import load_columns, load_samples
 from shiplift.runtime.model.tensors import Arrays, DataLimits, batch_of, load_npz
 from shiplift.runtime.model.text import fronts
 from shiplift.runtime.model.text.samples import tokenized
-from shiplift.runtime.precision import nncf_graphs, openvino_rungs, quantization, rungs, tensorrt_plans, timing
+from shiplift.runtime.precision import (
+    nncf_graphs,
+    openvino_rungs,
+    quantization,
+    rungs,
+    tensorrt_plans,
+    timing,
+    trees_rung,
+)
 from shiplift.runtime.precision.budgets import with_budgets
 from shiplift.runtime.precision.evaluation import Validation, answers, over_budget, task_metric
 from shiplift.runtime.precision.openvino_rungs import Bf16First, bf16_first
 from shiplift.runtime.precision.scoring import jpegs
 from shiplift.runtime.precision.selection import judged
+from shiplift.runtime.precision.trees_rung import Trees
 from shiplift.runtime.records.precision import (
     AS_EXPORTED,
     Built,
@@ -71,9 +80,10 @@ class Builder:
     """What a ladder is built from.
 
     `model` is the fp32 model's file, below `work`, and `reference` the NPZ with its example inputs. Everything is
-    written below `work`, whose folders LAYERS and TIMINGS hold the findings of earlier releases. `metric_file` is the
-    author's own metric, if the spec names one; `modelopt` the Python with NVIDIA's tool, if any; `built_on` this
-    machine's compute capability. All processes together may use `memory_mb`.
+    written below `work`, where `trees` are too, if it is an ensemble of these. Its folders LAYERS and TIMINGS hold the
+    findings of earlier releases. `metric_file` is the author's own metric, if the spec names one; `modelopt` the Python
+    with NVIDIA's tool, if any; `built_on` this machine's compute capability. All processes together may use
+    `memory_mb`.
     """
 
     model: Path
@@ -88,6 +98,7 @@ class Builder:
     validation: Dataset | None = None
     calibration: Dataset | None = None
     text: Text | None = None
+    trees: Trees | None = None
     metric_file: str = ""
     modelopt: str = ""
     built_on: str = ""
@@ -127,6 +138,7 @@ class Builder:
         own = [self._top(evaluation), *(self._candidate(rung) for rung in built)]
         runs = {index: self._run(Path(rung.file), own[index]) for index, rung in enumerate(built, 1) if rung.file}
         own, runs = self._with_openvino(own, {0: self._run(self.model, own[0]), **runs}, validation, first)
+        own, runs = self._with_trees(own, runs, validation)
         measured = timing.measure(runs, self._example(), self.work)
         ladder = tuple(rung.model_copy(update=measured.get(index, {})) for index, rung in enumerate(own))
         candidates = self._with_plans(judged(ladder, self.target, validation.metric, self.settings))
@@ -322,6 +334,8 @@ class Builder:
 
     def _kinds(self, *, calibrated: bool) -> tuple[list[rungs.Kind], list[str]]:
         target, notes = self.target, []
+        if target.engines == ("trees",):
+            return [], []
         kinds = [kind for precision in _LADDER if precision in target.precisions for kind in _KINDS[precision]]
         eight_bit = [precision for precision in ("int8", "fp8") if precision in target.precisions]
         if self._in_bf16:
@@ -349,7 +363,7 @@ class Builder:
     @property
     def _engine(self) -> Engine:
         """The engine of the files that are built here; OpenVINO's candidates come later."""
-        return self.target.engines[0] if self.target.engines[0] != "openvino" else "onnxruntime"
+        return self.target.engines[0] if self.target.engines[0] not in ("openvino", "trees") else "onnxruntime"
 
     def _run(self, file: Path, candidate: Built) -> timing.RunnableCandidate:
         return timing.RunnableCandidate(
@@ -376,6 +390,19 @@ class Builder:
         indices = range(len(own), len(own) + len(added))
         more = {index: run for index, (_, run) in zip(indices, added, strict=True) if run is not None}
         return [*own, *(built for built, _ in added)], {**runs, **more}
+
+    def _with_trees(
+        self, own: list[Built], runs: dict[int, timing.RunnableCandidate], validation: Validation
+    ) -> tuple[list[Built], dict[int, timing.RunnableCandidate]]:
+        """Adds exact trees, if the model is an ensemble of these and the target may use them."""
+        if self.trees is None or "trees" not in self.target.engines:
+            return own, runs
+        try:
+            folder = self._relative(self.trees.file)
+            built, run = trees_rung.scored(self.trees, self.signature, folder, validation)
+        except (MissingTool, QuantizeFailed) as problem:
+            return [*own, trees_rung.without(problem)], runs
+        return [*own, built], {**runs, len(own): run} if run else runs
 
     def _candidate(self, rung: rungs.Rung) -> Built:
         return Built(

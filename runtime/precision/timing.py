@@ -11,10 +11,12 @@ from statistics import median
 from typing import Any
 
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.model import onnx_models, openvino_models
+from shiplift.runtime.model import onnx_models, openvino_models, trees_models
 from shiplift.runtime.model.tensors import Arrays, batch_of, dump_npz
 from shiplift.runtime.precision import quantization
 from shiplift.runtime.records.precision import Engine, Precision
+from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.records.trees import TreesForm
 
 TIMED_BATCH = 8
 _LARGE_BYTES = 256 << 20  # a model this large is measured alone, because two at a time need too much memory
@@ -26,14 +28,26 @@ _MOST_TIMING_S = 2.0  # of all candidates together; then the fewest rounds do, s
 
 
 @dataclass(frozen=True, kw_only=True)
+class Forest:
+    """How a checkpoint of trees answers with the tensors of a signature."""
+
+    form: TreesForm
+    signature: Signature
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunnableCandidate:
-    """How to run a candidate: its file, engine and precision; `outputs` are the names of its outputs."""
+    """How to run a candidate: its file, engine and precision; `outputs` are the names of its outputs.
+
+    `forest` is there for trees alone.
+    """
 
     file: Path
     outputs: tuple[str, ...]
     engine: Engine = "onnxruntime"
     precision: Precision = "fp32"
     gpu: bool = False
+    forest: Forest | None = None
 
     def session(self, *, threads: int = 1) -> Any:
         """A session that computes on `threads` cores.
@@ -44,11 +58,15 @@ class RunnableCandidate:
         """
         if self.engine == "openvino":
             return openvino_models.session(self.file, self.outputs, self.precision, threads=threads)
+        if self.forest:
+            return trees_models.session(self.file, self.forest.form, self.forest.signature, threads=threads)
         return onnx_models.session(self.file, gpu=self.gpu, threads=threads)
 
     @property
     def hint(self) -> tuple[str, ...]:
-        """The precision for OpenVINO; empty if another engine runs it."""
+        """The precision for OpenVINO, or `trees` for treelite; empty if ONNX Runtime runs it."""
+        if self.engine == "trees":
+            return (self.engine,)
         return (openvino_models.HINTS[self.precision],) if self.engine == "openvino" else ()
 
 

@@ -9,7 +9,7 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
-GraphEngine = Literal["onnxruntime", "openvino", "onnxruntime-tensorrt", "tensorrt", "pytorch"]
+GraphEngine = Literal["onnxruntime", "openvino", "onnxruntime-tensorrt", "tensorrt", "pytorch", "trees"]
 TextEngine = Literal["vllm", "tensorrt-llm"]  # they continue texts on a GPU, from the model's own weights
 TEXT_ENGINES: tuple[TextEngine, ...] = ("vllm", "tensorrt-llm")
 Engine = GraphEngine | TextEngine | Literal["python"]  # `python`: the model's own code computes
@@ -108,6 +108,7 @@ ENGINE_NAMES: dict[Engine, str] = {
     "openvino": "OpenVINO",
     "onnxruntime-tensorrt": "TensorRT in ONNX Runtime",
     "tensorrt": "TensorRT",
+    "trees": "treelite",
     "pytorch": "PyTorch",
     "python": "Python",
     "vllm": "vLLM",

@@ -94,9 +94,11 @@ class Target(Section):
     `cpu_features` are those that the CPU has beyond its `accelerator`: OpenVINO's bf16 needs AVX512BF16 or AMXBF16.
     `compute_capability` and `memory_mb` describe an NVIDIA GPU. `engine` executes the model: ONNX Runtime (on a GPU
     with its CUDA provider, or with TensorRT through it), OpenVINO (on x86 CPUs), a TensorRT plan, or PyTorch itself
-    (TorchScript in NVIDIA's server, with inputs and outputs named by position: `INPUT__0`, `OUTPUT__0`). With `auto`,
-    tuning chooses between ONNX Runtime and OpenVINO on the bundled server's CPUs; elsewhere it is ONNX Runtime. Models
-    that generate text run on a GPU with vLLM or TensorRT-LLM, in the one precision that `precisions` names.
+    (TorchScript in NVIDIA's server, with inputs and outputs named by position: `INPUT__0`, `OUTPUT__0`), or treelite
+    (`trees`: ensembles of decision trees as they were trained, in NVIDIA's server from `input__0` to `output__0`). With
+    `auto`, tuning chooses between ONNX Runtime, OpenVINO and, for such ensembles, treelite, on the bundled server's
+    CPUs; elsewhere it is ONNX Runtime. Models that generate text run on a GPU with vLLM or TensorRT-LLM, in the one
+    precision that `precisions` names.
 
     `gpus` are the indexes of a server's GPUs that get the tuned number of instances each; without it, all GPUs that the
     server sees. `instance_groups` adds fixed ones, such as some on the CPU. A pod on a cluster asks for as many GPUs as
@@ -130,8 +132,8 @@ class Target(Section):
         """The engines to choose from."""
         if self.engine != "auto":
             return (self.engine,)
-        both = not self.gpu and self.server == "bundled" and self.accelerator != "cpu-arm64"
-        return ("onnxruntime", "openvino") if both else ("onnxruntime",)
+        measured = not self.gpu and self.server == "bundled" and self.accelerator != "cpu-arm64"
+        return ("onnxruntime", "openvino", "trees") if measured else ("onnxruntime",)
 
     @property
     def nodes(self) -> Nodes:
@@ -158,6 +160,7 @@ class Target(Section):
         if not self.gpu and (self.compute_capability or self.memory_mb or gpu_engine):
             raise ValueError("compute_capability, memory_mb and other engines are for `accelerator: nvidia`")
         self._possible_on_gpus()
+        self._possible_as_trees()
         if self.cpu_features and (self.gpu or self.accelerator == "cpu-arm64"):
             raise ValueError("`cpu_features` are for x86 CPUs")
         if self.engine == "openvino" and (self.gpu or self.accelerator == "cpu-arm64"):
@@ -171,6 +174,10 @@ class Target(Section):
         if "fp8" in self.precisions and not (self.gpu and capability(self.compute_capability) >= (8, 9)):
             raise ValueError("fp8 needs an NVIDIA GPU with `compute_capability: 8.9` or higher")
         return self
+
+    def _possible_as_trees(self) -> None:
+        if self.engine == "trees" and (self.accelerator == "cpu-arm64" or "fp32" not in self.precisions):
+            raise ValueError("`engine: trees` is for x86 CPUs and GPUs, and for `precisions` with fp32")
 
     def _possible_on_gpus(self) -> None:
         if self.gpu:

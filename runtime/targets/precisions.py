@@ -5,7 +5,9 @@ from typing import Any
 
 from shiplift.runtime.model.tensors import DataLimits
 from shiplift.runtime.precision.ladder import Builder, Dataset, Text
+from shiplift.runtime.precision.trees_rung import Trees
 from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.records.trees import TreesForm
 from shiplift.runtime.spec.model import Data, Quantization
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.targets.operators import require_operators
@@ -30,13 +32,15 @@ def build_precisions(  # noqa: PLR0913 - an entry takes JSON by name
     unpacked_mb: int,
     samples: int,
     text: dict[str, Any] | None,
+    trees: dict[str, Any] | None,
     metric: str,
 ) -> dict[str, Any]:
     """Builds the ladder of a target; returns a `Ladder` as JSON. A sandbox entry.
 
     `validation` and `calibration` are a file and its logged name, which may unpack to `unpacked_mb` MiB and hold
-    `samples`. `text` is for a model that takes text: the `signature` that clients see, and the folder `front`. `metric`
-    is the file of the author's own metric, or empty. See `Builder` for the rest.
+    `samples`. `text` is for a model that takes text: the `signature` that clients see, and the folder `front`. `trees`
+    is for an ensemble of trees: its checkpoint `file`, and its `form`. `metric` is the file of the author's own metric,
+    or empty. See `Builder` for the rest.
 
     Raises:
         ExportFailed: fp32 does not load, or needs a newer ONNX Runtime than the target has.
@@ -60,6 +64,7 @@ def build_precisions(  # noqa: PLR0913 - an entry takes JSON by name
         built_on=built_on,
         metric_file=metric,
         text=_text(text),
+        trees=Trees(file=Path(trees["file"]), form=TreesForm.model_validate(trees["form"])) if trees else None,
         limits=DataLimits(unpacked_bytes=unpacked_mb << 20, samples=samples),
     )
     return builder.build().model_dump(mode="json")

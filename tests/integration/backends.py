@@ -14,6 +14,8 @@ from tritonclient import grpc
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.serving import Padding, ServingConfig
+from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.records.trees import TreesForm
 from shiplift.runtime.serving.machine.server import Server, private_server
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.command_line import Features
@@ -60,9 +62,18 @@ def server_for(work: Path) -> Iterator[tuple[Server, TritonClient]]:
         yield server, client
 
 
-def put(
+def put(work: Path, onnx_model: Any, name: str = "m", **options: Any) -> None:
+    """Adds a model to the server's repository, as `put_files` does."""
+    folder = work / f"{name}-onnx"
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(onnx_model.SerializeToString())
+    put_files(work, folder, signature_of(onnx_model), name, **options)
+
+
+def put_files(
     work: Path,
-    onnx_model: Any,
+    folder: Path,
+    signature: Signature,
     name: str = "m",
     *,
     instances: int = 1,
@@ -75,19 +86,18 @@ def put(
     settings: dict[str, str] | None = None,
     padding: Padding | None = None,
     buckets: tuple[int, ...] = (),
+    trees: TreesForm | None = None,
 ) -> None:
-    """Adds a model to the server's repository; `settings` are more parameters of its configuration."""
-    folder = work / f"{name}-onnx"
-    folder.mkdir()
-    (folder / "model.onnx").write_bytes(onnx_model.SerializeToString())
+    """Adds the files of a model to the server's repository; `settings` are more parameters of its configuration."""
     description = ModelDescription(
         name=name,
         version=1,
-        signature=signature_of(onnx_model),
+        signature=signature,
         serving=serving or Serving(warmup=False),
         engine=engine,
         precision=precision,
         padding=padding,
+        trees=trees,
         config=ServingConfig(
             max_batch=max_batch, queue_delay_us=delay_us, instances=instances, threads=threads, buckets=buckets
         ),

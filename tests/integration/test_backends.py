@@ -34,7 +34,7 @@ from tests.integration.backends import (
 from tests.integration.conftest import until
 
 pytestmark = pytest.mark.integration
-ENGINES = tuple(backend.name for backend in native.BACKENDS)
+ENGINES = ("onnxruntime", "openvino")  # those of ONNX models
 EXACTLY, NEARLY = (0.0, 0.0), (1e-5, 1e-6)  # relative and absolute tolerance
 
 

@@ -18,6 +18,7 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import Front
 from shiplift.runtime.records.precision import Candidate, Engine, Precision
 from shiplift.runtime.records.serving import Padding
+from shiplift.runtime.records.trees import CHECKPOINT
 from shiplift.runtime.search import buckets
 
 _GPU_ONLY: tuple[Precision, ...] = ("bf16", "fp8")
@@ -50,7 +51,12 @@ class GraphAnswers(Maker[E]):
         files = {model.sha256: model for model, *_ in asked}
         folders = {digest: self.work.store.fetch(model, place.folder / digest) for digest, model in files.items()}
         models = [
-            {"file": str(folders[digest] / "model.onnx"), "engine": engine, "precision": precision}
+            {
+                "file": str(folders[digest] / (CHECKPOINT if engine == "trees" else "model.onnx")),
+                "engine": engine,
+                "precision": precision,
+                "trees": self._trees() if engine == "trees" else None,
+            }
             for digest, engine, precision in index
         ]
         order = self._order(place) | {"models": models, "lengths": self._lengths(candidates, numbers)}
@@ -80,11 +86,15 @@ class GraphAnswers(Maker[E]):
 
     def _asked(self, candidate: Candidate) -> _Asked:
         """The model that gives the expected answers: fp32's, if no engine here runs the candidate on a CPU."""
-        if candidate.engine == "openvino":
-            return self.model_of(candidate), "openvino", candidate.precision
+        if candidate.engine in ("openvino", "trees"):
+            return self.model_of(candidate), candidate.engine, candidate.precision
         if candidate.precision in _GPU_ONLY or self.native:
             return self.work.exported.model, "onnxruntime", "fp32"
         return self.model_of(candidate), "onnxruntime", "fp32"
+
+    def _trees(self) -> dict[str, Any]:
+        form, signature = self.forest(), self.work.exported.signature
+        return {"form": form.model_dump(mode="json") if form else None, "signature": signature.model_dump(mode="json")}
 
     def _lengths(self, candidates: Sequence[Candidate], numbers: Sequence[int]) -> dict[str, Any] | None:
         """What the sandbox must prove about padding, for the models with these numbers; None if nothing."""

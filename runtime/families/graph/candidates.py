@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from shiplift.runtime.base.errors import Temporary
+from shiplift.runtime.base.errors import SpecInvalid, Temporary
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import QUANTIZE, QUANTIZE_WITH_METRIC, Entry
 from shiplift.runtime.confinement.workplace import Workplace, workplace
@@ -20,6 +20,7 @@ from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.precision.limits import limits_of
 from shiplift.runtime.records.kinds.exported import ExportedGraph, ExportedImage, ExportedText, Front
 from shiplift.runtime.records.precision import Candidates
+from shiplift.runtime.records.trees import CHECKPOINT
 from shiplift.runtime.store.tuning_cache import tuning_cache
 from shiplift.runtime.targets import machine
 
@@ -62,6 +63,17 @@ def build_candidates(work: GraphWork, front: Front | None = None) -> Candidates:
         return recorded(work, place, result)
 
 
+def without_graph(candidates: Candidates, differs: str) -> Candidates:
+    """The candidates without those made of a graph that is not the model, as `differs` says; empty: it is."""
+    if not differs:
+        return candidates
+    judged = [
+        each if each.engine == "trees" or each.dropped else each.model_copy(update={"dropped": differs})
+        for each in candidates.candidates
+    ]
+    return candidates.model_copy(update={"candidates": tuple(sorted(judged, key=lambda each: bool(each.dropped)))})
+
+
 @contextmanager
 def _learning(work: GraphWork, place: Workplace) -> Iterator[None]:
     """Gives the sandbox the findings of earlier releases, and stores what this one adds, unless it fails.
@@ -91,11 +103,31 @@ def _order(work: GraphWork, place: Workplace, front: Front | None) -> dict[str, 
         "validation": logged(work, place, "validation"),
         "calibration": logged(work, place, "calibration"),
         "text": _text(work, place, front) if front else None,
+        "trees": _trees(work, place),
         "metric": metric_file(work, place),
         "target": work.target.model_dump(mode="json"),
         "data": work.data.model_dump(mode="json"),
         "settings": work.quantization.model_dump(mode="json"),
     }
+
+
+def _trees(work: GraphWork, place: Workplace) -> dict[str, Any] | None:
+    """The ensemble's checkpoint and its form; None: it is none, or the target does not use it.
+
+    Raises:
+        SpecInvalid: the target wants nothing else.
+    """
+    trees, engines = getattr(work.exported, "trees", None), work.target.engines
+    if trees is None and engines == ("trees",):
+        raise SpecInvalid(
+            f"target {work.target.name} has `engine: trees`, but the model is not served as exact trees; the export's "
+            "notes say why, if it is an ensemble of these",
+            do="Set another engine.",
+        )
+    if trees is None or "trees" not in engines:
+        return None
+    folder = work.store.fetch(trees.files, place.sandbox.work / "exact-trees")
+    return {"file": str(folder / CHECKPOINT), "form": trees.form.model_dump(mode="json")}
 
 
 def _text(work: GraphWork, place: Workplace, front: Front) -> dict[str, Any]:

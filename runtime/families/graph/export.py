@@ -20,10 +20,12 @@ from shiplift.runtime.records.kinds.exported import ExportedGraph, ExportedImage
 from shiplift.runtime.records.model import Isolation, ParityCase
 from shiplift.runtime.records.proof import Proof
 from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.records.trees import NOT_EXACT, ExactTrees, TreesForm
 
 CONVERT = Entry("shiplift.runtime.admission.conversion:convert")
 VERIFY = Entry("shiplift.runtime.admission.verification:verify", EVALUATE)
 _SEED = 20240229
+_ONLY_TREES = "The model's ONNX graph is not served, its exact trees are: {why}."
 _UNREFUSED = (
     "Warning: the model refuses rows that its graph answers: {}. Clients that send such rows get an answer, where the "
     "model gives an error."
@@ -34,7 +36,10 @@ GraphWork = Exporting[DeclaredGraph] | Exporting[DeclaredText] | Exporting[Decla
 
 @dataclass(frozen=True, kw_only=True)
 class _Converted:
-    """The first sandbox's report: `seen` is the signature that clients of a front see, `sets` the answered inputs."""
+    """The first sandbox's report: `seen` is the signature that clients of a front see, `sets` the answered inputs.
+
+    `trees` is how the model is served as exact trees, if it is an ensemble of these.
+    """
 
     signature: Signature
     seen: Signature | None
@@ -43,6 +48,7 @@ class _Converted:
     left_out: list[str]
     notes: tuple[str, ...]
     isolation: Isolation
+    trees: TreesForm | None
 
 
 def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImage:
@@ -62,7 +68,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
     ):
         converted = _convert(converting, work)
         written = verifying.folder / "written"
-        _take(converting.sandbox.work, written, torchscript=torchscript, front=converted.seen is not None)
+        _take(converting.sandbox.work, written, converted, torchscript=torchscript)
         result, _ = verifying.sandbox.run(
             {
                 "model": str(written / "model" / "model.onnx"),
@@ -73,6 +79,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
                 "questions": converted.questions,
                 "left_out": converted.left_out,
                 "text": str(written / "text") if converted.seen else "",
+                "trees": converted.trees.model_dump(mode="json") if converted.trees else None,
                 "out": str(verifying.sandbox.work),
             },
             work.limits("comparing both models"),
@@ -86,7 +93,12 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
             "parity": tuple(ParityCase.model_validate(case) for case in result["parity"]),
             "reference": work.store.put_file(verifying.sandbox.work / "reference.npz"),
             "isolation": converted.isolation,
-            "notes": (*work.contract.notes, *converted.notes),
+            "notes": (
+                *([_ONLY_TREES.format(why=result["differs"])] if result["differs"] else []),
+                *work.contract.notes,
+                *converted.notes,
+                *_doubt(result["trees"]),
+            ),
         }
         if converted.seen:
             return _with_front(work, converted.seen, written, common)
@@ -97,15 +109,30 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
             **common,
             proof=proof,
             torchscript=work.store.put_tree(written / "torchscript") if torchscript else None,
+            trees=_exact_trees(work, converted, written) if not result["trees"] else None,
+            differs=result["differs"],
         )
 
 
-def _take(made: Path, to: Path, *, torchscript: bool, front: bool) -> None:
+def _doubt(difference: str) -> tuple[str, ...]:
+    """A note if the forest answers otherwise than the original."""
+    return (NOT_EXACT.format(why=difference),) if difference else ()
+
+
+def _exact_trees(work: GraphWork, converted: _Converted, written: Path) -> ExactTrees | None:
+    if converted.trees is None:
+        return None
+    return ExactTrees(form=converted.trees, files=work.store.put_tree(written / "trees"))
+
+
+def _take(made: Path, to: Path, converted: _Converted, *, torchscript: bool) -> None:
     """Moves the first sandbox's results to a folder of the second one."""
-    require_regular(made, "model/model.onnx", "answers.npz")
+    forest = ("trees/checkpoint.tl", "trees.npz") if converted.trees else ()
+    require_regular(made, "model/model.onnx", "answers.npz", *forest)
     to.mkdir()
-    fronts = ("text", "texts.npz") if front else ()
-    for name in ("model", "answers.npz", *(["torchscript"] if torchscript else []), *fronts):
+    fronts = ("text", "texts.npz") if converted.seen else ()
+    trees = ("trees", "trees.npz") if converted.trees else ()
+    for name in ("model", "answers.npz", *(["torchscript"] if torchscript else []), *fronts, *trees):
         (made / name).rename(to / name)
 
 
@@ -162,4 +189,5 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
         left_out=[str(reason) for reason in result["left_out"]],
         notes=tuple(str(note) for note in result["notes"]),
         isolation=isolation,
+        trees=TreesForm.model_validate(result["trees"]) if result["trees"] else None,
     )

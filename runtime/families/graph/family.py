@@ -5,7 +5,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.families import spec_checks
 from shiplift.runtime.families.export_summary import converted, proved
-from shiplift.runtime.families.graph.candidates import build_candidates
+from shiplift.runtime.families.graph.candidates import build_candidates, without_graph
 from shiplift.runtime.families.graph.export import export_graph
 from shiplift.runtime.families.graph.package import GraphMaker
 from shiplift.runtime.families.packaging.packages import judged_packages
@@ -73,8 +73,8 @@ class GraphFamily:
             return _fallen_back(work, why=error.what.rstrip("."))
 
     def candidates(self, work: Quantizing[ExportedGraph]) -> Candidates:
-        """Every precision that the target allows."""
-        return build_candidates(work)
+        """Every precision that the target allows; exact trees alone where the graph is not the model."""
+        return without_graph(build_candidates(work), work.exported.differs)
 
     def packages(self, work: Packaging[ExportedGraph]) -> Packages:
         """One package per candidate, each with its graph."""

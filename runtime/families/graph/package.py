@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.families.graph import fil
 from shiplift.runtime.families.graph.answers import GraphAnswers
 from shiplift.runtime.families.packaging.draft import Draft
 from shiplift.runtime.model.sequences import hide_states
@@ -13,6 +14,7 @@ from shiplift.runtime.records.kinds.exported import ExportedGraph
 from shiplift.runtime.records.kinds.package import GraphPackage
 from shiplift.runtime.records.precision import Candidate
 from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.records.trees import TreesForm
 from shiplift.runtime.serving.triton.config import positional
 from shiplift.runtime.serving.triton.repository import write_package
 
@@ -25,14 +27,15 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
         return hide_states(self.work.exported.signature, self.work.serving.sequence_batching)
 
     def servable(self, kept: Sequence[Candidate]) -> list[Candidate]:
-        """All candidates; for models with states, all but OpenVINO's, whose backend does not serve them."""
+        """All candidates; for models with states, only ONNX Runtime's, whose backend alone serves them."""
         offered = super().servable(kept)
         if not self.work.serving.sequence_batching:
             return offered
-        stateless = [candidate for candidate in offered if candidate.engine != "openvino"]
+        target = self.work.target
+        stateless = [candidate for candidate in offered if candidate.engine not in ("openvino", "trees")]
         if kept and not stateless:
             raise SpecInvalid(
-                f"target {self.work.target.name} has `engine: openvino`, which serves no models with states",
+                f"target {target.name} has `engine: {target.engine}`, which serves no models with states",
                 do="Set `engine: onnxruntime`, or leave `serving.sequence_batching` out.",
             )
         return stateless
@@ -42,6 +45,10 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
         if self.work.serving.sequence_batching:
             return "the requests of a sequence are not padded"
         return super().padding_problem(candidate)
+
+    def forest(self) -> TreesForm | None:
+        """How the ensemble's trees answer."""
+        return self.work.exported.trees.form if self.work.exported.trees else None
 
     def model_of(self, candidate: Candidate) -> Artifact:
         """The candidate's ONNX file or plan; TorchScript if PyTorch serves."""
@@ -55,7 +62,9 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
         return self.work.exported.torchscript
 
     def as_served(self, signature: Signature, inputs: Arrays, golden: Arrays) -> tuple[Signature, Arrays, Arrays]:
-        """The same arrays, renamed for PyTorch's backend, which knows tensors by position."""
+        """The same arrays, renamed for PyTorch's backend, which knows tensors by position, and NVIDIA's of trees one of each."""
+        if self.work.target.engine == "trees" and self.work.target.server == "nvidia":
+            return fil.as_served(signature, inputs, golden, self.forest())
         if not self.native:
             return signature, inputs, golden
         renamed, names = positional(signature)

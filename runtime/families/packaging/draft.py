@@ -11,6 +11,7 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.precision import Candidate
 from shiplift.runtime.records.serving import Padding, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.records.trees import TreesForm
 from shiplift.runtime.search import buckets
 from shiplift.runtime.serving.triton.config import ModelDescription, server_needs
 
@@ -47,6 +48,7 @@ def described(
     signature: Signature,
     states: Mapping[str, TensorSpec],
     padding: Padding | None,
+    forest: TreesForm | None,
 ) -> ModelDescription:
     """What goes into a candidate's configuration."""
     target = work.target
@@ -62,6 +64,7 @@ def described(
         gpu=target.gpu,
         engine=candidate.engine,
         precision=candidate.precision,
+        trees=forest if candidate.engine == "trees" else None,
         profiles=target.profiles,
         tensorrt=target.tensorrt,
         gpus=target.gpus,

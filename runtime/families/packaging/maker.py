@@ -23,6 +23,7 @@ from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import Candidate, Engine
 from shiplift.runtime.records.serving import Padding, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.records.trees import TreesForm
 from shiplift.runtime.search import buckets
 from shiplift.runtime.search.space import first_config
 from shiplift.runtime.serving.packaging.earlier_versions import Incumbent, Successor, add_earlier
@@ -76,6 +77,10 @@ class Maker(ABC, Generic[E]):
         """The files that the server loads."""
         assert candidate.model is not None  # noqa: S101 - candidates that were not built are never packaged
         return candidate.model
+
+    def forest(self) -> TreesForm | None:
+        """How the model's exact trees answer, if it has any."""
+        return None
 
     def check_model(self, model: Path) -> None:
         """Checks that the files can be served on the target.
@@ -164,7 +169,7 @@ class Maker(ABC, Generic[E]):
             tree=folder / "package",
             model=model,
             candidate=candidate,
-            described=described(self.work, self.config, candidate, signature, states, answered.padding),
+            described=described(self.work, self.config, candidate, signature, states, answered.padding, self.forest()),
             inputs=inputs,
             golden=golden,
             answered=answered,

@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model.conversion import forests
 from shiplift.runtime.model.conversion.columns import FEATURES, Columns
+from shiplift.runtime.model.conversion.forests import Forest, NotExactError
 from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
 from shiplift.runtime.model.reading import recording
 from shiplift.runtime.model.reading.rounding import down_to_float32
@@ -74,10 +77,10 @@ class Boosted(Original):
         """Classes and their probabilities, or the value of a regression."""
         features = self.columns.frame(inputs) if self.columns else next(iter(inputs.values()))
         scores = np.asarray(self._scores(features))
-        if not self._objective().startswith(("binary", "multi")):
+        if not self._classifies():
             return {"variable": scores.reshape(len(scores), -1).astype(np.float32)}
         probabilities = scores if scores.ndim == 2 else np.column_stack([1 - scores, scores])
-        classes = np.asarray(getattr(self.model, "classes_", np.arange(probabilities.shape[1])))
+        classes = self._classes(probabilities.shape[1])
         return classified(classes[probabilities.argmax(axis=1)], probabilities, probable=self.probable)
 
     def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
@@ -95,6 +98,22 @@ class Boosted(Original):
         except Exception as error:
             raise failed("the model can't be converted", error) from error
         return columns.in_front_of(model) if columns else model
+
+    def _classifies(self) -> bool:
+        return self._objective().startswith(("binary", "multi"))
+
+    def _classes(self, count: int) -> NDArray[Any]:
+        """The values of the classes; a booster counts them."""
+        return np.asarray(getattr(self.model, "classes_", np.arange(count)))
+
+    def _require_numbers(self) -> None:
+        """Refuses columns of categories, whose codes are part of the graph.
+
+        Raises:
+            NotExactError: there are some.
+        """
+        if self.columns and self.columns.categories:
+            raise NotExactError(f"its columns have categories: {', '.join(self.columns.categories)}")
 
 
 class LightGbm(Boosted):
@@ -159,6 +178,13 @@ def _down(thresholds: str) -> str:
     down[down == -_ZERO] = np.nextafter(-_ZERO, np.float32(-np.inf))  # LightGBM takes it for zero, which goes right
     return " ".join(repr(float(each)) for each in down)
 
+    def forest(self) -> Forest:
+        """The booster's trees, up to the best iteration."""
+        self._require_numbers()
+        booster = getattr(self.model, "booster_", self.model)
+        count = max(booster.num_model_per_iteration(), 2)
+        return forests.of_lightgbm(booster, self._classes(count) if self._classifies() else None)
+
 
 class XGBoost(Boosted):
     """An XGBoost booster, which needs its own matrix type, or an estimator, which does not."""
@@ -204,10 +230,26 @@ class XGBoost(Boosted):
     def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
         import onnxmltools  # noqa: PLC0415
 
-        booster = self.booster  # its answers are recorded already: onnxmltools needs features by number
-        booster.feature_types = [kind if kind == "c" else "float" for kind in booster.feature_types or ()] or None
-        booster.feature_names = None
-        return onnxmltools.convert_xgboost(self.model, initial_types=types, target_opset=opset)
+        booster, kinds, names = self.booster, self.booster.feature_types, self.booster.feature_names
+        booster.feature_types = [kind if kind == "c" else "float" for kind in kinds or ()] or None  # no indicators
+        booster.feature_names = None  # onnxmltools wants features by number
+        try:
+            return onnxmltools.convert_xgboost(self.model, initial_types=types, target_opset=opset)
+        finally:
+            booster.feature_types, booster.feature_names = kinds, names
+
+    def forest(self) -> Forest:
+        """The booster's trees; an estimator predicts with those up to the best iteration."""
+        self._require_numbers()
+        if not np.isnan(missing := getattr(self.model, "missing", math.nan)):
+            raise NotExactError(f"`missing={missing:g}` makes a number a missing value, which treelite compares")
+        booster, classes = self.booster, None
+        if hasattr(self.model, "get_booster") and "best_iteration" in booster.attributes():
+            booster = booster[: int(booster.attr("best_iteration")) + 1]
+        if self._classifies():
+            learner = json.loads(booster.save_config())["learner"]["learner_model_param"]
+            classes = self._classes(max(int(learner["num_class"]), 2))
+        return forests.of_xgboost(booster, classes)
 
 
 class CatBoost(Boosted):

@@ -13,8 +13,9 @@ import yaml
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.conversion import boosting, graphs, sklearn_trees, torch_models
+from shiplift.runtime.model.conversion import boosting, forests, graphs, sklearn_trees, torch_models
 from shiplift.runtime.model.conversion.columns import Columns
+from shiplift.runtime.model.conversion.forests import Forest
 from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
 from shiplift.runtime.model.reading import onnx_graphs, recording
 from shiplift.runtime.model.tensors import Arrays, as_input
@@ -23,6 +24,7 @@ from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
 _SHIMS = "sklearn.externals.array_api_compat"
+_LEARNING_OPSET = 3  # the newest in which skl2onnx writes isolation forests
 _SHIMMED = ("torch", "cupy", "dask")
 
 
@@ -110,11 +112,14 @@ class Sklearn(Original):
         self.probable = wants_probabilities(folder, outputs)
 
     def answer(self, inputs: Arrays) -> Arrays:
-        """`predict`, and `predict_proba` if the estimator has it."""
+        """`predict`; `predict_proba` if the estimator has it, or what an outlier detector decides by."""
         features = self.columns.frame(inputs) if self.columns else next(iter(inputs.values()))
         label = np.asarray(self.model.predict(features))
         if self._has_probabilities():
             return classified(label, self.model.predict_proba(features), probable=self.probable)
+        if self._detects_outliers():
+            scores = np.asarray(self.model.decision_function(features), dtype=np.float32)
+            return {"label": label.reshape(-1, 1), "scores": scores.reshape(-1, 1)}
         return {"label" if self._classifies() else "variable": label}
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
@@ -126,11 +131,16 @@ class Sklearn(Original):
             raise failed("skl2onnx can't convert the model", error) from error
         return graph if self._has_probabilities() or not self._classifies() else _first_output(graph)
 
+    def forest(self) -> Forest | None:
+        """An ensemble's trees."""
+        return forests.of_sklearn(self.model)
+
     def _converted(self, types: list[tuple[str, Any]], opset: int) -> onnx.ModelProto:
         import skl2onnx  # noqa: PLC0415 - only for sklearn models
 
         model = sklearn_trees.rounded(self.model)
-        convert = partial(skl2onnx.to_onnx, model, initial_types=types, target_opset=opset)
+        versions = {"": opset, "ai.onnx.ml": _LEARNING_OPSET} if self._detects_outliers() else opset
+        convert = partial(skl2onnx.to_onnx, model, initial_types=types, target_opset=versions)
         if not self._classifies():
             return convert()
         try:
@@ -149,6 +159,11 @@ class Sklearn(Original):
         from sklearn.base import is_classifier  # noqa: PLC0415
 
         return bool(is_classifier(self.model))
+
+    def _detects_outliers(self) -> bool:
+        from sklearn.base import is_outlier_detector  # noqa: PLC0415
+
+        return bool(is_outlier_detector(self.model))
 
     def _type(self, spec: TensorSpec) -> Any:
         from skl2onnx.common import data_types as kinds  # noqa: PLC0415

@@ -10,6 +10,7 @@ import yaml
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model.conversion.forests import Forest
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import Signature, TensorSpec
@@ -21,6 +22,7 @@ class Original(ABC):
 
     notes: tuple[str, ...] = ()
     takes_text: bool = False  # clients send text, and get the outputs that `write_text` declares
+    probable: bool = False  # of a classifier: its probabilities come before its labels
     batch: int = -1  # the only batch size that it answers; -1 if it answers any
 
     @abstractmethod
@@ -42,6 +44,14 @@ class Original(ABC):
     def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
         """What the model says about its inputs, of which questions are made; it may be run on the example for that."""
         return ModelFacts(inputs=inputs)
+
+    def forest(self) -> Forest | None:
+        """The model as a forest of treelite; None: it is no ensemble of trees.
+
+        Raises:
+            NotExactError: it is one, and treelite would answer otherwise.
+        """
+        return None
 
     def write_text(self, example: Arrays, to: Path, exported: Signature) -> Signature | None:
         """For a model that takes text: writes the files around the graph, and returns the signature that clients see.

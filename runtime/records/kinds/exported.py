@@ -8,6 +8,7 @@ from shiplift.runtime.records.kinds.union import Kinded
 from shiplift.runtime.records.model import Isolation, ParityCase, PythonModel
 from shiplift.runtime.records.proof import Proof
 from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.records.trees import ExactTrees
 
 
 class Front(Record):
@@ -60,13 +61,17 @@ class Exported(Kinded):
 class ExportedGraph(Exported):
     """An ONNX graph (a tree holding `model.onnx`), and the proof that it is the model.
 
-    `torchscript` is the original itself (a tree holding `model.pt`), if the spec asks for it.
+    `torchscript` is the original itself (a tree holding `model.pt`), if the spec asks for it. `trees` are those of an
+    ensemble as they were trained, if they answer what the original does. Where they do and the graph doesn't, `differs`
+    says how, the proof is theirs, and nothing is made of the graph.
     """
 
     kind: Literal["graph"] = "graph"
     opset: int
     proof: Proof | None = None
     torchscript: Artifact | None = None
+    trees: ExactTrees | None = None
+    differs: str = ""
 
 
 class ExportedText(Exported):

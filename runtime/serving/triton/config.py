@@ -3,7 +3,8 @@
 It is written through Triton's own protobuf, so an unknown field or a wrong type is impossible. The differences between
 the two servers are in `_backend`; Triton's model_configuration.md explains each field. The bundled server runs ONNX
 models in backends with the same names and parameters as NVIDIA's (`backends/onnxruntime`, `backends/openvino`). Models
-that these do not support, with text or states, run in the Python backend.
+that these do not support, with text or states, run in the Python backend. Its backend of trees
+(`backends/trees`) has the file and the parameters of NVIDIA's `fil`.
 """
 
 import json
@@ -17,6 +18,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from shiplift.runtime.records.precision import TEXT_ENGINES, Engine, Precision
 from shiplift.runtime.records.serving import Padding, ServerKind, ServerNeeds, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.records.trees import TreesForm
 from shiplift.runtime.spec.serving_settings import Generation, Metrics, SequenceBatching, Serving
 from shiplift.runtime.spec.target import InstanceGroup, Profile, TensorRT
 
@@ -28,9 +30,22 @@ _MODES: dict[Precision, str] = {"fp32": "FP32", "fp16": "FP16", "bf16": "FP32", 
 _DTYPES: dict[Precision, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _HINTS: dict[Precision, str] = {"bf16": "bf16", "fp16": "f16"}
 OPENVINO_CACHE = "/tmp/openvino"  # noqa: S108 - the bundled server's private /tmp, which ends with it
-_THREADS = {"python": "intra_op_threads", "onnxruntime": "intra_op_thread_count", "pytorch": "INTRA_OP_THREAD_COUNT"}
+_THREADS = {
+    "python": "intra_op_threads",
+    "onnxruntime": "intra_op_thread_count",
+    "pytorch": "INTRA_OP_THREAD_COUNT",
+    "trees": "cpu_nthread",
+    "fil": "cpu_nthread",
+}
 TUNED = ("NUM_STREAMS", "INFERENCE_NUM_THREADS", *_THREADS.values())  # parameters that tuning writes
-_FILES = {"tensorrt": "model.plan", "pytorch": "model.pt", "onnxruntime": "model.onnx", "openvino": "model.onnx"}
+_FILES = {
+    "tensorrt": "model.plan",
+    "pytorch": "model.pt",
+    "onnxruntime": "model.onnx",
+    "openvino": "model.onnx",
+    "trees": "checkpoint.tl",
+    "fil": "checkpoint.tl",
+}
 _PAD, _CUT, _BUCKETS = "length_pad.", "length_cut.", "length_buckets"  # as in `backends/common/lengths.h`
 _GRAPH_LEVELS = {"off": -1, "basic": 1, "all": 0}  # ModelOptimizationPolicy.Graph: -1 off, 0 default, 1 basic
 
@@ -53,7 +68,8 @@ class WarmupRequest:
 class ModelDescription:
     """Everything a configuration says about a model, whichever server runs it.
 
-    `signature` is what clients see; `states` are the tensors hidden from them, by the input that takes each.
+    `signature` is what clients see; `states` are the tensors hidden from them, by the input that takes each. `trees`
+    is how a forest's scores become answers, if the engine is `trees`.
     """
 
     name: str
@@ -72,6 +88,7 @@ class ModelDescription:
     gpus: tuple[int, ...] = ()
     instance_groups: tuple[InstanceGroup, ...] = ()
     padding: Padding | None = None
+    trees: TreesForm | None = None
 
 
 def model_config(model: ModelDescription, server: ServerKind) -> pb.ModelConfig:
@@ -411,6 +428,8 @@ def _backend(config: pb.ModelConfig, model: ModelDescription, server: ServerKind
         _onnxruntime(config, model)
     elif config.backend == "openvino":
         _openvino(config, model, server)
+    elif model.engine == "trees":
+        _trees(config, model.trees or TreesForm(answers={}), server)
     elif config.backend == "python":
         _python_backend(config, model)
     if server == "bundled":
@@ -423,6 +442,8 @@ def backend_of(model: ModelDescription, server: ServerKind) -> str:
     """The name of the backend that runs a model on a server."""
     if in_python(model, server):
         return "python"
+    if model.engine == "trees" and server == "nvidia":
+        return "fil"
     return "onnxruntime" if model.engine == "onnxruntime-tensorrt" else model.engine
 
 
@@ -444,6 +465,22 @@ def _openvino(config: pb.ModelConfig, model: ModelDescription, server: ServerKin
         config.parameters["CACHE_DIR"].string_value = OPENVINO_CACHE
     else:
         config.parameters["ENABLE_BATCH_PADDING"].string_value = "YES"
+
+
+def _trees(config: pb.ModelConfig, trees: TreesForm, server: ServerKind) -> None:
+    """The parameters of NVIDIA's backend, and those of ours alone: it has several outputs, and classes of any value."""
+    values = {"model_type": "treelite_checkpoint", "output_class": "true" if trees.classifier else "false"}
+    if trees.classifier:
+        values["predict_proba"] = "true" if "scores" in trees.answers.values() else "false"
+    if trees.classifier or trees.threshold is not None:
+        values["threshold"] = f"{0.5 if trees.threshold is None else trees.threshold:.17g}"
+    if server == "bundled":
+        values |= {"feature_type": trees.features} | {f"answer.{name}": kind for name, kind in trees.answers.items()}
+        values |= {"classes": ",".join(map(str, trees.classes))} if trees.classes else {}
+        numbers = {"zero_within": trees.zero_within, "subtracted_from": trees.subtracted_from}
+        values |= {name: f"{number:.17g}" for name, number in numbers.items() if number is not None}
+    for name, value in values.items():
+        config.parameters[name].string_value = value
 
 
 def _python_backend(config: pb.ModelConfig, model: ModelDescription) -> None:

@@ -2,7 +2,7 @@
 
 nvidia-pytriton contains a real tritonserver with its Python backend, and tritonclient's wheel contains perf_analyzer.
 Both run outside a container once their libraries can be found, which this module arranges. The backends for ONNX models
-(ONNX Runtime, OpenVINO) are built next to Python's.
+(ONNX Runtime, OpenVINO) and for trees (treelite) are built next to Python's.
 """
 
 import ctypes.util

@@ -17,6 +17,7 @@ from shiplift.runtime.base.errors import (
     ExportFailed,
     QuantizeFailed,
     SandboxLimit,
+    SpecInvalid,
     Temporary,
 )
 from shiplift.runtime.base.secrets import load_secrets
@@ -328,6 +329,12 @@ def test_a_candidate_that_gave_no_numbers_stays_dropped_for_that() -> None:
 
 
 # --- the step, on a real model ---
+
+
+def test_a_target_of_exact_trees_needs_a_model_that_has_them(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with pytest.raises(SpecInvalid, match=r"`engine: trees`, but the model is not served as exact trees"):
+        bench.quantize(bench.datasets(), Target(engine="trees"))
 
 
 class Bench:

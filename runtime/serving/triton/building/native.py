@@ -51,6 +51,11 @@ BACKENDS = (
         engine="OpenVINO",
         library="openvino/libs/libopenvino_c.so.*",
     ),
+    Backend(
+        source=Path(__file__).parent.parent / "backends" / "trees",
+        engine="treelite",
+        library="treelite/lib/libtreelite.so",
+    ),
 )
 
 
@@ -93,6 +98,7 @@ def build(backend: Backend, to: Path, packages: Path, compiler: Sequence[str | P
             to / f"libtriton_{backend.name}.so",
             backend.source / "backend.c",
             "-ldl",
+            "-lm",
             "-lpthread",
         ],
         failed=f"the {backend.engine} backend can't be built: {Path(compiler[0]).name}",

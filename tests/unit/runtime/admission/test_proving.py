@@ -1,6 +1,7 @@
 """Models that were once promoted with wrong answers: exported and proved in this process."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ class Exported:
     signature: Signature
     notes: list[str]
     proof: Proof
+    differs: str
 
     @property
     def outputs(self) -> list[str]:
@@ -49,6 +51,7 @@ class Bench:
     example: Arrays = field(default_factory=lambda: {"x": X})
     validation: Arrays = field(default_factory=dict)
     tabular: bool = False
+    with_trees: bool = True
 
     @property
     def folder(self) -> Path:
@@ -78,6 +81,7 @@ class Bench:
             questions=result["questions"],
             left_out=result["left_out"],
             text="",
+            trees=result["trees"] if self.with_trees else None,
             out=str(out),
         )
         json.dumps(told)
@@ -86,6 +90,7 @@ class Bench:
             signature=Signature.model_validate(result["signature"]),
             notes=result["notes"],
             proof=Proof.model_validate(told["proof"]),
+            differs=told["differs"],
         )
 
     def _known(self) -> dict[str, Any] | None:
@@ -206,6 +211,7 @@ def test_a_graph_that_is_not_the_model_is_refused_with_the_first_difference(benc
             questions=[],
             left_out=[],
             text="",
+            trees=None,
             out=str(out),
         )
 
@@ -279,8 +285,15 @@ def test_a_label_that_depends_on_a_tie_is_seen(bench: Bench) -> None:
     model = ExtraTreesClassifier(20, random_state=0).fit(rows[:200], rng.integers(0, 2, size=200))
     mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[], serialization_format="cloudpickle")
     bench.flavor, bench.example = "sklearn", {"x": rows[:5]}
-    with pytest.raises(ExportFailed, match=r"the original answers \d for 'label', the served form answers \d"):
+    differs = r"the original answers \d for 'label', the served form answers \d"
+    bench.with_trees = False
+    with pytest.raises(ExportFailed, match=differs):
         bench.export()
+    pytest.importorskip("treelite")
+    bench.with_trees = True
+    exported = bench.export()  # its exact trees are the model
+    assert re.search(differs, exported.differs)
+    assert exported.proof.batches
 
 
 def test_where_the_original_raises_the_graph_must_not_answer(bench: Bench) -> None:

@@ -29,7 +29,7 @@ static Error *locate_model(Model *model, void *triton) {
   TRY(TRITONBACKEND_ModelVersion(triton, &version));
   TRY(TRITONBACKEND_ModelName(triton, &name));
   snprintf(model->name, sizeof model->name, "%s", name);
-  snprintf(model->path, sizeof model->path, "%s/%llu/model.onnx", folder, (unsigned long long) version);
+  snprintf(model->path, sizeof model->path, "%s/%llu/" MODEL_FILE, folder, (unsigned long long) version);
   model->stopped = metric(watch.stopped, name);
   model->stuck = metric(watch.stuck, name);
   return NULL;

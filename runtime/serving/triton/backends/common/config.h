@@ -44,6 +44,17 @@ static const char *member(const char *at, const char *key) {
   return NULL;
 }
 
+/* The element of the array at `at` with this index, or NULL. */
+static inline const char *element(const char *at, size_t index) {
+  if (!at || *(at = space(at)) != '[') return NULL;
+  for (at = space(at + 1); *at && *at != ']'; at = space(at)) {
+    if (!index--) return at;
+    at = space(past_value(at));
+    if (*at == ',') at++;
+  }
+  return NULL;
+}
+
 /* Copies a string that has no escapes; false if the value is no such string, or does not fit. */
 static bool text_of(const char *at, char *into, size_t size) {
   if (!at || *at != '"') return false;

@@ -1,5 +1,6 @@
 /* What the backends have in common: a model, its instances, and the functions that each engine implements. An engine's
- * file defines `EngineModel` and `EngineInstance`, includes `backend.h`, and implements the functions below. */
+ * file defines `EngineModel`, `EngineInstance` and `MODEL_FILE`, the name of a model's file, includes `backend.h`, and
+ * implements the functions below. */
 
 #pragma once
 #include <sched.h>

@@ -23,6 +23,7 @@ typedef struct {
   bool own, took;
 } EngineInstance;
 
+#define MODEL_FILE "model.onnx"
 #include "../common/backend.h"
 
 static struct { void *environment, *memory; } engine;

@@ -32,6 +32,7 @@ typedef struct {
   EngineInstance *instances;
 } EngineModel;
 
+#define MODEL_FILE "model.onnx"
 #include "../common/backend.h"
 
 static void *core;
@@ -102,17 +103,6 @@ static Error *describe_tensor(const EngineModel *own, bool input, const char *en
   tensor->type = triton_type(type);
   if (tensor->type) return NULL;
   return error_with(ERROR_UNSUPPORTED, "only the Python backend serves the data type of '%s'", name);
-}
-
-/* The element with this index of the array at `at`, or NULL. */
-static const char *element(const char *at, size_t index) {
-  if (!at || *(at = space(at)) != '[') return NULL;
-  for (at = space(at + 1); *at && *at != ']'; at = space(at)) {
-    if (!index--) return at;
-    at = space(past_value(at));
-    if (*at == ',') at++;
-  }
-  return NULL;
 }
 
 /* Reads the tensors that the configuration names: OpenVINO may know a tensor by several names. */

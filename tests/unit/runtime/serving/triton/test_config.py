@@ -9,6 +9,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from shiplift.runtime.model.generation.signature import CHAT_SIGNATURE, SIGNATURE
 from shiplift.runtime.records.serving import Padding, ServerKind, ServingConfig
 from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.records.trees import TreesForm
 from shiplift.runtime.serving.triton.config import (
     ModelDescription,
     WarmupRequest,
@@ -176,6 +177,21 @@ TOKENS = Signature(
     outputs=(tensor("features", -1, -1, 384), tensor("label", -1, 2)),
 )
 PADDED = Padding(pad={"input_ids": 1, "attention_mask": 0}, cut=("features",), buckets=(32, 64, 128))
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_forest_is_configured_as_promised(server: ServerKind, golden: Golden) -> None:
+    """NVIDIA's backend has one input and one output of these names, and knows classes by their position alone."""
+    ours = Signature(
+        inputs=(tensor("age", -1, 1, datatype="INT64"), tensor("income", -1, 1, datatype="FP64")),
+        outputs=(tensor("label", -1, datatype="INT64"), tensor("probabilities", -1, 2)),
+    )
+    theirs = Signature(inputs=(tensor("input__0", -1, 2),), outputs=(tensor("output__0", -1, 1),))
+    answers: Any = {"label": "class", "probabilities": "scores"} if server == "bundled" else {"output__0": "scores"}
+    form = TreesForm(features="FP64", answers=answers, classifier=True, threshold=0.25, classes=(-1, 1))
+    signature = ours if server == "bundled" else theirs
+    model = description(engine="trees", signature=signature, trees=form, config=config(8, 100, 2, 4), warmups=())
+    golden(f"trees.{server}.config.pbtxt", render(model_config(model, server)))
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
