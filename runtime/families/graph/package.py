@@ -62,7 +62,7 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
         return self.work.exported.torchscript
 
     def as_served(self, signature: Signature, inputs: Arrays, golden: Arrays) -> tuple[Signature, Arrays, Arrays]:
-        """The same arrays, renamed for PyTorch's backend, which knows tensors by position, and NVIDIA's of trees one of each."""
+        """The same arrays. PyTorch's backend knows tensors by position, and NVIDIA's backend of trees one of each."""
         if self.work.target.engine == "trees" and self.work.target.server == "nvidia":
             return fil.as_served(signature, inputs, golden, self.forest())
         if not self.native:

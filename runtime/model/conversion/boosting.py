@@ -172,18 +172,18 @@ class LightGbm(Boosted):
         model._Booster = rounded
         return model
 
-
-def _down(thresholds: str) -> str:
-    down = down_to_float32(np.array(thresholds.split(), np.float64))
-    down[down == -_ZERO] = np.nextafter(-_ZERO, np.float32(-np.inf))  # LightGBM takes it for zero, which goes right
-    return " ".join(repr(float(each)) for each in down)
-
     def forest(self) -> Forest:
         """The booster's trees, up to the best iteration."""
         self._require_numbers()
         booster = getattr(self.model, "booster_", self.model)
         count = max(booster.num_model_per_iteration(), 2)
         return forests.of_lightgbm(booster, self._classes(count) if self._classifies() else None)
+
+
+def _down(thresholds: str) -> str:
+    down = down_to_float32(np.array(thresholds.split(), np.float64))
+    down[down == -_ZERO] = np.nextafter(-_ZERO, np.float32(-np.inf))  # LightGBM takes it for zero, which goes right
+    return " ".join(repr(float(each)) for each in down)
 
 
 class XGBoost(Boosted):
