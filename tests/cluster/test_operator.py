@@ -6,16 +6,22 @@ gateway wherever another replica or the old route can answer.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import yaml
 
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE
 from tests.cluster.conftest import Lab, until
 from tests.cluster.figures import keep
 from tests.cluster.test_release import SPEC, promoted, traffic
+from tests.old_records import package_of_0_1
 
 MODEL = "kept"
+OPERATOR = "app.kubernetes.io/name=operator"
 _BACK_S = 10
 
 
@@ -129,22 +135,29 @@ def test_what_is_edited_or_deleted_by_hand_is_back_within_ten_seconds(
     assert client.versions == {"1"}
 
 
-def test_an_idle_operator_writes_nothing(lab: Lab) -> None:
-    (pod,) = lab.kube.get("pod", lab.namespace, selector="app.kubernetes.io/name=operator")
+def acts(lab: Lab) -> dict[str, str]:
+    """How often the operator has looked and acted since it began, by the metric's name."""
+    (pod,) = running(lab, lab.namespace, OPERATOR)
     path = f"/api/v1/namespaces/{lab.namespace}/pods/{pod['metadata']['name']}:8080/proxy/metrics"
+    lines = [line for line in lab.kube("get", "--raw", path).splitlines() if line.startswith("shiplift_operator_")]
+    return dict(line.rsplit(" ", 1) for line in lines if "acts_total" in line or "looks_total" in line)
 
-    def acts() -> dict[str, str]:
-        lines = [line for line in lab.kube("get", "--raw", path).splitlines() if line.startswith("shiplift_operator_")]
-        return dict(line.rsplit(" ", 1) for line in lines if "acts_total" in line or "looks_total" in line)
 
+def running(lab: Lab, namespace: str, selector: str) -> list[Any]:
+    """The pods that are not about to end."""
+    pods = lab.kube.get("pod", namespace, selector=selector)
+    return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+
+def test_an_idle_operator_writes_nothing(lab: Lab) -> None:
     def still_ending() -> bool:
         return any("deletionTimestamp" in pod["metadata"] for pod in lab.kube.get("pod", lab.serving))
 
     until(lambda: not still_ending(), seconds=90)  # what the tests before have deleted
     until(lambda: condition(lab, "Verified")["status"] == "True", seconds=60)
-    before = acts()
+    before = acts(lab)
     time.sleep(15)  # more than one relist and two heartbeats
-    changed = {name for name, count in acts().items() if count != before.get(name)}
+    changed = {name for name, count in acts(lab).items() if count != before.get(name)}
     assert changed == {"shiplift_operator_looks_total", 'shiplift_operator_acts_total{kind="measure"}'}
 
 
@@ -194,9 +207,7 @@ def test_an_operator_deleted_during_a_promotion_goes_on_where_it_was(lab: Lab) -
     with traffic(lab, MODEL) as client:
         version = lab.log_classifier(MODEL, samples=1100, spec=SPEC)
         until(lambda: f"{MODEL}-{version}-" in revision(lab), seconds=420)
-        lab.kube(
-            "-n", lab.namespace, "delete", "pod", "-l", "app.kubernetes.io/name=operator", "--force", "--grace-period=0"
-        )
+        lab.kube("-n", lab.namespace, "delete", "pod", "-l", OPERATOR, "--force", "--grace-period=0")
         promoted(lab, MODEL, version)
         until(lambda: str(version) in client.versions, seconds=30)
     assert client.failures == []
@@ -208,3 +219,67 @@ def test_scaled_by_kubectl_there_are_that_many_pods(lab: Lab) -> None:
     until(lambda: service(lab)["status"].get("readyReplicas") == 2, seconds=60)
     lab.kube("-n", lab.serving, "scale", "tritonservice", MODEL, "--replicas=1")
     until(lambda: lab.kube.get("deployment", lab.serving, revision(lab))["status"].get("replicas") == 1, seconds=60)
+
+
+# --- upgrades --------------------------------------------------------------------------------------------------------
+
+
+def upgrade(lab: Lab, section: str, **values: Any) -> None:
+    """Installs Shiplift over itself with other values, and waits until the operator that came has measured."""
+    all_values = yaml.safe_load((lab.folder / "values.yaml").read_text())
+    file = lab.folder / "upgraded.yaml"
+    file.write_text(yaml.safe_dump(all_values | {section: all_values.get(section, {}) | values}))
+    (before,) = running(lab, lab.namespace, OPERATOR)
+    lab.kube.shiplift("install", "--values", str(file))
+    (after,) = running(lab, lab.namespace, OPERATOR)
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    until(lambda: 'shiplift_operator_acts_total{kind="measure"}' in acts(lab), seconds=60)
+
+
+def put_back_to_0_1(lab: Lab) -> None:
+    """Writes the record of what serves as 0.1 did."""
+    package = lab.kube.get("tritonrevision", lab.serving, revision(lab))["spec"]["package"]
+    old = {name: value for name, value in package_of_0_1(Package.model_validate(package)).items() if value is not None}
+    patch = json.dumps([{"op": "replace", "path": "/spec/package", "value": old}])
+    lab.kube("-n", lab.serving, "patch", "tritonrevision", revision(lab), "--type=json", "-p", patch)
+
+
+def serving_pods(lab: Lab) -> dict[str, int]:
+    """The pods that serve the model, and how often a container of theirs was started again."""
+    pods = running(lab, lab.serving, f"{PACKAGE}={revision(lab)}")
+    return {
+        pod["metadata"]["uid"]: sum(each["restartCount"] for each in pod["status"].get("containerStatuses", []))
+        for pod in pods
+    }
+
+
+@contextmanager
+def nothing_fails(lab: Lab) -> Iterator[None]:
+    """Sends requests meanwhile, and some more in the end: the same version answers them all."""
+    version = str(service(lab)["status"]["version"])
+    with traffic(lab, MODEL) as client:
+        until(lambda: client.sent > 20, seconds=60)
+        yield
+        wait_ready(lab)
+        sent = client.sent
+        until(lambda: client.sent > sent + 20, seconds=60)
+    assert (client.failures, client.versions) == ([], {version})
+
+
+def test_what_0_1_promoted_answers_through_an_upgrade_and_its_pods_stay(lab: Lab) -> None:
+    put_back_to_0_1(lab)
+    pods = serving_pods(lab)
+    with nothing_fails(lab):
+        upgrade(lab, "policy", samples=int(time.time()))
+    assert serving_pods(lab) == pods
+    assert service(lab)["status"]["revision"] == revision(lab)
+
+
+@pytest.mark.slow
+def test_an_upgrade_that_changes_the_servers_pods_replaces_them_and_no_request_fails(lab: Lab) -> None:
+    put_back_to_0_1(lab)
+    pods = serving_pods(lab)
+    with nothing_fails(lab):
+        upgrade(lab, "serving", ready_timeout_s=150 + int(time.time()) % 100)
+        until(lambda: not set(serving_pods(lab)) & set(pods), seconds=150)
+    assert set(serving_pods(lab).values()) == {0}

@@ -19,6 +19,7 @@ from shiplift.runtime.records.promotion import Champion, Promotion
 from shiplift.runtime.serving.machine.served import Served
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.document import parse
+from tests.old_records import package_of_0_1
 from tests.unit.examples import artifact, exported, signature
 
 OLD: dict[str, Any] = json.loads(Path(__file__).with_name("written_by_0_1.json").read_text())
@@ -167,6 +168,7 @@ def test_a_package_of_0_1_is_read_as_its_kind_with_all_that_it_says(name: str, o
     assert {field: value for field, value in old.items() if value and field not in written} == {}
     assert {field: written[field] for field in written.keys() & old.keys()}.items() <= old.items()
     assert Package.model_validate_json(read.model_dump_json()) == read
+    assert package_of_0_1(read) == old  # what tests of upgrades put in its place
 
 
 @pytest.mark.parametrize("name", OLD["packages"])
