@@ -32,6 +32,7 @@ class Boosted(Original):
     It answers classes and their probabilities, or the value of a regression.
     """
 
+    narrow = True
     unknown = math.nan  # the code of a category that was not seen in training
 
     def __init__(

@@ -22,6 +22,7 @@ class Original(ABC):
 
     notes: tuple[str, ...] = ()
     takes_text: bool = False  # clients send text, and get what `write_text` says
+    narrow: bool = False  # its graph takes FP32 where the signature says FP64
     probable: bool = False  # of a classifier: its probabilities come before its labels
     batch: int = -1  # the only batch size that it answers; -1: it answers any
 
