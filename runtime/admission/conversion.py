@@ -105,7 +105,8 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     def make(seconds_per_row: float) -> Asked:
         if not plain:
             return Asked(questions=())
-        return asked_of(logged.inputs, requests["example"], validation, seconds_per_row, seed)
+        facts = original.facts(logged.inputs, requests["example"])
+        return asked_of(facts, requests["example"], validation, seconds_per_row, narrow=original.narrow)
 
     recorded = record(original, sets, conversion, make)
     model = original.to_onnx(sets["example"], conversion.opset, work / "model")

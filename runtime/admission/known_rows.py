@@ -10,18 +10,31 @@ from shiplift.runtime.proof.questions.question import Asked, Budget, KnownRows
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
+GIVEN = ("example", "validation", "recorded")  # origins of rows that somebody asked, or will
+_SEED = 20240229
+_COARSE = "Values on thresholds were not asked: the model compares in FP64, and clients send FP32."
 _FEW, _ROWS, _SECONDS = 64, 2000, 2.0
 _BYTES = 16 << 20  # of all questions: fewer images than rows of a table
 
 
-def asked_of(
-    inputs: tuple[TensorSpec, ...], example: Arrays, validation: Arrays, seconds_per_row: float, seed: int
-) -> Asked:
-    """The questions for a model with these inputs, fewer of one that is slow."""
+def asked_of(facts: ModelFacts, example: Arrays, validation: Arrays, seconds_per_row: float, *, narrow: bool) -> Asked:
+    """The questions for a model of which these `facts` are known, fewer of one that is slow.
+
+    `narrow`: FP64 is served as FP32. Then no values are asked that are closer to a threshold than clients can say.
+    """
     each = max(1, sum(array[:1].nbytes for array in example.values()))
     rows = max(_FEW, min(_ROWS, _BYTES // each))
     budget = Budget(rows=rows, seconds=_SECONDS, seconds_per_row=seconds_per_row)
-    return questions(ModelFacts(inputs=inputs), KnownRows(example=example, validation=validation), budget, seed)
+    coarse = narrow and any(spec.datatype == "FP64" for spec in facts.inputs)
+    known = KnownRows(example=example, validation=validation)
+    return questions(_without_thresholds(facts) if coarse else facts, known, budget, _SEED)
+
+
+def _without_thresholds(facts: ModelFacts) -> ModelFacts:
+    if not any(column.thresholds for column in facts.columns):
+        return facts
+    columns = tuple(column.model_copy(update={"thresholds": ()}) for column in facts.columns)
+    return facts.model_copy(update={"columns": columns, "boxes": (), "notes": (*facts.notes, _COARSE)})
 
 
 def validation_rows(known: dict[str, Any] | None, inputs: tuple[TensorSpec, ...]) -> Arrays:

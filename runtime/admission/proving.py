@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shiplift.runtime.admission.known_rows import GIVEN
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.proof.answers import Answers
@@ -21,7 +22,6 @@ from shiplift.runtime.records.proof import ColumnDifference, Counterexample, Pro
 
 _LIMIT_S = 1.5  # for a setting
 THREADS = 4
-_GIVEN = ("example", "validation", "recorded")  # origins of rows that somebody asked, or will
 
 Asked = Sequence[tuple[Questions, Answers]]  # rows of one shape, with the original's answers
 
@@ -102,7 +102,7 @@ class _Proving:
 
     def _kept(self, questions: Questions, right: Answers) -> tuple[Questions, Answers]:
         """All rows but the made ones that the original refuses, which are set aside."""
-        made = np.array([origin not in _GIVEN for origin in questions.origins], dtype=np.bool_)
+        made = np.array([origin not in GIVEN for origin in questions.origins], dtype=np.bool_)
         refused = np.flatnonzero(made & ~right.answered)
         if len(refused):
             self.refused.append(_taken(questions, right, refused))

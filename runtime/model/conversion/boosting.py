@@ -36,6 +36,7 @@ class Boosted(Original):
     It answers classes and their probabilities, or the value of a regression.
     """
 
+    narrow = True
     unknown = math.nan  # the code of a category that training never saw
 
     def __init__(

@@ -100,6 +100,8 @@ def without_shims() -> Iterator[None]:
 class Sklearn(Original):
     """A scikit-learn estimator or pipeline, converted by skl2onnx."""
 
+    narrow = True
+
     def __init__(
         self, folder: Path, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, tabular: bool
     ) -> None:
