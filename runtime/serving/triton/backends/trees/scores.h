@@ -40,9 +40,11 @@ static void write_class(const EngineModel *own, char *to, size_t at, int type, s
 static void write_scores(const EngineModel *own, const Work *work, char *to, int type, size_t width, size_t row) {
   double scores[SCORES_MOST];
   size_t first = row * width + width - own->scores;
-  for (size_t each = 0; each < own->scores; each++) scores[each] = score_at(own, work, row * own->scores + each);
+  for (size_t each = 0; each < own->scores; each++) {
+    double score = score_at(own, work, row * own->scores + each);
+    scores[each] = own->subtracts ? own->subtracted_from - score : score;
+  }
   if (own->softmax) softmax(scores, own->scores);
-  if (own->subtracts) scores[0] = own->subtracted_from - scores[0];
   if (width != own->scores) write_number(to, row * width, type, 1 - scores[0]);
   for (size_t each = 0; each < own->scores; each++) write_number(to, first + each, type, scores[each]);
 }
