@@ -21,14 +21,8 @@ class Original(ABC):
     """A loaded model: it answers requests and converts itself to ONNX."""
 
     notes: tuple[str, ...] = ()
-<<<<<<< HEAD
     takes_text: bool = False  # clients send text, and get the outputs that `write_text` declares
-||||||| a9523422
-    takes_text: bool = False  # clients send text, and get what `write_text` says
-=======
-    takes_text: bool = False  # clients send text, and get what `write_text` says
     narrow: bool = False  # its graph takes FP32 where the signature says FP64
->>>>>>> proof
     probable: bool = False  # of a classifier: its probabilities come before its labels
     batch: int = -1  # the only batch size that it answers; -1 if it answers any
 
