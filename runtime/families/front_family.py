@@ -3,6 +3,7 @@
 from typing import Any
 
 from shiplift.runtime.admission.inspection import Inspected
+from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.families import spec_checks
 from shiplift.runtime.families.export_summary import converted
 from shiplift.runtime.families.fronts import FrontMaker
@@ -34,8 +35,19 @@ class FrontFamily:
             self.check_target(target)
 
     def check_target(self, target: Target) -> None:
-        """Every target, but for those whose engine generates text."""
+        """Every target, but for those whose engine generates text or is PyTorch, and NVIDIA's server on Arm.
+
+        There the front needs the interpreter and libraries of the machine that packages it.
+        """
         spec_checks.require_tensor_engine(target)
+        arm = target.server == "nvidia" and target.accelerator == "cpu-arm64"
+        if target.engine == "pytorch" or arm:
+            why = "Arm" if arm else "`engine: pytorch`"
+            raise SpecInvalid(
+                f"target {target.name} can't serve a model that takes text or images: its front is for x86, its graph "
+                f"for ONNX Runtime, OpenVINO or TensorRT, and the target has {why}",
+                do="Choose such a target, or log the model itself as pt2 or ONNX: clients then send tensors.",
+            )
 
     def export(self, work: Exporting[DeclaredText] | Exporting[DeclaredImage]) -> Exported:
         """The graph, and the front before it."""

@@ -2,7 +2,7 @@
 
 Only the bundled server's own backends pad, and its front of text models. NVIDIA's take a ragged batch as one long row
 per input (Triton's ragged_batching.md), which ordinary models don't understand; their batcher goes on to put only
-requests of equal length together.
+requests of equal length together. Before them, the front of text models fills texts up to the longest of a batch.
 """
 
 import math
@@ -63,6 +63,8 @@ def check_pad(lengths: Lengths, signature: Signature, *, text: bool = False) -> 
 
 def problem(lengths: Lengths, signature: Signature, engine: Engine, target: Target, *, text: bool = False) -> str:
     """Why a model can't be served with buckets; empty: it may, if padding proves to change no answer."""
+    if text and target.server != "bundled":
+        return "the front of texts on NVIDIA's server fills them up to the longest of their batch alone"
     if target.server != "bundled" or target.gpu:
         return "NVIDIA's backends don't pad requests, so only those of equal length share a batch"
     if engine not in _ENGINES:

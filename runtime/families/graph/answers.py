@@ -76,7 +76,7 @@ class GraphAnswers(Maker[E]):
         }
 
     def _text(self, to: Path, front: Front) -> dict[str, Any]:
-        return {"front": str(self.work.store.fetch(front.files, to)), "tensors": self.work.serving.tensors}
+        return {"front": str(self.work.store.fetch(front.files, to)), "tensors": self.serves_tensors}
 
     def _asked(self, candidate: Candidate) -> _Asked:
         """The model whose answers are the expected ones: fp32's, if nothing here runs the candidate on a CPU."""

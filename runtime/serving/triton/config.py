@@ -150,6 +150,11 @@ def retuned(text: str, config: ServingConfig, late_after_ms: float = 0.0) -> str
     return render(model)
 
 
+def of_called(config: ServingConfig) -> ServingConfig:
+    """The configuration of a model that another one with this configuration calls: its batches have waited already."""
+    return config.model_copy(update={"queue_delay_us": 0})
+
+
 def positional(signature: Signature) -> tuple[Signature, dict[str, str]]:
     """The signature with tensors named by position, as PyTorch's backend needs, and the new names by the old ones."""
     inputs = {spec.name: f"INPUT__{at}" for at, spec in enumerate(signature.inputs)}

@@ -16,7 +16,7 @@ from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.kinds.exported import Exported, Front
 from shiplift.runtime.records.precision import Candidate, Candidates
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.serving.packaging import text_backend
+from shiplift.runtime.serving.packaging import front_backend
 from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.serving_settings import SequenceBatching, Serving
@@ -163,9 +163,9 @@ def test_states_are_refused(bench: TextBench) -> None:
 
 
 def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_backend, "find_spec", lambda name: None)
+    monkeypatch.setattr(front_backend, "find_spec", lambda name: None)
     with pytest.raises(MissingTool) as error:
-        text_backend.write_text_backend(tmp_path / "backend", tmp_path)
+        front_backend.write_front_backend(tmp_path / "backend", tmp_path)
     assert "shiplift[transformers]" in error.value.do
 
 
@@ -173,6 +173,6 @@ def test_a_model_of_images_brings_what_decodes_them_and_no_tokenizer(tmp_path: P
     front = tmp_path / "front"
     front.mkdir()
     (front / "image.json").write_text("{}")
-    written = text_backend.write_text_backend(tmp_path / "backend", front)
+    written = front_backend.write_front_backend(tmp_path / "backend", front)
     assert {path.name for path in written.iterdir()} == {"model.py", "onnx_model.py", "front.py", "image.json"}
     assert "class ImageFront" in (written / "front.py").read_text()

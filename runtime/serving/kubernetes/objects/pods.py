@@ -174,8 +174,8 @@ def _nvidia_server(
 
 
 def _environments(package: Package) -> dict[str, str]:
-    """The mount of what a package's Python models run in, if it has any."""
-    return {"environments": _ENVIRONMENTS} if package.python_environment else {}
+    """The mount of what a package's Python runs in, if that is not the server's own."""
+    return {"environments": _ENVIRONMENTS} if package.brings_python else {}
 
 
 def _mounts(folders: dict[str, str]) -> list[Object]:

@@ -1,0 +1,88 @@
+"""Runs the front of a model of texts or images in NVIDIA's server: its graph is another model there, asked by BLS.
+
+That is `NAME--tensors`, on the backend of its engine. The front runs in a hosted process with what it needs, since
+NVIDIA's image has neither Pillow nor tokenizers, and another Python.
+
+Process: Triton's Python backend, as `model.py` beside `python_model.py` and `python_host`.
+Python: the server's
+Packages: numpy
+"""
+
+from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from python_model import TritonPythonModel as PythonModel  # isort: skip - first, because it adds numpy's folder
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from python_host.host import Died, Failed, Raised
+
+Arrays = dict[str, Any]
+Items = dict[str, list[bytes]]  # of a request, by input
+GRAPH = "--tensors"  # ends the name of the graph, after that of this model
+
+
+class GraphFailed(Raised):
+    """The graph answered with an error."""
+
+
+class TritonPythonModel(PythonModel):
+    """An instance, and the process that it hosts."""
+
+    LOGGED = ""  # the front's files lie beside this one
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        super().initialize(args)
+        self.graph, self.version = args["model_name"] + GRAPH, int(args["model_version"])
+        self.memory = pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0)
+
+    def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
+        return self._answers([self._items(request) for request in requests])
+
+    def _items(self, request: pb_utils.InferenceRequest) -> Items:
+        names = [name for name, *_ in self.inputs]
+        return {name: list(pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)) for name in names}
+
+    def _answers(self, asked: Sequence[Items]) -> list[pb_utils.InferenceResponse]:
+        try:
+            return self._asked(asked)
+        except Failed as error:
+            if len(asked) > 1 and isinstance(error, (Raised, Died)):  # one of them is to blame: each is asked alone
+                return [self._answers([each])[0] for each in asked]
+            return [_refusal(str(error)) for _ in asked]
+
+    def _asked(self, asked: Sequence[Items]) -> list[pb_utils.InferenceResponse]:
+        read = self._ask(packed(asked))
+        refused = read.pop("refused").tolist()
+        answers = iter(self._of_graph(read, refused.count("")) if read else [])
+        return [_refusal(why) if why else next(answers) for why in refused]
+
+    def _of_graph(self, read: Arrays, count: int) -> list[pb_utils.InferenceResponse]:
+        """The answers to as many requests, from what the graph takes of them."""
+        response = pb_utils.InferenceRequest(
+            model_name=self.graph,
+            model_version=self.version,
+            requested_output_names=[],  # all
+            inputs=[pb_utils.Tensor(name.removeprefix("feed/"), array) for name, array in read.items()],
+            preferred_memory=self.memory,
+        ).exec()
+        if response.has_error():
+            raise GraphFailed(response.error().message())
+        parts = self._ask({f"output/{tensor.name()}": tensor.as_numpy() for tensor in response.output_tensors()})
+        return [self._response({name: parts[f"{at}/{name}"] for name, _ in self.outputs}) for at in range(count)]
+
+
+def packed(asked: Sequence[Items]) -> Arrays:
+    """Requests as `hosted_front.py` takes them: an array of bytes for each input, and the size of each item."""
+    arrays: Arrays = {"rows": np.array([len(next(iter(each.values()))) for each in asked], np.int64)}
+    for name in asked[0]:
+        items = [item for each in asked for item in each[name]]
+        arrays[f"items/{name}"] = np.frombuffer(b"".join(items), np.uint8)
+        arrays[f"sizes/{name}"] = np.array(list(map(len, items)), np.int64)
+    return arrays
+
+
+def _refusal(why: str) -> pb_utils.InferenceResponse:
+    return pb_utils.InferenceResponse([], pb_utils.TritonError(why))
