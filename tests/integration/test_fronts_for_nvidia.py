@@ -1,0 +1,143 @@
+"""Models of texts and images as packaged for NVIDIA's server, in a pod's processes on the loopback (`test_benches`).
+
+Its place takes the bundled Triton, whose Python backend is NVIDIA's; the graph runs in our `onnxruntime` backend, which
+has the names of NVIDIA's. The answers must be those of the same models as packaged for the bundled server.
+"""
+
+import base64
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+pytest.importorskip("tokenizers", reason="the `transformers` extra is not installed")
+
+from shiplift.runtime.base.errors import ServerFailed
+from shiplift.runtime.families import fronts
+from shiplift.runtime.model.tensors import dump_npz, load_npz
+from shiplift.runtime.records.kinds.exported import Exported, Front
+from shiplift.runtime.records.serving import Package, ServingConfig
+from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.search.private_server import private_bench
+from shiplift.runtime.search.space import Point
+from shiplift.runtime.serving.packaging.front_backend import pack_front_environment
+from shiplift.runtime.serving.triton.client import TritonClient, check_package
+from shiplift.runtime.serving.triton.repository import GOLDEN
+from shiplift.runtime.spec.serving_settings import Serving
+from shiplift.runtime.spec.target import Target
+from tests.huggingface import TEXTS, image_file
+from tests.integration.test_benches import ENVIRONMENT, pod_bench
+from tests.unit.examples import exported, site, tensor
+from tests.unit.steps.test_package_text import TextBench, offered
+
+pytestmark = pytest.mark.integration
+NVIDIA = Target(name="other", server="nvidia", image="example.org/tritonserver:1")
+CONFIG = ServingConfig(max_batch=8, queue_delay_us=2000, instances=1, threads=1)
+TOO_LONG = "a " * 200
+NO_IMAGE = base64.b64encode(b"\x89PNG\r\n\x1a\nand no more").decode()
+
+
+class ImageBench(TextBench):
+    """A graph whose probabilities are the means of the colors."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        pixels = helper.make_tensor_value_info("pixel_values", TensorProto.FLOAT, ["batch", 3, 4, 4])
+        means = helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["batch", 3])
+        axes = helper.make_tensor("axes", TensorProto.INT64, [2], [2, 3])
+        node = helper.make_node("ReduceMean", ["pixel_values", "axes"], ["probabilities"], keepdims=0)
+        graph = helper.make_graph([node], "colors", [pixels], [means], [axes])
+        onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)]), self.file)
+        self.model = self.store.put_tree(self.file.parent)
+        task = {"task": "image-classification", "inputs": ["input"], "labels": ["red", "green", "blue"], "top": 2}
+        sizes = {"max_pixels": 10**6, "resize": [4, 4], "filter": 2, "crop": None}
+        settings = task | sizes | {"scale": 1 / 255, "mean": None, "std": None}
+        folder = home / "images"
+        folder.mkdir()
+        (folder / "image.json").write_text(json.dumps(settings))
+        self.files = self.store.put_tree(folder)
+
+    def exported(self, *parity: Any) -> Exported:
+        images = {"input/input": np.array(IMAGES, dtype=object).reshape(-1, 1)}
+        seen = Signature(
+            inputs=(tensor("input", -1, 1, datatype="BYTES"),),
+            outputs=(tensor("label", -1, 2, datatype="BYTES"), tensor("score", -1, 2)),
+        )
+        front = Front(files=self.files, signature=seen, reference=self.store.put_bytes(dump_npz(images)))
+        graph = Signature(inputs=(tensor("pixel_values", -1, 3, 4, 4),), outputs=(tensor("probabilities", -1, 3),))
+        return exported(*parity, model=self.model, signature=graph, kind="image", front=front)
+
+
+IMAGES = [base64.b64encode(image_file(8 + edge, 6)).decode() for edge in range(3)]
+MODELS: dict[str, tuple[type[TextBench], list[str], str, str]] = {
+    "texts": (TextBench, TEXTS, TOO_LONG, "the model takes 64"),
+    "images": (ImageBench, IMAGES, NO_IMAGE, "the image can't be decoded"),
+}
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What fronts run in, packed once."""
+    return pack_front_environment(tmp_path_factory.mktemp("environment"), images=True)
+
+
+@pytest.mark.parametrize("kind", ["texts", pytest.param("images", marks=pytest.mark.slow)])
+def test_the_front_calls_its_graph_and_answers_as_on_the_bundled_server(
+    kind: str, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def packed(folder: Path, *, images: bool) -> Path:
+        return Path(shutil.copy(environment, folder / "layer"))
+
+    monkeypatch.setattr(fronts, "pack_front_environment", packed)
+    make, items, bad, reason = MODELS[kind]
+    models = make(tmp_path)
+    (elsewhere,) = models.package(offered(models), target=NVIDIA).packages
+    (here,) = models.package(offered(models)).packages
+    golden = load_npz(models.store.read_from_tree(elsewhere.repository, GOLDEN))
+    local = site(tmp_path).model_copy(update={"server_environment": str(ENVIRONMENT.root)})
+    (tmp_path / "private").mkdir()
+    with private_bench(local, (here,), Serving(), tmp_path / "private") as bench:
+        expected = [asked(bench.address("grpc"), bench.serve(Point(here, CONFIG)), here, [item]) for item in items]
+    with pod_bench(local, (elsewhere,), tmp_path / "pod") as (pod, _):
+        name, address = pod.serve(Point(elsewhere, CONFIG)), pod.address("grpc")
+        with TritonClient(address) as client:
+            assert set(client.loaded()) == {name, f"{name}--tensors"}
+            delays = {
+                each: client.config(each).dynamic_batching.max_queue_delay_microseconds for each in client.loaded()
+            }
+            check_package(client, name, elsewhere, golden)
+        assert delays == {name: 2000, f"{name}--tensors": 0}
+        with ThreadPoolExecutor(8) as pool:  # batches of good and bad requests
+            sent = [[item] for item in (*items, bad) * 8]
+            answers = list(pool.map(lambda each: tried(address, name, elsewhere, each), sent))
+        together = asked(address, name, elsewhere, items)
+    for at, (each, answer) in enumerate(zip(sent, answers, strict=True)):
+        if each == [bad]:
+            assert reason in answer
+        else:
+            same(answer, expected[at % (len(items) + 1)])
+    same(together, {key: np.concatenate([one[key] for one in expected]) for key in expected[0]})
+
+
+def tried(address: str, name: str, package: Package, items: list[str]) -> Any:
+    try:
+        return asked(address, name, package, items)
+    except ServerFailed as error:
+        return error.what
+
+
+def asked(address: str, name: str, package: Package, items: list[str]) -> Any:
+    with TritonClient(address) as client:
+        return client.infer(name, package.signature, {"input": np.array(items, dtype=object).reshape(-1, 1)})
+
+
+def same(answer: Any, expected: Any) -> None:
+    assert answer.keys() == expected.keys()
+    assert answer["label"].tolist() == expected["label"].tolist()
+    np.testing.assert_allclose(answer["score"], expected["score"], rtol=1e-5)
