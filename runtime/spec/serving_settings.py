@@ -160,7 +160,8 @@ class Serving(Section):
     the model does not end can't keep an instance busy.
 
     `tensors`: a model that takes text or images is also served as `MODEL--tensors`, which takes what its tokenizer or
-    image processor makes of them, and answers the graph's outputs. Its weights are then in memory twice.
+    image processor makes of them, and answers the graph's outputs. Its weights are then in memory twice. On NVIDIA's
+    server it always is, and they are in memory once: the model itself only calls it.
 
     `version_policy`: as in Triton, `{latest: 2}` serves the version promoted before beside the new one, to clients who
     name it in their requests; others get the new one. `all` serves all that the champion's package serves. Versions are

@@ -43,18 +43,40 @@ TOO_LONG = "a " * 200
 NO_IMAGE = base64.b64encode(b"\x89PNG\r\n\x1a\nand no more").decode()
 
 
-class ImageBench(TextBench):
-    """A graph whose probabilities are the means of the colors."""
+class Texts(TextBench):
+    """A graph whose scores are the sum of the tokens' ids and their number, whatever else is in the batch."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        ids, mask = (
+            helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"])
+            for name in ("input_ids", "attention_mask")
+        )
+        nodes = [
+            helper.make_node("Mul", ["input_ids", "attention_mask"], ["masked"]),
+            helper.make_node("ReduceSum", ["masked", "axes"], ["ids"], keepdims=1),
+            helper.make_node("ReduceSum", ["attention_mask", "axes"], ["count"], keepdims=1),
+            helper.make_node("Concat", ["ids", "count"], ["scores"], axis=1),
+            helper.make_node("Cast", ["scores"], ["probabilities"], to=TensorProto.FLOAT),
+        ]
+        self.save(nodes, [ids, mask], 2, [1])
+
+    def save(self, nodes: list[Any], inputs: list[Any], classes: int, axes: list[int]) -> None:
+        scores = helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["batch", classes])
+        constant = helper.make_tensor("axes", TensorProto.INT64, [len(axes)], axes)
+        graph = helper.make_graph(nodes, "g", inputs, [scores], [constant])
+        onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)]), self.file)
+        self.model = self.store.put_tree(self.file.parent)
+
+
+class Images(Texts):
+    """A graph whose scores are the means of the colors."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home)
         pixels = helper.make_tensor_value_info("pixel_values", TensorProto.FLOAT, ["batch", 3, 4, 4])
-        means = helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["batch", 3])
-        axes = helper.make_tensor("axes", TensorProto.INT64, [2], [2, 3])
         node = helper.make_node("ReduceMean", ["pixel_values", "axes"], ["probabilities"], keepdims=0)
-        graph = helper.make_graph([node], "colors", [pixels], [means], [axes])
-        onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)]), self.file)
-        self.model = self.store.put_tree(self.file.parent)
+        self.save([node], [pixels], 3, [2, 3])
         task = {"task": "image-classification", "inputs": ["input"], "labels": ["red", "green", "blue"], "top": 2}
         sizes = {"max_pixels": 10**6, "resize": [4, 4], "filter": 2, "crop": None}
         settings = task | sizes | {"scale": 1 / 255, "mean": None, "std": None}
@@ -75,9 +97,9 @@ class ImageBench(TextBench):
 
 
 IMAGES = [base64.b64encode(image_file(8 + edge, 6)).decode() for edge in range(3)]
-MODELS: dict[str, tuple[type[TextBench], list[str], str, str]] = {
-    "texts": (TextBench, TEXTS, TOO_LONG, "the model takes 64"),
-    "images": (ImageBench, IMAGES, NO_IMAGE, "the image can't be decoded"),
+MODELS: dict[str, tuple[type[Texts], list[str], str, str]] = {
+    "texts": (Texts, [*TEXTS, ""], TOO_LONG, "the model takes 64"),
+    "images": (Images, IMAGES, NO_IMAGE, "the image can't be decoded"),
 }
 
 
@@ -106,7 +128,7 @@ def test_the_front_calls_its_graph_and_answers_as_on_the_bundled_server(
         expected = [asked(bench.address("grpc"), bench.serve(Point(here, CONFIG)), here, [item]) for item in items]
     with pod_bench(local, (elsewhere,), tmp_path / "pod") as (pod, _):
         name, address = pod.serve(Point(elsewhere, CONFIG)), pod.address("grpc")
-        with TritonClient(address) as client:
+        with TritonClient(address, repository_key=pod._running.key) as client:
             assert set(client.loaded()) == {name, f"{name}--tensors"}
             delays = {
                 each: client.config(each).dynamic_batching.max_queue_delay_microseconds for each in client.loaded()

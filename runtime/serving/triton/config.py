@@ -3,7 +3,8 @@
 It is written through Triton's own protobuf, so an unknown field or a wrong type is impossible. The differences between
 the two servers are in `_backend`; Triton's model_configuration.md explains each field. The bundled server runs ONNX
 models in backends with the same names and parameters as NVIDIA's (`backends/onnxruntime`, `backends/openvino`), and
-the models that these do not support, those with text or states, in the Python backend.
+the models that these do not support, those with text or states, in the Python backend. On NVIDIA's, only what is before
+the graph of a model of texts or images runs in Python.
 """
 
 import json
