@@ -22,6 +22,7 @@ from python_host.host import Died, Failed, Raised
 Arrays = dict[str, Any]
 Items = dict[str, list[bytes]]  # of a request, by input
 GRAPH = "--tensors"  # ends the name of the graph, after that of this model
+MAX_BYTES = 256 << 20  # of what the hosted process is sent at once
 
 
 class GraphFailed(Raised):
@@ -75,7 +76,14 @@ class TritonPythonModel(PythonModel):
 
 
 def packed(asked: Sequence[Items]) -> Arrays:
-    """Requests as `hosted_front.py` takes them: an array of bytes for each input, and the size of each item."""
+    """Requests as `hosted_front.py` takes them: an array of bytes for each input, and the size of each item.
+
+    Raises:
+        Raised: they are too large together.
+    """
+    total = sum(len(item) for each in asked for items in each.values() for item in items)
+    if total > MAX_BYTES:
+        raise Raised(f"the request has {total} bytes, the limit is {MAX_BYTES}: send it in parts")
     arrays: Arrays = {"rows": np.array([len(next(iter(each.values()))) for each in asked], np.int64)}
     for name in asked[0]:
         items = [item for each in asked for item in each[name]]
