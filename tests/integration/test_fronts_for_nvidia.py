@@ -1,10 +1,11 @@
-"""Models of texts and images as packaged for NVIDIA's server, in a pod's processes on the loopback (`test_benches`).
+"""Models of texts and images as packaged for NVIDIA's server, whose place takes the bundled one.
 
-Its place takes the bundled Triton, whose Python backend is NVIDIA's; the graph runs in our `onnxruntime` backend, which
-has the names of NVIDIA's. The answers must be those of the same models as packaged for the bundled server.
+Its Python backend is NVIDIA's; the graph runs in our `onnxruntime` backend, which has the names of NVIDIA's. The
+answers must be those of the same models as packaged for the bundled server.
 """
 
 import base64
+import functools
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -19,26 +20,29 @@ from onnx import TensorProto, helper
 pytest.importorskip("tokenizers", reason="the `transformers` extra is not installed")
 
 from shiplift.runtime.base.errors import ServerFailed
+from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.families import fronts
+from shiplift.runtime.model.python.layers import unpack_all
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.kinds.exported import Exported, Front
 from shiplift.runtime.records.serving import Package, ServingConfig
 from shiplift.runtime.records.tensor import Signature
-from shiplift.runtime.search.private_server import private_bench
 from shiplift.runtime.search.space import Point
+from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.packaging.front_backend import pack_front_environment
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
-from shiplift.runtime.serving.triton.repository import GOLDEN
-from shiplift.runtime.spec.serving_settings import Serving
+from shiplift.runtime.serving.triton.command_line import Features
+from shiplift.runtime.serving.triton.environment import ServerEnvironment
+from shiplift.runtime.serving.triton.repository import GOLDEN, install_all
 from shiplift.runtime.spec.target import Target
 from tests.huggingface import TEXTS, image_file
-from tests.integration.test_benches import ENVIRONMENT, pod_bench
+from tests.integration.backends import ENVIRONMENT
+from tests.integration.test_benches import pod_bench
 from tests.unit.examples import exported, site, tensor
 from tests.unit.steps.test_package_text import TextBench, offered
 
 pytestmark = pytest.mark.integration
 NVIDIA = Target(name="other", server="nvidia", image="example.org/tritonserver:1")
-CONFIG = ServingConfig(max_batch=8, queue_delay_us=2000, instances=1, threads=1)
 TOO_LONG = "a " * 200
 NO_IMAGE = base64.b64encode(b"\x89PNG\r\n\x1a\nand no more").decode()
 
@@ -104,62 +108,84 @@ MODELS: dict[str, tuple[type[Texts], list[str], str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What fronts run in, packed once."""
-    return pack_front_environment(tmp_path_factory.mktemp("environment"), images=True)
+    return pack_front_environment(tmp_path_factory.mktemp("layer"), images=True)
 
 
+@pytest.fixture
+def packed(layer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages have that."""
+
+    def pack(folder: Path, *, images: bool) -> Path:
+        return Path(shutil.copy(layer, folder / "layer"))
+
+    monkeypatch.setattr(fronts, "pack_front_environment", pack)
+
+
+@pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize("kind", ["texts", pytest.param("images", marks=pytest.mark.slow)])
-def test_the_front_calls_its_graph_and_answers_as_on_the_bundled_server(
-    kind: str, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def packed(folder: Path, *, images: bool) -> Path:
-        return Path(shutil.copy(environment, folder / "layer"))
-
-    monkeypatch.setattr(fronts, "pack_front_environment", packed)
+def test_the_front_calls_its_graph_and_answers_as_on_the_bundled_server(kind: str, tmp_path: Path) -> None:
     make, items, bad, reason = MODELS[kind]
-    models = make(tmp_path)
-    (elsewhere,) = models.package(offered(models), target=NVIDIA).packages
-    (here,) = models.package(offered(models)).packages
-    golden = load_npz(models.store.read_from_tree(elsewhere.repository, GOLDEN))
-    local = site(tmp_path).model_copy(update={"server_environment": str(ENVIRONMENT.root)})
-    (tmp_path / "private").mkdir()
-    with private_bench(local, (here,), Serving(), tmp_path / "private") as bench:
-        expected = [asked(bench.address("grpc"), bench.serve(Point(here, CONFIG)), here, [item]) for item in items]
-    with pod_bench(local, (elsewhere,), tmp_path / "pod") as (pod, _):
-        name, address = pod.serve(Point(elsewhere, CONFIG)), pod.address("grpc")
-        with TritonClient(address, repository_key=pod._running.key) as client:
-            assert set(client.loaded()) == {name, f"{name}--tensors"}
-            delays = {
-                each: client.config(each).dynamic_batching.max_queue_delay_microseconds for each in client.loaded()
-            }
-            check_package(client, name, elsewhere, golden)
-        assert delays == {name: 2000, f"{name}--tensors": 0}
+    models, folder, environments = make(tmp_path), tmp_path / "models", tmp_path / "environments"
+    here, elsewhere = (models.package(offered(models), target=target).packages[0] for target in (Target(), NVIDIA))
+    trees = [models.store.fetch(each.repository, tmp_path / each.server) for each in (here, elsewhere)]
+    unpack_all(trees[1], environments)
+    with (
+        private_server(
+            ServerEnvironment(ENVIRONMENT.root, environments), folder, Features(), log=tmp_path / "log"
+        ) as server,
+        TritonClient(server.grpc) as client,
+    ):
+        for package, tree in zip((here, elsewhere), trees, strict=True):
+            install_all(tree, folder, source=serving_name(package.model), name=package.server)
+            for ending in (*package.called_endings, ""):
+                client.load(package.server + ending)
+            check_package(client, package.server, package, load_npz(tree / GOLDEN))
+        expected = [tried(server.grpc, here, [item]) for item in (*items, bad)]
+        assert reason in expected[-1]
         with ThreadPoolExecutor(8) as pool:  # batches of good and bad requests
-            sent = [[item] for item in (*items, bad) * 8]
-            answers = list(pool.map(lambda each: tried(address, name, elsewhere, each), sent))
-        together = asked(address, name, elsewhere, items)
-    for at, (each, answer) in enumerate(zip(sent, answers, strict=True)):
-        if each == [bad]:
-            assert reason in answer
-        else:
-            same(answer, expected[at % (len(items) + 1)])
-    same(together, {key: np.concatenate([one[key] for one in expected]) for key in expected[0]})
+            sent = [[item] for item in (*items, bad) * 4]
+            answers = list(pool.map(functools.partial(tried, server.grpc, elsewhere), sent))
+        together = tried(server.grpc, elsewhere, items)
+    for answer, right in zip(answers, expected * 4, strict=True):
+        same(answer, right)
+    same(together, {key: np.concatenate([one[key] for one in expected[:-1]]) for key in expected[0]})
 
 
-def tried(address: str, name: str, package: Package, items: list[str]) -> Any:
+@pytest.mark.slow
+@pytest.mark.usefixtures("packed")
+def test_a_search_tunes_the_front_and_its_graph_together_in_a_pod(tmp_path: Path) -> None:
+    models = Texts(tmp_path)
+    (package,) = models.package(offered(models), target=NVIDIA).packages
+    golden = load_npz(models.store.read_from_tree(package.repository, GOLDEN))
+    config = ServingConfig(max_batch=4, queue_delay_us=2000, instances=2, threads=1)
+    with pod_bench(site(tmp_path), (package,), tmp_path / "pod") as (pod, _):
+        for _ in range(2):  # the second time, both are unloaded first
+            name = pod.serve(Point(package, config))
+        with TritonClient(pod.address("grpc"), repository_key=pod._running.key) as client:
+            assert set(client.loaded()) == {name, f"{name}--tensors"}
+            front, graph = (client.config(each) for each in (name, f"{name}--tensors"))
+            check_package(client, name, package, golden)
+    for tuned, delay in ((front, 2000), (graph, 0)):
+        assert tuned.dynamic_batching.max_queue_delay_microseconds == delay
+        assert (tuned.max_batch_size, tuned.instance_group[0].count) == (4, 2)
+
+
+def tried(address: str, package: Package, items: list[str]) -> Any:
+    """The answers to items of a package that is served under its server's name, or what was refused."""
     try:
-        return asked(address, name, package, items)
+        with TritonClient(address) as client:
+            column = {"input": np.array(items, dtype=object).reshape(-1, 1)}
+            return client.infer(package.server, package.signature, column)
     except ServerFailed as error:
-        return error.what
-
-
-def asked(address: str, name: str, package: Package, items: list[str]) -> Any:
-    with TritonClient(address) as client:
-        return client.infer(name, package.signature, {"input": np.array(items, dtype=object).reshape(-1, 1)})
+        return error.what.partition(": ")[2]
 
 
 def same(answer: Any, expected: Any) -> None:
+    if isinstance(expected, str):
+        assert answer == expected
+        return
     assert answer.keys() == expected.keys()
     assert answer["label"].tolist() == expected["label"].tolist()
     np.testing.assert_allclose(answer["score"], expected["score"], rtol=1e-5)
