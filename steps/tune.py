@@ -140,7 +140,7 @@ def _best_configurations(history: Journal[Trial]) -> list[tuple[str, ServingConf
 
 def _packaged(store: ArtifactStore, bench: Bench, package: Package, best: Trial, late_after: float) -> Package:
     tree = bench.tree(package)
-    reconfigure(tree, serving_name(package.model), best.config, late_after)
+    reconfigure(tree, serving_name(package.model), best.config, late_after, package.called_endings)
     return package.model_copy(update={"config": best.config, "repository": store.put_tree(tree)})
 
 

@@ -16,6 +16,8 @@ TRITON = "Triton's Python backend"
 SERVER, MODEL, NVIDIA, IMAGE = "the server's", "the model's", "that of NVIDIA's image", "the image's"
 _ELSEWHERE = {  # what lies beside a file under another name than here, or comes from another folder
     ("graphs", "front.py"): "fronts/text_front.py",
+    ("graphs", "python_model.py"): "python/python_model.py",
+    ("fronts", "front.py"): "fronts/text_front.py",
     ("pipelines", "front.py"): "fronts/pixel_front.py",
     ("generation", "engine.py"): "generation/openvino_engine.py",
 }

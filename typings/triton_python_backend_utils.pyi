@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START: int
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END: int
 TRITONSERVER_RESPONSE_COMPLETE_FINAL: int
+TRITONSERVER_MEMORY_CPU: int
 
 class TritonModelException(Exception): ...
 
@@ -22,8 +23,12 @@ class Tensor:
 
 class InferenceResponse:
     def __init__(self, output_tensors: Sequence[Tensor] = ..., error: TritonError | None = ...) -> None: ...
+    def output_tensors(self) -> list[Tensor]: ...
     def has_error(self) -> bool: ...
     def error(self) -> TritonError: ...
+
+class PreferredMemory:
+    def __init__(self, memory_type: int, device_id: int) -> None: ...
 
 class ResponseSender:
     def send(self, response: InferenceResponse = ..., flags: int = ...) -> None: ...
@@ -31,7 +36,13 @@ class ResponseSender:
 
 class InferenceRequest:
     def __init__(
-        self, *, model_name: str, model_version: int, requested_output_names: Sequence[str], inputs: Sequence[Tensor]
+        self,
+        *,
+        model_name: str,
+        model_version: int,
+        requested_output_names: Sequence[str],
+        inputs: Sequence[Tensor],
+        preferred_memory: PreferredMemory = ...,
     ) -> None: ...
     def inputs(self) -> list[Tensor]: ...
     def requested_output_names(self) -> list[str]: ...

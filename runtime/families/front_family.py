@@ -3,6 +3,7 @@
 from typing import Any
 
 from shiplift.runtime.admission.inspection import Inspected
+from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.families import spec_checks
 from shiplift.runtime.families.export_summary import converted
 from shiplift.runtime.families.fronts import FrontMaker
@@ -34,8 +35,22 @@ class FrontFamily:
             self.check_target(target)
 
     def check_target(self, target: Target) -> None:
-        """Every target, but for those whose engine generates text."""
+        """Allows every target except those with PyTorch or an engine that generates text, and NVIDIA's server on Arm.
+
+        On NVIDIA's server, the front runs with the interpreter and libraries of the machine that packaged it: x86.
+
+        Raises:
+            SpecInvalid: it is another target.
+        """
         spec_checks.require_tensor_engine(target)
+        arm = target.server == "nvidia" and target.accelerator == "cpu-arm64"
+        if target.engine == "pytorch" or arm:
+            why = "Arm" if arm else "`engine: pytorch`"
+            raise SpecInvalid(
+                f"target {target.name} has {why}; models that take text or images need x86, and one of ONNX Runtime, "
+                "OpenVINO and TensorRT",
+                do="Choose such a target, or log the model itself as pt2 or ONNX: clients then send tensors.",
+            )
 
     def export(self, work: Exporting[DeclaredText] | Exporting[DeclaredImage]) -> Exported:
         """The graph, and the front before it."""

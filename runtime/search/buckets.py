@@ -2,7 +2,8 @@
 
 Only the bundled server's own backends pad, and so does its front of text models. NVIDIA's backends take a ragged batch
 as one long row per input (Triton's ragged_batching.md), which ordinary models don't understand; with them, only
-requests of equal length share a batch.
+requests of equal length share a batch. The front of text models on NVIDIA's server pads texts to the longest of their
+batch.
 """
 
 import math
@@ -63,6 +64,8 @@ def check_pad(lengths: Lengths, signature: Signature, *, text: bool = False) -> 
 
 def problem(lengths: Lengths, signature: Signature, engine: Engine, target: Target, *, text: bool = False) -> str:
     """Why a model can't be served with buckets; empty if it can, provided that padding proves to change no answer."""
+    if text and target.server != "bundled":
+        return "the front of text models on NVIDIA's server pads texts only to the longest of their batch"
     if target.server != "bundled" or target.gpu:
         return "NVIDIA's backends don't pad requests, so only those of equal length share a batch"
     if engine not in _ENGINES:

@@ -25,7 +25,7 @@ from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.objects.bench import METER, served_as
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
 from shiplift.runtime.serving.triton.client import TritonClient
-from shiplift.runtime.serving.triton.config import parse, renamed, retuned
+from shiplift.runtime.serving.triton.config import of_called, parse, renamed, retuned
 from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
@@ -50,8 +50,8 @@ class PodServer:
         self._pod = pod
         self._store = store
         self._folder = folder
-        self._configs: dict[str, str] = {}
-        self._loaded = ""
+        self._configs: dict[tuple[str, str], str] = {}
+        self._loaded: tuple[str, ...] = ()
         self._connect()
         reading = self._read_meter()
         self._cores, self._hardware = int(reading["cores"]), list(reading["hardware"])
@@ -67,7 +67,7 @@ class PodServer:
         return self._hardware
 
     def serve(self, point: Point) -> str:
-        """Unloads the previous package and loads this one: a GPU's memory may not hold both.
+        """Unloads the previous package, since a GPU's memory may not hold both, and loads this one.
 
         Raises:
             ServerFailed: the package can't be loaded, or it killed the server.
@@ -75,17 +75,27 @@ class PodServer:
         """
         if not self._client.live():
             self._restart()
-        model = served_as(point.package)
-        text = renamed(retuned(self._config(point.package), point.config), model)
+        texts = self._texts(point)
         try:
-            if self._loaded:
-                self._client.unload(self._loaded)
-            self._loaded = model
+            for model in reversed(self._loaded):
+                self._client.unload(model)
+            self._loaded = tuple(texts)
             self._load_member_models(point.package)
-            self._client.load(model, parse(text))
+            for model, text in texts.items():
+                self._client.load(model, parse(text))
         except Temporary as error:
             raise ServerFailed(self._explained(error.what), do="Leave this configuration out of `search`.") from error
-        return model
+        return served_as(point.package)
+
+    def _texts(self, point: Point) -> dict[str, str]:
+        """The configurations of the models to load, by their names in the pod; called models come first."""
+        package, config = point.package, point.config
+        tuned = {ending: of_called(config) for ending in package.called_endings} | {"": config}
+        names = {ending: f"{served_as(package)}{ending}" for ending in tuned}
+        return {
+            names[ending]: renamed(retuned(self._config(package, ending), tuned[ending]), names[ending])
+            for ending in tuned
+        }
 
     def _load_member_models(self, package: Package) -> None:
         """Loads a pipeline's members, which its graph needs; they stay loaded."""
@@ -116,7 +126,7 @@ class PodServer:
 
     def _connect(self) -> None:
         self._running = self._pod.start()
-        self._loaded = ""
+        self._loaded = ()
         self._client = TritonClient(f"{self._running.host}:{GRPC}", repository_key=self._running.key)
 
     def _restart(self) -> None:
@@ -128,12 +138,13 @@ class PodServer:
                 f"the measurement server ended and can't be restarted: {error.what}", do="Rerun the release later."
             ) from error
 
-    def _config(self, package: Package) -> str:
-        """The package's config.pbtxt as packaged."""
-        if package.variant not in self._configs:
-            file = f"{serving_name(package.model)}/config.pbtxt"
-            self._configs[package.variant] = self._store.read_from_tree(package.repository, file).decode()
-        return self._configs[package.variant]
+    def _config(self, package: Package, ending: str) -> str:
+        """A config.pbtxt as packaged; `ending` ends the model's name."""
+        key = package.variant, ending
+        if key not in self._configs:
+            file = f"{serving_name(package.model)}{ending}/config.pbtxt"
+            self._configs[key] = self._store.read_from_tree(package.repository, file).decode()
+        return self._configs[key]
 
     def _read_meter(self) -> dict[str, Any]:
         try:

@@ -161,7 +161,8 @@ class Serving(Section):
     the model never ends can't keep an instance busy.
 
     `tensors`: a model that takes text or images is also served as `MODEL--tensors`, which takes the tensors that its
-    tokenizer or image processor would make, and answers the graph's outputs. Its weights are then in memory twice.
+    tokenizer or image processor would make, and answers the graph's outputs. Its weights are then in memory twice. On
+    NVIDIA's server, `MODEL--tensors` is always served, and the weights are in memory once, because `MODEL` calls it.
 
     `version_policy`: as in Triton, `{latest: 2}` serves the previously promoted version in addition to the new one, to
     clients that name it in their requests; others get the new one. `all` serves all versions that the champion's

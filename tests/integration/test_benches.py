@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from shiplift.runtime.base.errors import MeasurementFailed, ServerFailed, Temporary
+from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.guest.pod import guard, meter
 from shiplift.runtime.host.processes import identify, kill, listening, start_child
 from shiplift.runtime.records.kinds.package import GraphPackage, Package
@@ -104,20 +105,28 @@ class LoopbackPod:
         self.started += 1
         self.host = host = ".".join(["127", *(str(random.randint(2, 250)) for _ in range(3))])
         models = self.folder / f"models-{self.started}"
+        environments = self.folder / "environments"
         for package in self.packages:
-            fetch(self.site.artifacts_uri, package.repository.sha256, models, package.model, served_as(package))
+            name, served = serving_name(package.model), served_as(package)
+            fetch(self.site.artifacts_uri, package.repository.sha256, models, name, served, environments=environments)
         (self.folder / "guard").mkdir(exist_ok=True)
         for module in (guard, meter):
             shutil.copy(str(module.__file__), self.folder / "guard")
         ports = Ports(http=PORTS.http, grpc=PORTS.grpc, metrics=PORTS.metrics, host=host)
         triton = nvidia_command(models, ports, self.packages[0].needs, load=())
-        models_checked = [word for package in self.packages for word in ("--model", str(models / served_as(package)))]
+        names = [served_as(package) + end for package in self.packages for end in ("", *package.called_endings)]
+        models_checked = [word for name in names for word in ("--model", str(models / name))]
         folders = [f"--backend-directory={ENVIRONMENT.backends}", f"--cache-directory={ENVIRONMENT.caches}"]
         command = [sys.executable, "-I", str(self.folder / "guard" / "guard.py"), *models_checked]
         path = f"{ENVIRONMENT.tritonserver.parent}{os.pathsep}{os.environ['PATH']}"
         self.child = start_child(
             [*command, "--meter", f"{host}:{METER}", "--", *triton, *folders],
-            environment={**variables(ENVIRONMENT), "PATH": path, guard.KEY: f"key{self.started}"},
+            environment={
+                **variables(ENVIRONMENT),
+                "PATH": path,
+                guard.KEY: f"key{self.started}",
+                "SHIPLIFT_ENVIRONMENTS": str(environments),
+            },
             log=self.folder / "log",
         )
         both = (ports.grpc, ports.http, METER)

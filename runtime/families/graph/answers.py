@@ -82,7 +82,7 @@ class GraphAnswers(Maker[E]):
         }
 
     def _text(self, to: Path, front: Front) -> dict[str, Any]:
-        return {"front": str(self.work.store.fetch(front.files, to)), "tensors": self.work.serving.tensors}
+        return {"front": str(self.work.store.fetch(front.files, to)), "tensors": self.serves_tensors}
 
     def _asked(self, candidate: Candidate) -> _Asked:
         """The model that gives the expected answers: fp32's, if no engine here runs the candidate on a CPU."""

@@ -52,6 +52,11 @@ class Maker(ABC, Generic[E]):
         """The environment of the model's own code, if that code serves it."""
         return None
 
+    @property
+    def serves_tensors(self) -> bool:
+        """Whether the graph is served beside the model."""
+        return self.work.serving.tensors
+
     def visible(self) -> tuple[Signature, Mapping[str, TensorSpec]]:
         """The signature that clients see, and the states that they don't see."""
         return self.work.exported.signature, {}
@@ -151,7 +156,7 @@ class Maker(ABC, Generic[E]):
             version=work.version.version,
             target=work.target,
             environment=self.environment,
-            endings=name_endings(tensors=work.serving.tensors),
+            endings=name_endings(tensors=self.serves_tensors),
         )
         earlier = add_earlier(successor, incumbent, work.serving.version_policy)
         common = common_fields(work, draft) | {"earlier": earlier, "repository": work.store.put_tree(draft.tree)}

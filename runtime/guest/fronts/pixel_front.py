@@ -3,7 +3,7 @@
 The same code checks a model and serves it, and decodes for pipelines. Only JPEG and PNG are decoded, and nothing is
 before its header says that it is small enough.
 
-Process: Triton's Python backend, as `front.py`; Shiplift's sandbox, where a model is checked.
+Process: Triton's Python backend or a process beside it, as `front.py`; Shiplift's sandbox, where a model is checked.
 Python: the server's
 Packages: numpy, PIL
 """

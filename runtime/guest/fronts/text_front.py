@@ -3,7 +3,7 @@
 The same code checks a model and serves it. Tokenizers run in their Rust library from `tokenizer.json`, never through
 Python classes of an author.
 
-Process: Triton's Python backend, as `front.py`; Shiplift's sandbox, where a model is checked.
+Process: Triton's Python backend or a process beside it, as `front.py`; Shiplift's sandbox, where a model is checked.
 Python: the server's
 Packages: numpy, tokenizers (in the package)
 """

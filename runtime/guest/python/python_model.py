@@ -33,6 +33,7 @@ Arrays = dict[str, Any]
 class TritonPythonModel:
     """An instance, and the process that it hosts."""
 
+    LOGGED = "mlflow"  # the folder with what the process serves, beside this file
     _STOPPED = "shiplift_stopped_executions_total"  # the same name as in the other backends
 
     def initialize(self, args: Mapping[str, str]) -> None:
@@ -53,7 +54,7 @@ class TritonPythonModel:
             folder / "python_host",
             environment,
             {
-                "model": str(folder / "mlflow"),
+                "model": str(folder / self.LOGGED),
                 "outputs": settings["declared"],
                 "memory_mb": settings["memory_mb"],
                 "read": [str(path) for path in (environment, folder, Path(sys.base_prefix).resolve())],

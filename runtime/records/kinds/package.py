@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from shiplift.runtime.base.names import name_endings
+from shiplift.runtime.base.names import TENSORS, name_endings
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import volatile
 from shiplift.runtime.records.kinds.union import Kinded
@@ -68,6 +68,16 @@ class Package(Kinded, Variant):
         return ()
 
     @property
+    def called_endings(self) -> tuple[str, ...]:
+        """The suffixes of the served models that the package's main model calls, in the order to load them."""
+        return ()
+
+    @property
+    def brings_python(self) -> bool:
+        """Whether the package runs Python in environments of its own; on a cluster, it contains these as layers."""
+        return self.python_environment is not None
+
+    @property
     def graph_tensors(self) -> Signature | None:
         """The tensors of the graph behind a front, if the graph is also served."""
         return None
@@ -116,29 +126,38 @@ class GraphPackage(Package):
         return self.sequences
 
 
-class TextPackage(Package):
-    """A graph behind a tokenizer. `tensors` are the graph's, if the graph is also served."""
+class FrontPackage(Package):
+    """A graph behind a front. `tensors` are the graph's, if it is also served, as always on NVIDIA's server."""
+
+    tensors: Signature | None = None
+
+    @property
+    def called_endings(self) -> tuple[str, ...]:
+        """The graph's. The bundled server runs the graph in the front's own process."""
+        return (TENSORS,) if self.server == "nvidia" else ()
+
+    @property
+    def brings_python(self) -> bool:
+        """NVIDIA's server lacks the libraries of fronts."""
+        return self.server == "nvidia"
+
+    @property
+    def graph_tensors(self) -> Signature | None:
+        """The tensors that the front makes of texts or images."""
+        return self.tensors
+
+
+class TextPackage(FrontPackage):
+    """A graph behind a tokenizer."""
 
     kind: Literal["text"] = "text"
-    tensors: Signature | None = None
-
-    @property
-    def graph_tensors(self) -> Signature | None:
-        """The tokens."""
-        return self.tensors
 
 
-class ImagePackage(Package):
-    """A graph behind the decoding of images. `tensors` as for texts; `jpegs` are scores on compressed images."""
+class ImagePackage(FrontPackage):
+    """A graph behind the decoding of images. `jpegs` are scores on compressed images."""
 
     kind: Literal["image"] = "image"
-    tensors: Signature | None = None
     jpegs: tuple[JpegScore, ...] = ()
-
-    @property
-    def graph_tensors(self) -> Signature | None:
-        """The pixels."""
-        return self.tensors
 
 
 class PythonPackage(Package):
@@ -180,6 +199,11 @@ class PipelinePackage(Package):
     def member_models(self) -> tuple[str, ...]:
         """The names of its members, steps and decoders in the repository."""
         return self.companions
+
+    @property
+    def brings_python(self) -> bool:
+        """Whether a member does."""
+        return super().brings_python or any(name.endswith(TENSORS) for name in self.companions)
 
 
 class DecoderPackage(Package):

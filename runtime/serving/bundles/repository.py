@@ -54,11 +54,13 @@ def write_bundle(
     with tempfile.TemporaryDirectory(prefix=f".{to.name}-", dir=to.parent) as scratch:
         repository = Path(scratch) / "repository"
         repository.mkdir()
-        models = {}
+        models: dict[str, str] = {}
         for name, package in members_by_name(checked).items():
             tree = store.fetch(package.repository, Path(scratch) / name)
-            install(tree, repository, source=serving_name(package.model), name=name)
-            serve_only(repository, name, package.version)
+            for ending in (*package.called_endings, ""):
+                install(tree, repository, source=serving_name(package.model) + ending, name=name + ending)
+                serve_only(repository, name + ending, package.version)
+            models |= {name + ending: f"the graph of {package.model}" for ending in package.called_endings}
             if (tree / layers.FOLDER).is_dir():
                 shutil.copytree(tree / layers.FOLDER, repository / layers.FOLDER, dirs_exist_ok=True)
             models[name] = f"{package.model} {package.version}, {package.described}"

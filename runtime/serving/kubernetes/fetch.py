@@ -24,7 +24,7 @@ from shiplift.runtime.base.errors import ArtifactCorrupt, ShipliftError, Tempora
 from shiplift.runtime.guest.pod import guard, heartbeat, meter
 from shiplift.runtime.model.python.layers import unpack_all
 from shiplift.runtime.records.artifact import Artifact
-from shiplift.runtime.serving.triton.repository import install, install_all, install_member_models
+from shiplift.runtime.serving.triton.repository import install_all, install_member_models
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _PATIENCE_S = 120
@@ -42,9 +42,9 @@ def fetch(
 ) -> None:
     """Installs the model `name` of the package with that digest into the repository `to`. Idempotent.
 
-    Its member models are installed too, and so are the package's other models unless the model is `served_as` another
-    name. The environments of its Python models are unpacked into the folder `environments`. A `cache` is asked before
-    `artifacts_uri`.
+    Its member models are installed too, and so are the package's other models. If the model is `served_as` another
+    name, their names begin with that one. The environments of its Python code are unpacked into the folder
+    `environments`. A `cache` is asked before `artifacts_uri`.
 
     Raises:
         ArtifactCorrupt: the package is missing or altered, or has no such model.
@@ -60,10 +60,7 @@ def fetch(
         if environments:
             unpack_all(package, environments)
         install_member_models(package, to, source=name)
-        if served_as:
-            install(package, to, source=name, name=served_as)
-        else:
-            install_all(package, to, source=name, name=name)
+        install_all(package, to, source=name, name=served_as or name)
 
 
 def fetch_all(packages: Sequence[tuple[str, str, str]], to: Path, *, cache: str = "") -> dict[str, ShipliftError]:

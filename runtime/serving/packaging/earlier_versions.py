@@ -19,6 +19,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from shiplift.runtime.base.errors import ArtifactCorrupt
 from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.model.python.layers import FOLDER
 from shiplift.runtime.model.tensors import EARLIER, MEMBER, Arrays, dump_npz, load_npz, under
 from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.records.kinds.package import Package
@@ -33,6 +34,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 _OF_THE_SPEC = ("request_timeout_ms", "cpu_cores", "numa_node", "graph_optimization", "inter_op_thread_count")
 _PADDING = "length_"  # begins the names of the parameters that pad requests
 _ENGINE_CACHE = "trt_engine_cache_path"
+_OTHER_ENVIRONMENT = "its Python code runs in another environment"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,7 @@ def add_earlier(successor: Successor, incumbent: Incumbent | None, policy: Versi
     for each in incumbent.versions:
         if each.version == successor.version:
             continue
-        reason = _if_higher(each.version, successor) or all_unfit or _if_planned(each.version, *folders[0], successor)
+        reason = _if_higher(each.version, successor) or all_unfit or _if_planned(each.version, folders, successor)
         if reason:
             refused.setdefault(reason, []).append(each.version)
         else:
@@ -101,6 +103,7 @@ def _why_all_are_unfit(before: Package, successor: Successor, folders: Sequence[
     """Why no version of the champion's package can be kept; empty if some may be."""
     try:
         _require_same_kind(before, successor)
+        _require_same_layers(*(package.parent for package in folders[0]))
         for old, new in folders:
             _require_same_config(old, new)
     except _Unfit as unfit:
@@ -113,8 +116,12 @@ def _if_higher(version: int, successor: Successor) -> str:
     return "its number is higher, so it would answer requests that name no version" if higher else ""
 
 
-def _if_planned(version: int, before: Path, now: Path, successor: Successor) -> str:
-    """Why a version's TensorRT plan, if it has one, no longer fits the target or takes other shapes."""
+def _if_planned(version: int, folders: Sequence[tuple[Path, Path]], successor: Successor) -> str:
+    """Why a TensorRT plan of a version, if it has one, no longer fits the target or takes other shapes."""
+    return next(filter(None, (_if_plan(version, before, now, successor) for before, now in folders)), "")
+
+
+def _if_plan(version: int, before: Path, now: Path, successor: Successor) -> str:
     stamp = tensorrt_plans.read_stamp(before / str(version))
     if stamp is None:
         return ""
@@ -169,9 +176,20 @@ def _require_same_kind(before: Package, now: Successor) -> None:
             f"{now.target.server}"
         )
     if before.python_environment != now.environment:
-        raise _Unfit("its Python code runs in another environment")
+        raise _Unfit(_OTHER_ENVIRONMENT)
     if before.endings != now.endings:
         raise _Unfit("only one of the two is also served as `MODEL--tensors`")
+
+
+def _require_same_layers(before: Path, now: Path) -> None:
+    """Requires that both packages bring the same environments, if any, for their Python code.
+
+    Raises:
+        _Unfit: they don't.
+    """
+    old, new = ({file.name for file in (tree / FOLDER).glob("*")} for tree in (before, now))
+    if old != new:
+        raise _Unfit(_OTHER_ENVIRONMENT)
 
 
 def _require_same_config(before: Path, now: Path) -> None:

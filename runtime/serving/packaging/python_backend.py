@@ -14,7 +14,7 @@ from shiplift.runtime.model.tensors import numpy_type
 from shiplift.runtime.records.model import PythonModel
 from shiplift.runtime.records.tensor import Datatype, Signature
 
-_MODEL = Path(python.__file__).with_name("python_model.py")
+PYTHON_MODEL = Path(python.__file__).with_name("python_model.py")
 _SETTINGS, _LOGGED = "python.json", "mlflow"
 
 
@@ -26,17 +26,22 @@ def write_python_backend(to: Path, logged: Path, model: PythonModel, signature: 
     """
     to.mkdir()
     write_bundle(to)
-    shutil.copyfile(_MODEL, to / "model.py")
+    shutil.copyfile(PYTHON_MODEL, to / "model.py")
     shutil.copytree(logged, to / _LOGGED)
+    write_settings(to, signature, model.environment.digest, model.memory_mb)
+    return to
+
+
+def write_settings(to: Path, signature: Signature, environment: str, memory_mb: int) -> None:
+    """Writes the settings that `python_model.py` reads: the signature that clients see, and its process's limits."""
     settings = {
-        "environment": model.environment.digest,
-        "memory_mb": model.memory_mb,
+        "environment": environment,
+        "memory_mb": memory_mb,
         "inputs": [{"name": s.name, "rank": len(s.shape), "datatype": s.datatype} for s in signature.inputs],
         "outputs": [{"name": s.name, "type": _type(s.datatype)} for s in signature.outputs],
         "declared": [spec.name for spec in signature.outputs],
     }
     (to / _SETTINGS).write_text(json.dumps(settings, indent=1) + "\n")
-    return to
 
 
 def _type(datatype: Datatype) -> str:

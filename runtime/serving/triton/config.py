@@ -2,9 +2,10 @@
 
 It is written through Triton's own protobuf, so an unknown field or a wrong type is impossible. The differences between
 the two servers are in `_backend`; Triton's model_configuration.md explains each field. The bundled server runs ONNX
-models in backends with the same names and parameters as NVIDIA's (`backends/onnxruntime`, `backends/openvino`). Models
-that these do not support, with text or states, run in the Python backend. Its backend of trees
-(`backends/trees`) has the file and the parameters of NVIDIA's `fil`.
+models in backends with the same names and parameters as NVIDIA's (`backends/onnxruntime`, `backends/openvino`), and
+ensembles of trees in one with the file and parameters of NVIDIA's `fil` (`backends/trees`). Models that these do not
+support, with text or states, run in the Python backend. On NVIDIA's server, only the front of a model that takes text
+or images runs in Python.
 """
 
 import json
@@ -165,6 +166,11 @@ def retuned(text: str, config: ServingConfig, late_after_ms: float = 0.0) -> str
         warmup.batch_size = config.max_batch
         warmup.name = f"{warmup.name.rpartition('-')[0]}-{config.max_batch}"
     return render(model)
+
+
+def of_called(config: ServingConfig) -> ServingConfig:
+    """The configuration of a model that one with `config` calls: without a delay, since its batches already waited."""
+    return config.model_copy(update={"queue_delay_us": 0})
 
 
 def positional(signature: Signature) -> tuple[Signature, dict[str, str]]:

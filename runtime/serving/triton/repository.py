@@ -1,13 +1,14 @@
 """A Triton model repository on disk. Only this module knows how the bundled server's differs from NVIDIA's.
 
 A package is a tree `NAME/config.pbtxt`, `NAME/VERSION/model.onnx` (and `model.py` if the bundled server runs it in
-Python). A model that takes text may have another one beside it, `NAME--tensors`. The names of its warm-up data and
-labels contain the version, so that two versions fit in one model folder during a switch. Next to the model lies
-`golden.npz`, with requests and their right answers.
+Python). A model that takes text or images may have another one beside it, `NAME--tensors`: its graph, which it calls on
+NVIDIA's server. The names of its warm-up data and labels contain the version, so that two versions fit in one model
+folder during a switch. Next to the model lies `golden.npz`, with requests and their right answers.
 """
 
 import shutil
 import struct
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from shiplift.runtime.serving.triton.config import (
     WarmupRequest,
     in_python,
     model_config,
+    of_called,
     parse,
     renamed,
     render,
@@ -140,11 +142,17 @@ def _models(package: Path, source: str) -> list[Path]:
     return [package / source, *sorted(package.glob(f"{source}--*"))]
 
 
-def reconfigure(package: Path, model: str, config: ServingConfig, late_after_ms: float = 0.0) -> None:
-    """Gives a fetched package another serving configuration (`config.retuned`)."""
+def reconfigure(
+    package: Path, model: str, config: ServingConfig, late_after_ms: float = 0.0, called: Sequence[str] = ()
+) -> None:
+    """Gives a fetched package another serving configuration (`config.retuned`).
+
+    `called` are the suffixes of the models that the package's main model calls (`config.of_called`).
+    """
     for folder in _models(package, model):
+        own = of_called(config) if folder.name.removeprefix(model) in called else config
         file = folder / "config.pbtxt"
-        file.write_text(retuned(file.read_text(), config, late_after_ms))
+        file.write_text(retuned(file.read_text(), own, late_after_ms))
 
 
 def serve_only(repository: Path, name: str, version: int) -> None:

@@ -1,6 +1,7 @@
 """Packages of models that take text: their graph, the code around it, and the library that tokenizes."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,17 +13,19 @@ import pytest
 from onnx import TensorProto, helper
 
 from shiplift.runtime.base.errors import MissingTool, SpecInvalid
+from shiplift.runtime.families import fronts
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.kinds.exported import Exported, Front
 from shiplift.runtime.records.precision import Candidate, Candidates
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.serving.packaging import text_backend
+from shiplift.runtime.serving.packaging import front_backend
 from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.repository import GOLDEN
-from shiplift.runtime.spec.serving_settings import SequenceBatching, Serving
-from shiplift.runtime.spec.target import Target
+from shiplift.runtime.spec.measurement import SearchSpace
+from shiplift.runtime.spec.serving_settings import RateLimiter, SequenceBatching, Serving
+from shiplift.runtime.spec.target import InstanceGroup, Target
 from tests.huggingface import TEXTS, tokenizer
-from tests.unit.examples import exported, tensor
+from tests.unit.examples import Golden, exported, tensor
 from tests.unit.steps.test_package import Bench
 
 
@@ -151,10 +154,55 @@ def test_only_a_model_of_texts_has_a_graph_behind_it(tmp_path: Path) -> None:
         Bench(tmp_path).package(serving=Serving(tensors=True))
 
 
-@pytest.mark.parametrize("target", [Target(server="nvidia"), Target(accelerator="nvidia", server="nvidia")])
-def test_a_target_that_cannot_serve_text_is_refused(bench: TextBench, target: Target) -> None:
-    with pytest.raises(SpecInvalid, match="can't serve a model that takes text"):
-        bench.package(offered(bench), target=target)
+NVIDIA = Target(server="nvidia", image="example.org/triton:1")
+GPU = Target(
+    accelerator="nvidia",
+    server="nvidia",
+    engine="onnxruntime-tensorrt",
+    gpus=(0, 1),
+    instance_groups=(InstanceGroup(count=1, gpus=(1,)),),
+)
+
+
+@pytest.mark.parametrize(("name", "target", "engine"), [("cpu", NVIDIA, "onnxruntime"), ("gpu", GPU, GPU.engine)])
+def test_on_nvidia_s_server_the_front_calls_its_graph(
+    bench: TextBench,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    golden: Golden,
+    name: str,
+    target: Any,
+    engine: str,
+) -> None:
+    packed = []
+
+    def pack(folder: Path, *, images: bool) -> Path:
+        packed.append(images)
+        return Path(shutil.copy(bench.file, folder / "layer"))
+
+    monkeypatch.setattr(fronts, "pack_front_environment", pack)
+    serving = Serving(rate_limiter=RateLimiter(resources={"memory": 2}), labels=("short", "long"))
+    space = SearchSpace(queue_delay_us=(500,))
+    (built,) = bench.package(offered(bench, engine), target=target, serving=serving, search_space=space).packages
+    assert (built.called_endings, built.brings_python, built.endings) == (("--tensors",), True, ("", "--tensors"))
+    assert built.graph_tensors == bench.exported().signature
+    assert built.needs.rate_limiter
+    tree = bench.store.fetch(built.repository, tmp_path / "tree")
+    layer, front, graph = sorted(path.name for path in tree.iterdir() if path.is_dir())
+    assert (layer, graph, packed) == ("environments", f"{front}--tensors", [False])
+    assert {path.name for path in (tree / front / "7").iterdir()} == {
+        *("front.py", "text.json", "tokenizer.json"),
+        *("model.py", "python_model.py", "python.json", "python_host"),
+    }
+    (environment,) = (tree / layer).iterdir()
+    settings = json.loads((tree / front / "7" / "python.json").read_text())
+    assert environment.name == f"{settings['environment']}.tar.gz"
+    assert [path.name for path in (tree / graph / "7").iterdir()] == ["model.onnx"]
+    for each, part in ((front, "front"), (graph, "graph")):
+        golden(f"text-{part}.nvidia-{name}.config.pbtxt", (tree / each / "config.pbtxt").read_text())
+    kept = load_npz(tree / GOLDEN)
+    assert kept["output/label"].reshape(-1)[:3].tolist() == ["long"] * 3
+    assert len(kept["graph/output/probabilities"]) == len(kept["input/input"]) == 8
 
 
 def test_states_are_refused(bench: TextBench) -> None:
@@ -163,9 +211,9 @@ def test_states_are_refused(bench: TextBench) -> None:
 
 
 def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_backend, "find_spec", lambda name: None)
+    monkeypatch.setattr(front_backend, "find_spec", lambda name: None)
     with pytest.raises(MissingTool) as error:
-        text_backend.write_text_backend(tmp_path / "backend", tmp_path)
+        front_backend.write_front_backend(tmp_path / "backend", tmp_path)
     assert "shiplift[transformers]" in error.value.do
 
 
@@ -173,6 +221,6 @@ def test_a_model_of_images_brings_what_decodes_them_and_no_tokenizer(tmp_path: P
     front = tmp_path / "front"
     front.mkdir()
     (front / "image.json").write_text("{}")
-    written = text_backend.write_text_backend(tmp_path / "backend", front)
+    written = front_backend.write_front_backend(tmp_path / "backend", front)
     assert {path.name for path in written.iterdir()} == {"model.py", "onnx_model.py", "front.py", "image.json"}
     assert "class ImageFront" in (written / "front.py").read_text()

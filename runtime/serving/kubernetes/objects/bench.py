@@ -46,7 +46,8 @@ def bench_pod(cluster: Cluster, packages: tuple[Package, ...], artifacts_uri: st
     """
     from shiplift.runtime.serving.kubernetes.serve import PORTS  # noqa: PLC0415 - it imports gRPC
 
-    first, models = packages[0], [served_as(package) for package in packages]
+    first = packages[0]
+    models = [served_as(package) + ending for package in packages for ending in ("", *package.called_endings)]
     probes = {"readinessProbe": probe("/v2/health/live", periodSeconds=1, failureThreshold=3)}
     triton = triton_container(
         cluster, first, models, load=(), probes=probes, beside=["--meter", f"{PORTS.host}:{METER}"]

@@ -102,8 +102,9 @@ def _tolerated(state: str) -> Object:
 def _serving_triton(cluster: Cluster, package: Package) -> Object:
     model = serving_name(package.model)
     probes, beside = beside_server(cluster, [package], startup="/v2/health/ready", ready=f"/v2/models/{model}/ready")
-    load = [*package.member_models, model]
-    return triton_container(cluster, package, [model], load=load, probes=probes, beside=beside)
+    own = [*(model + ending for ending in package.called_endings), model]
+    load = [*package.member_models, *own]
+    return triton_container(cluster, package, own, load=load, probes=probes, beside=beside)
 
 
 def beside_server(

@@ -178,8 +178,8 @@ def _nvidia_server(
 
 
 def _environments(package: Package) -> dict[str, str]:
-    """The mount of the environments of a package's Python models, if it has any."""
-    return {"environments": _ENVIRONMENTS} if package.python_environment else {}
+    """The mount of the environments of a package's Python code, if it brings any."""
+    return {"environments": _ENVIRONMENTS} if package.brings_python else {}
 
 
 def _mounts(folders: dict[str, str]) -> list[Object]:

@@ -40,6 +40,21 @@ def test_what_only_graphs_have_is_refused_by_name(tmp_path: Path, spec: str, nam
         check_python(site(tmp_path), parse(spec))
 
 
+@pytest.mark.parametrize("kind", ["text", "image"])
+def test_fronts_run_on_either_server_but_not_with_pytorch_nor_on_arm(tmp_path: Path, kind: str) -> None:
+    family = next(each for each in table.FAMILIES if each.kind == kind)
+    for target in ("server: nvidia", "accelerator: nvidia, server: nvidia, engine: tensorrt", "engine: openvino"):
+        family.check(site(tmp_path), parse(f"targets: [{{name: a, {target}}}]"), inspected())
+    for target, reason in (
+        ("server: nvidia, engine: pytorch, precisions: [fp32]", "target a has `engine: pytorch`"),
+        ("server: nvidia, accelerator: cpu-arm64", "target a has Arm"),
+        ("server: nvidia, accelerator: nvidia, engine: vllm, precisions: [fp16]", "for models that generate text"),
+    ):
+        spec = parse(f"export: {{torchscript: true}}\ntargets: [{{name: a, {target}}}]")
+        with pytest.raises(SpecInvalid, match=reason):
+            family.check(site(tmp_path), spec, inspected())
+
+
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [

@@ -73,6 +73,10 @@ def test_only_what_our_own_backends_can_pad_gets_buckets(changes: dict[str, Any]
     assert (why in reason) if why else not reason
 
 
+def test_a_front_on_nvidia_s_server_pads_texts_to_the_longest_of_their_batch_alone() -> None:
+    assert "longest of their batch" in problem(PAD, TOKENS, "onnxruntime", Target(server="nvidia"), text=True)
+
+
 def padding(*buckets: int) -> Padding:
     return Padding(pad={"ids": 0}, buckets=buckets)
 

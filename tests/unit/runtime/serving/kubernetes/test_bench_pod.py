@@ -54,6 +54,12 @@ def test_a_bench_is_the_golden_pod(golden: Golden, name: str, packages: tuple[Pa
     golden(f"bench.{name}.yaml", yaml.safe_dump(body, sort_keys=False, width=120))
 
 
+def test_the_graph_of_a_front_is_checked_for_a_plan_like_the_front() -> None:
+    body = bench_pod(CLUSTER, (on_gpu(kind="text"),), "s3://bucket/x", name="x", key="k")
+    checked = [word for word in body["spec"]["containers"][0]["command"] if word.startswith("/models/")]
+    assert checked == [f"/models/digits--onnxruntime-fp32{ending}" for ending in ("", "--tensors")]
+
+
 def test_a_bench_is_not_found_as_a_served_model() -> None:
     body = bench_pod(CLUSTER, PACKAGES, "s3://bucket/x", name="x", key="k")
     labels = body["metadata"]["labels"]

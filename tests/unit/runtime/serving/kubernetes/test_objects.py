@@ -22,7 +22,7 @@ from shiplift.runtime.spec.serving_settings import HostPolicy, Metrics, RateLimi
 from shiplift.runtime.spec.target import Target, Toleration, Wanted
 from shiplift.steps.find_targets import find_targets
 from shiplift.steps.tune import tune
-from tests.unit.examples import Golden, package, site
+from tests.unit.examples import Golden, package, signature, site
 
 CLUSTER = Cluster(namespace="shiplift", serving_namespace="models", server_image="example.org/shiplift-server:1")
 H200 = Target(
@@ -163,6 +163,18 @@ def test_a_python_model_s_environment_is_unpacked_by_the_pod_that_serves_it_on_e
         told = triton["args"] if served.server == "bundled" else [each["value"] for each in triton["env"]]
         assert {"/environments", "landlock"} <= set(told)
     assert "environments" not in str(pod_of(package()))
+
+
+def test_a_front_s_pod_on_nvidia_s_server_loads_its_graph_first_and_unpacks_what_it_runs_in() -> None:
+    pod = pod_of(on_gpu(kind="text", tensors=signature()))
+    (fetch,), (triton,) = pod["initContainers"], pod["containers"]
+    loaded = [flag for flag in triton["args"] if flag.startswith("--load-model=")]
+    assert loaded == ["--load-model=digits--tensors", "--load-model=digits"]
+    assert {"/models/digits", "/models/digits--tensors"} <= set(triton["command"])  # a plan's stamp is beside it
+    assert fetch["args"][-2:] == ["--environments", "/environments"]
+    assert {"name": "SHIPLIFT_ENVIRONMENTS", "value": "/environments"} in triton["env"]
+    here = pod_of(package(kind="text", tensors=signature()))
+    assert "environments" not in str(here)
 
 
 @pytest.mark.parametrize("served", [package(), on_gpu()])

@@ -46,14 +46,14 @@ def test_bytes_that_differ_from_their_digest_are_never_served(tmp_path: Path, pa
     assert not (tmp_path / "models").exists()
 
 
-def test_the_graph_behind_a_model_of_texts_is_served_beside_it_but_not_measured(tmp_path: Path, package: Path) -> None:
+def test_the_graph_behind_a_model_of_texts_is_fetched_with_it_under_either_name(tmp_path: Path, package: Path) -> None:
     shutil.copytree(package / "digits", package / "digits--tensors")
     uri = (tmp_path / "store").as_uri()
     digest = ArtifactStore(uri).put_tree(package).sha256
     fetch(uri, digest, tmp_path / "models", "digits")
     fetch(uri, digest, tmp_path / "bench", "digits", "digits--int8")
     assert {folder.name for folder in (tmp_path / "models").iterdir()} == {"digits", "digits--tensors"}
-    assert {folder.name for folder in (tmp_path / "bench").iterdir()} == {"digits--int8"}
+    assert {folder.name for folder in (tmp_path / "bench").iterdir()} == {"digits--int8", "digits--int8--tensors"}
 
 
 def test_a_pipeline_s_members_are_fetched_with_it_for_users_and_to_be_measured(tmp_path: Path, package: Path) -> None:

@@ -34,7 +34,7 @@ def write(to: Path, description: ModelDescription) -> Path:
     onnx = to.with_name(f"{to.name}-onnx")
     onnx.mkdir(parents=True, exist_ok=True)
     (onnx / "model.onnx").write_bytes(f"version {description.version}".encode())
-    to.mkdir(parents=True)
+    to.mkdir(parents=True, exist_ok=True)
     golden = golden_arrays(EXAMPLE, {"output": np.full(2, description.version)})
     return write_package(to, description, onnx, "bundled", example=EXAMPLE, golden=golden)
 
@@ -231,6 +231,20 @@ def test_a_model_that_was_a_pipeline_is_not_kept(line: Callable[[VersionPolicy],
     bundle = PipelinePackage(**common, companions=("encoder-1--x",))
     promoted.champion = replace(promoted.champion, package=bundle)
     assert promoted.refusal(described(2)) == "it is a pipeline"
+
+
+def test_a_front_is_kept_while_it_runs_in_the_same_environment(line: Callable[[VersionPolicy], Line]) -> None:
+    for names, kept in ((("a", "a"), [1]), (("a", "b"), []), (("a", ""), [])):
+        promoted = line("all")
+        promoted.folder /= "-".join(names)
+        for version, name in enumerate(names, 1):
+            layer = promoted.folder / f"{version}" / "environments" / f"{name}.tar.gz"
+            if name:
+                layer.parent.mkdir(parents=True)
+                layer.touch()
+            earlier = promoted.release(described(version))
+        assert numbers(earlier) == kept
+        assert kept or "its Python code runs in another environment" in earlier.refused
 
 
 @pytest.mark.parametrize(("capability", "opt", "kept"), [("8.0", 8, [1]), ("9.0", 8, []), ("8.0", 4, [])])

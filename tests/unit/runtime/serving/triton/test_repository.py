@@ -333,6 +333,15 @@ def test_a_fetched_package_takes_another_configuration(tmp_path: Path) -> None:
     assert (changed.instance_group[0].count, changed.parameters["intra_op_thread_count"].string_value) == (2, "4")
 
 
+def test_a_model_that_another_one_calls_does_not_wait_again_for_its_batch(tmp_path: Path) -> None:
+    package = make(tmp_path / "package")
+    shutil.copytree(package / "digits", package / "digits--tensors")
+    reconfigure(package, "digits", config(32, 500, 2, 4), called=("--tensors",))
+    written = {name: parse((package / name / "config.pbtxt").read_text()) for name in ("digits", "digits--tensors")}
+    delays = [each.dynamic_batching.max_queue_delay_microseconds for each in written.values()]
+    assert (delays, {each.max_batch_size for each in written.values()}) == ([500, 0], {32})
+
+
 def test_golden_requests_and_their_answers_have_different_names() -> None:
     both = golden_arrays({"x": np.zeros(1)}, {"x": np.ones(1)})
     assert {name: array.tolist() for name, array in both.items()} == {"input/x": [0], "output/x": [1]}

@@ -1,0 +1,3 @@
+"""`python/python_model.py`, as it is called in packages."""
+
+from shiplift.runtime.guest.python.python_model import TritonPythonModel as TritonPythonModel
