@@ -17,7 +17,7 @@ from python_model import TritonPythonModel as PythonModel  # isort: skip - first
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from python_host.host import Died, Failed, Raised
+from python_host.host import Died, ModelFailed, Raised
 
 Arrays = dict[str, Any]
 Items = dict[str, list[bytes]]  # of a request, by input
@@ -49,7 +49,7 @@ class TritonPythonModel(PythonModel):
     def _answers(self, asked: Sequence[Items]) -> list[pb_utils.InferenceResponse]:
         try:
             return self._asked(asked)
-        except Failed as error:
+        except ModelFailed as error:
             if len(asked) > 1 and isinstance(error, (Raised, Died)):  # one request is to blame, so each is asked alone
                 return [self._answers([each])[0] for each in asked]
             return [_refusal(str(error)) for _ in asked]
