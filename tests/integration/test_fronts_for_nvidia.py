@@ -25,7 +25,8 @@ from shiplift.runtime.families import fronts
 from shiplift.runtime.model.python.layers import unpack_all
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.kinds.exported import Exported, Front
-from shiplift.runtime.records.kinds.package import Package, ServingConfig
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.search.space import Point
 from shiplift.runtime.serving.machine.server import private_server
