@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from shiplift.runtime.records.process import Process
 
 _PR_SET_PDEATHSIG = 1
 _NOTICE_S = 5
+_POLL_S = 0.02
 _CGROUP = Path("/sys/fs/cgroup")
 _libc = ctypes.CDLL(None)
 _RUN_MODULE = """
@@ -86,7 +88,7 @@ def stop(process: Process, *, grace_s: float = 10) -> None:
     family = _family(process.pid)
     with contextlib.suppress(psutil.Error):
         psutil.Process(process.pid).terminate()
-    psutil.wait_procs(_kill_late(family, grace_s), timeout=5)
+    wait_for(_kill_late(family, grace_s), limit_s=5)
 
 
 def kill(process: Process) -> None:
@@ -104,11 +106,33 @@ def kill(process: Process) -> None:
 
 def _kill_late(family: Sequence[psutil.Process], grace_s: float) -> list[psutil.Process]:
     """Kills the processes that are still alive after `grace_s` seconds, and returns them."""
-    _, survivors = psutil.wait_procs(family, timeout=grace_s)
+    survivors = wait_for(family, limit_s=grace_s)
     for survivor in survivors:
         with contextlib.suppress(psutil.Error):
             survivor.kill()
-    return list(survivors)
+    return survivors
+
+
+def wait_for(processes: Sequence[psutil.Process], *, limit_s: float) -> list[psutil.Process]:
+    """Waits until processes have ended; returns those that still run after `limit_s` seconds.
+
+    A zombie has ended. Waiting until it is reaped could take for ever: the first process of a container may not reap.
+    """
+    deadline = time.monotonic() + limit_s
+    running = [process for process in processes if _runs(process)]
+    while running and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        running = [process for process in running if _runs(process)]
+    return running
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        try:
+            process.wait(timeout=0)  # reaps a child of this process
+        except psutil.TimeoutExpired:
+            return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def memory_mb(pid: int) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from shiplift.runtime.host import folders
+from shiplift.runtime.host.processes import wait_for
 
 _EXIT_S = 5
 
@@ -24,6 +25,6 @@ def clear(home: Path) -> None:
     for child in children:
         with contextlib.suppress(psutil.Error):
             child.kill()
-    psutil.wait_procs(children, timeout=_EXIT_S)
+    wait_for(children, limit_s=_EXIT_S)
     folders.close_all()
     folders.sweep(home)

@@ -55,6 +55,17 @@ def test_a_pid_used_again_is_another_process() -> None:
     assert not processes.alive(Process(pid=me.pid, started_at=me.started_at - 100))
 
 
+def test_a_zombie_has_ended() -> None:
+    """Its parent, like the first process of some containers, reaps nothing."""
+    script = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        child.terminate()
+        assert processes.wait_for([child], limit_s=60) == []
+        assert child.status() == psutil.STATUS_ZOMBIE
+
+
 def test_stopping_asks_first_and_kills_who_does_not_listen() -> None:
     for script, last_words in ((POLITE, b"bye\n"), (DEAF, b"")):
         with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
