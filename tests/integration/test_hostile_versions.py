@@ -75,7 +75,7 @@ ATTACKS = {
     "inst": Attack(prepare=protocol_0, stage="admit", exit_code=30, messages=("model.pkl", "os.system")),
     "aliases": Attack(prepare=alias_bomb, stage="admit", exit_code=30, messages=("MLmodel", "anchor &a0")),
     "npz": Attack(
-        prepare=unchanged, stage="quantize", exit_code=33, messages=("validation.npz", "unpacks to"), data=inflated
+        prepare=unchanged, stage="export", exit_code=33, messages=("validation.npz", "unpacks to"), data=inflated
     ),
 }
 
