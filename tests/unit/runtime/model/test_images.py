@@ -280,14 +280,8 @@ def detector(kind: str, **changes: Any) -> Any:
     return hf.pipeline("object-detection", model=model.eval(), image_processor=Processor(size=size, **changes))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "yolos",
-        pytest.param("detr", marks=pytest.mark.slow),
-        pytest.param("rt-detr", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["yolos", "detr", "rt-detr"])
 def test_a_detector_s_graph_and_front_answer_what_its_pipeline_does(kind: str, tmp_path: Path) -> None:
     import mlflow
     import onnxruntime

@@ -168,6 +168,7 @@ def test_a_graph_within_the_budget_spares_the_search_for_layers(bench: Bench, mo
         assert asked == ["int8 static", "int8 nncf", *searched]
 
 
+@pytest.mark.slow
 def test_nncf_leaves_the_weakest_layers_in_float_until_its_graph_is_accurate_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_target_with_one_engine_keeps_nothing_of_the_other(tmp_path: Path) -> 
     assert fp32.dropped == "target local-cpu has `engine: openvino`"
 
 
+@pytest.mark.slow
 def test_where_bf16_wins_fp32_is_not_scored_on_openvino_and_only_a_faster_int8_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
