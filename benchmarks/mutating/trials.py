@@ -95,6 +95,7 @@ def _swap_each(
 def _functions() -> dict[tuple[str, str, int], list[FunctionType]]:
     """All functions of this process, by file, qualified name and line."""
     found = defaultdict(list)
+    gc.unfreeze()  # the unit tests freeze what was collected, and what is frozen is not listed
     for each in gc.get_objects():
         if isinstance(each, FunctionType):
             found[_key(each.__code__, each.__code__.co_filename)].append(each)
