@@ -207,7 +207,9 @@ def pushes_to(lab: Lab, commit: str) -> list[str]:
 
 def test_a_push_of_a_spec_for_nobody_says_so_at_its_node(lab: Lab, host: Host) -> None:
     after = host.commit(other="model: nobody\n")
-    push = host.announce(NO_COMMIT, after).text.split(": ")[1].strip()
+    answer = host.announce(NO_COMMIT, after)
+    assert answer.status_code == 202, answer.text
+    push = answer.text.split(": ")[1].strip()
     releases = ArgoReleases(KubernetesClient(lab.namespace), lambda *_: {})
     until(lambda: not releases.get(push).active, seconds=RELEASE_S)
     assert not releases.get(push).succeeded
