@@ -95,9 +95,16 @@ def serving_git(lab: Lab, folder: Path, **settings: Any) -> Iterator[Host]:
     file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(values))
     lab.kube.shiplift("install", "--values", str(file))
+    until(lambda: not ending(lab))  # receivers of before, which don't know the repository, may still answer
     yield host
     daemon.kill()
     daemon.wait()
+
+
+def ending(lab: Lab) -> list[Any]:
+    """The receivers' pods that are being deleted."""
+    pods = lab.kube.get("pod", lab.namespace, selector="app.kubernetes.io/name=receiver")
+    return [pod for pod in pods if "deletionTimestamp" in pod["metadata"]]
 
 
 def own_address(lab: Lab) -> str:
