@@ -11,16 +11,14 @@ import pytest
 from pydantic import ValidationError
 
 from shiplift.runtime.records.base import Record, identity
-from shiplift.runtime.records.kinds.contract import Contract, DeclaredGraph, DeclaredText
+from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.kinds.exported import Exported, ExportedGraph, ExportedText
 from shiplift.runtime.records.kinds.package import Package, PipelinePackage, TextPackage
 from shiplift.runtime.records.kinds.union import Kinded
 from shiplift.runtime.records.promotion import Champion, Promotion
 from shiplift.runtime.serving.machine.served import Served
-from shiplift.runtime.spec.admitted import Admitted
-from shiplift.runtime.spec.document import parse
 from tests.old_records import package_of_0_1
-from tests.unit.examples import artifact, exported, signature
+from tests.unit.examples import artifact, exported
 
 OLD: dict[str, Any] = json.loads(Path(__file__).with_name("written_by_0_1.json").read_text())
 
@@ -123,36 +121,9 @@ def test_an_export_of_0_1_that_is_of_two_kinds_is_refused() -> None:
         Exported.model_validate(OLD["exported"]["text"] | {"torchscript": artifact().model_dump()})
 
 
-@pytest.mark.parametrize(
-    ("flavor", "kind"),
-    [
-        ("onnx", "graph"),
-        ("sklearn", "graph"),
-        ("transformers", "text"),
-        ("transformers that generates", "generation"),
-        ("python_function", "python"),
-        ("shiplift_pipeline", "pipeline"),
-    ],
-)
-def test_a_contract_of_0_1_is_read_by_its_version_s_flavor(flavor: str, kind: str) -> None:
-    old = json.loads(_admitted(DeclaredGraph(signature=signature(), example=artifact())).model_dump_json())
-    old["contract"] = OLD["contracts"][flavor]
-    old["model_version"]["flavor"] = flavor.split(maxsplit=1)[0]
-    contract = Admitted.model_validate_json(json.dumps(old)).contract
-    assert contract.kind == kind
-    assert contract.notes == ("a note",)
-    if isinstance(contract, DeclaredGraph):
-        assert (contract.tabular, contract.requirements) == (flavor == "sklearn", contract.requirements)
-
-
 def test_a_contract_of_0_1_by_itself_is_not_guessed() -> None:
     with pytest.raises(ValidationError, match="a Contract needs a `kind`"):
         Contract.model_validate(OLD["contracts"]["onnx"])
-
-
-def test_an_admitted_version_keeps_its_contract_s_kind() -> None:
-    admitted = _admitted(DeclaredText(signature=signature(), example=artifact()))
-    assert Admitted.model_validate_json(admitted.model_dump_json()) == admitted
 
 
 def _kind_of(name: str) -> str:
@@ -223,24 +194,3 @@ def test_a_package_has_no_field_of_another_kind() -> None:
         "pipeline": {"environment", "companions", "members"},
         "decoder": set(),
     }
-
-
-def _admitted(contract: Contract) -> Admitted:
-    spec = parse("")
-    version = {"name": "digits", "version": 1, "digest": "d", "flavor": "onnx", "files": artifact(kind="tree")}
-    fields = {
-        "conversion": spec.export,
-        "data": spec.data,
-        "quantization": spec.quantization,
-        "quality": spec.quality,
-        "search_space": spec.search,
-        "load": spec.load,
-        "slo": spec.slo,
-        "serving": spec.serving,
-        "rollout": spec.rollout,
-        "latency_target": {},
-        "datasets": {},
-        "wanted": {"targets": spec.targets},
-        "scan": {"scanner": "s", "files": 1},
-    }
-    return Admitted.model_validate(fields | {"model_version": version, "contract": contract})
