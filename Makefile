@@ -46,7 +46,7 @@ $(TESTS_READY): $(READY) $(TESTS_INSTALLED)
 demo: $(READY)  ## the whole workflow: three versions, one refused, one promoted under load, one rolled back
 	@$(BIN)/shiplift demo
 
-test: check unit integration  ## what needs no cluster, in ten minutes
+test: check unit integration  ## what needs no cluster, in a quarter of an hour
 test-all: export HYPOTHESIS_PROFILE = long
 test-all: check integration  ## the same, the tests that take longest, and property tests with many examples
 	$(BIN)/pytest tests/unit -n 2 -q
