@@ -16,7 +16,7 @@ again = $(if $(SECOND_CHANCE),|| { echo "What failed runs again by itself: a tes
 	$(BIN)/pytest $(1) --last-failed --last-failed-no-failures none -q -rA --show-capture no; })
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
-.PHONY: setup demo test test-all check check-github unit integration test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
+.PHONY: setup demo test test-all check check-github unit integration soak test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
 	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner bench-text mutants zoo check-gpu constraints clean
 
 # Two at a time: pip uses one core, and what the demo needs is compiled while the tests' packages are installed.
@@ -73,6 +73,16 @@ unit: setup
 integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
 	$(BIN)/pytest tests/integration -n 3 --dist loadfile -q --durations=20 -m 'not large and not slow' \
 		$(call again,tests/integration)
+
+# Every other round runs beside a process that keeps a core busy. The first failure ends it.
+soak: setup  ## the unit and integration tests ten times in a row: what fails now and then is found (two hours)
+	@for round in 1 2 3 4 5 6 7 8 9 10; do \
+		echo "round $$round"; busy=; \
+		if [ $$((round % 2)) = 0 ]; then $(BIN)/python -c 'while True: pass' & busy=$$!; fi; \
+		$(BIN)/pytest tests/unit -n 3 -q -m 'not slow' \
+			&& $(BIN)/pytest tests/integration -n 3 --dist loadfile -q -m 'not large and not slow'; status=$$?; \
+		[ -z "$$busy" ] || kill $$busy; [ $$status = 0 ] || exit $$status; \
+	done
 
 test-cluster: setup  ## on a real Kubernetes cluster: KUBECONFIG's, or one that SHIPLIFT_CLUSTER_SCRIPT starts
 	@[ -n "$$KUBECONFIG$$SHIPLIFT_CLUSTER_SCRIPT" ] || { echo "no cluster: set KUBECONFIG, or SHIPLIFT_CLUSTER_SCRIPT to a" \
