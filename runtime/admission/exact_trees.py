@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 from shiplift.runtime.base.errors import MissingTool, QuantizeFailed
 from shiplift.runtime.model import onnx_models, trees_models
 from shiplift.runtime.model.tensors import load_npz, under
+from shiplift.runtime.model.trees_models import TreesSession
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.trees import CHECKPOINT, TreesForm
 
 _RELATIVE, _OF_SPREAD = 2e-6, 1e-6  # of a value, and of its column's spread: sums of leaves in 32 bits differ as much
 
 
-def difference(folder: Path, form: TreesForm, signature: Signature) -> str:
-    """Why the forest in `folder/trees` doesn't answer what `folder/trees.npz` says; empty: it does.
+def checked(folder: Path, form: TreesForm, signature: Signature) -> TreesSession | str:
+    """A session of the forest in `folder/trees`, or why it doesn't answer what `folder/trees.npz` says.
 
     Raises:
         DataInvalid: the questions can't be read.
@@ -34,7 +35,7 @@ def difference(folder: Path, form: TreesForm, signature: Signature) -> str:
     except Exception as error:
         return f"the trees don't answer: {' '.join(str(error).split())[:300]}"
     found = (_first(spec, expected[spec.name], answers[spec.name]) for spec in signature.outputs)
-    return next((difference for difference in found if difference), "")
+    return next((difference for difference in found if difference), running)
 
 
 def _first(spec: TensorSpec, expected: NDArray[Any], actual: NDArray[Any]) -> str:

@@ -8,6 +8,7 @@ proof. It needs a sandbox too: a graph may loop for ever in C, where only the en
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from shiplift.runtime.admission.proving import THREADS, Asked, prove
 from shiplift.runtime.admission.recording import from_file
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.model import onnx_models, trees_models
+from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz, under
 from shiplift.runtime.model.text.fronts import load_front
@@ -28,7 +29,7 @@ from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.proof import Proof
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.records.trees import CHECKPOINT, TreesForm
+from shiplift.runtime.records.trees import TreesForm
 
 REFERENCE = "reference.npz"
 EXAMPLE = "example"  # the set whose rows production is asked again and again
@@ -112,13 +113,12 @@ def _of_graph(
 
 def _of_trees(folder: Path, form: TreesForm, signature: Signature, asked: Asked) -> Proof | str:
     """The proof of the forest in a folder, or how it differs."""
-    if problem := exact_trees.difference(folder, form, signature):
-        return problem
-    file = folder / "trees" / CHECKPOINT
+    running = exact_trees.checked(folder, form, signature)
+    if isinstance(running, str):
+        return running
     most = min(THREADS, len(os.sched_getaffinity(0)))  # treelite refuses more than there are cores
-    running, threaded = (trees_models.session(file, form, signature, threads=threads) for threads in (1, most))
     try:
-        return prove(running, threaded, asked, batches=True)
+        return prove(running, replace(running, threads=most), asked, batches=True)
     except ExportFailed as error:
         return error.what
 
