@@ -79,8 +79,7 @@ soak: setup  ## the unit and integration tests ten times in a row: what fails no
 	@for round in 1 2 3 4 5 6 7 8 9 10; do \
 		echo "round $$round"; busy=; \
 		if [ $$((round % 2)) = 0 ]; then $(BIN)/python -c 'while True: pass' & busy=$$!; fi; \
-		$(BIN)/pytest tests/unit -n 3 -q -m 'not slow' \
-			&& $(BIN)/pytest tests/integration -n 3 --dist loadfile -q -m 'not large and not slow'; status=$$?; \
+		$(MAKE) --no-print-directory SECOND_CHANCE= unit integration; status=$$?; \
 		[ -z "$$busy" ] || kill $$busy; [ $$status = 0 ] || exit $$status; \
 	done
 
