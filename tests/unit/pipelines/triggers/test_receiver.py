@@ -18,6 +18,8 @@ from shiplift.pipelines.triggers.settings import DeliveryLimits
 from shiplift.pipelines.triggers.signatures import MAX_AGE_S
 from shiplift.runtime.base.errors import ClusterRefused, StorageFull, Temporary
 from shiplift.runtime.records.request import Request
+from shiplift.runtime.store.registry.terms import VersionInfo
+from tests.unit.examples import found
 
 SECRET = "the webhook's secret"
 
@@ -30,16 +32,19 @@ class Desk:
         self.secrets: tuple[str, ...] = (SECRET,)
         self.failing: list[Exception] = []
         self.asked: list[tuple[str, int]] = []
+        self.registered_at = 1.5
         deliveries = Deliveries(home / "deliveries")
         self.app = create_app(
-            Intake(accept=self.releases.accept, exists=self._exists, mlflow=lambda: self.secrets, deliveries=deliveries)
+            Intake(
+                accept=self.releases.accept, find_version=self._find, mlflow=lambda: self.secrets, deliveries=deliveries
+            )
         )
 
-    def _exists(self, name: str, version: int) -> bool:
+    def _find(self, name: str, version: int) -> VersionInfo | None:
         self.asked.append((name, version))
         if self.failing:
             raise self.failing.pop()
-        return version == 3
+        return found(name, version, self.registered_at) if version == 3 else None
 
     def post(self, *requests: dict[str, Any]) -> list[httpx.Response]:
         """Sends requests (from `delivery`) at the same time."""
@@ -293,7 +298,7 @@ def test_two_secrets_are_right_while_one_replaces_the_other(desk: Desk) -> None:
 def test_without_ids_kept_the_same_delivery_is_the_same_release(tmp_path: Path) -> None:
     """On a cluster: any replica may get it, and the release's name is what tells."""
     releases = Releases(tmp_path)
-    app = create_app(Intake(accept=releases.accept, exists=lambda *_: True, mlflow=lambda: (SECRET,)))
+    app = create_app(Intake(accept=releases.accept, find_version=found, mlflow=lambda: (SECRET,)))
     answers = send(app, *[("/webhooks/mlflow", delivery())] * 50)
     assert {answer.status_code for answer in answers} == {202}
     assert sorted({answer.text.split(":")[0] for answer in answers}) == ["accepted", "already there"]
@@ -301,7 +306,7 @@ def test_without_ids_kept_the_same_delivery_is_the_same_release(tmp_path: Path) 
 
 
 def test_a_source_that_asks_too_often_waits(tmp_path: Path) -> None:
-    intake = Intake(accept=Releases(tmp_path).accept, exists=lambda *_: True, mlflow=lambda: (SECRET,))
+    intake = Intake(accept=Releases(tmp_path).accept, find_version=found, mlflow=lambda: (SECRET,))
     app = create_app(intake, DeliveryLimits(deliveries_per_minute=3))
     answers = send(app, *[("/webhooks/mlflow", delivery())] * 5)
     assert sorted(answer.status_code for answer in answers) == [202, 202, 202, 429, 429]
@@ -312,7 +317,7 @@ def test_a_source_that_asks_too_often_waits(tmp_path: Path) -> None:
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
-    intake = Intake(accept=Releases(tmp_path).accept, exists=lambda *_: True, mlflow=lambda: (SECRET,))
+    intake = Intake(accept=Releases(tmp_path).accept, find_version=found, mlflow=lambda: (SECRET,))
     app = create_app(intake, DeliveryLimits(body_timeout_s=0.05))
 
     async def slow() -> Any:
@@ -354,7 +359,7 @@ def test_readiness_says_what_is_missing_and_metrics_what_was_answered(tmp_path: 
             raise missing[0]
 
     app = create_app(
-        Intake(accept=Releases(tmp_path).accept, exists=lambda *_: True, mlflow=lambda: (SECRET,), ready=ready)
+        Intake(accept=Releases(tmp_path).accept, find_version=found, mlflow=lambda: (SECRET,), ready=ready)
     )
     (answer,) = send(app, ("/readyz", {}), method="GET")
     assert (answer.status_code, "is not there yet" in answer.text) == (503, True)
