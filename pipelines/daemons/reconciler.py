@@ -33,6 +33,7 @@ from shiplift.pipelines.triggers.settings import TriggerSettings, load, read_sec
 from shiplift.runtime.base.daemon import log_as_json, run_main, stop_on_signals
 from shiplift.runtime.base.errors import NotFound, RegistryHeld, ShipliftError
 from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.records.request import same_time
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
@@ -196,7 +197,7 @@ class Reconciler:
         if info is None:
             return False
         run_id = info.run_id or info.tags.get(f"{TAG}run_id", "")
-        recorded, unfinished = recorded_previous(self._registry.read_text(run_id, PROMOTION))
+        recorded, unfinished = recorded_previous(self._registry.read_text(run_id, PROMOTION), info.created_at)
         return recorded >= 0 and not unfinished
 
     def _in_order(self, model: str, state: drift_sweep.State) -> bool:
@@ -210,7 +211,10 @@ class Reconciler:
             self._log.warning("the champion was deleted from the registry", model=model, version=served)
             return champion == 0
         run_id = info.run_id or info.tags.get(f"{TAG}run_id", "")
-        recorded, unfinished = recorded_previous(self._registry.read_text(run_id, PROMOTION))
+        recorded, unfinished = recorded_previous(self._registry.read_text(run_id, PROMOTION), info.created_at)
+        if recorded < 0 and champion in (0, served):  # a deleted version's number, or its record is gone
+            self._log.warning("the champion has no record of its promotion", model=model, version=served)
+            return True
         if recorded != previous and not previous and recorded > 0:  # the previous version may have been deleted
             recorded = recorded if self._registry.version(model, recorded) else 0
         if champion == served and recorded == previous:
@@ -285,15 +289,17 @@ class Reconciler:
             self._log.info("the model version was deleted", workflow=run.name)
 
 
-def recorded_previous(envelope: str | None) -> tuple[int, str]:
+def recorded_previous(envelope: str | None, registered_at: float) -> tuple[int, str]:
     """The version before the champion, and the unfinished operation, in the stored record of a promotion.
 
-    The record's signature is not checked. The version is -1 if the record can't be read.
+    The record's signature is not checked. The version is -1 if the record can't be read, or if it is that of a version
+    that was registered at another time.
     """
     try:
         record = json.loads(json.loads(envelope or "")["record"])
-        return int(record["previous"]), str(record["unfinished"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        same = same_time(float(record.get("registered_at", 0)), registered_at)
+        return (int(record["previous"]), str(record["unfinished"])) if same else (-1, "")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return -1, ""
 
 

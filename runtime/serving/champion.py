@@ -41,11 +41,14 @@ class ChampionState:
     def drift(self) -> tuple[Drift, ...]:
         """The aliases that name the wrong version.
 
-        Without a promotion there are none: the number that production serves may be another version's by now.
+        Without a promotion, `champion` may stay where it is, but no alias is moved to what production serves: in the
+        registry, its number may be another version's by now.
         """
-        if not self.serves or not self.promotion:
+        if not self.serves:
             return ()
-        right = {CHAMPION: self.champion, PREVIOUS: self.previous}
+        named = self.aliases[CHAMPION]
+        right = {CHAMPION: self.champion if self.promotion or named == self.champion else 0}
+        right |= {PREVIOUS: self.previous} if self.promotion else {}
         return tuple(
             Drift(model=self.model, alias=alias, named=self.aliases[alias], version=version)
             for alias, version in right.items()

@@ -91,9 +91,19 @@ def delivery(
 def test_a_signed_delivery_becomes_a_release(desk: Desk) -> None:
     (answer,) = desk.post(delivery())
     assert (answer.status_code, answer.text) == (202, f"accepted: {desk.releases.names()[0]}\n")
-    assert desk.accepted == [Request(model="digits", version=3)]
+    assert desk.accepted == [Request(model="digits", version=3, registered_at=1.5)]
     trigger = desk.releases.order(desk.releases.names()[0]).trigger
     assert (trigger.kind, trigger.delivery) == ("webhook", "delivery-1")
+
+
+def test_a_version_with_the_number_of_a_deleted_one_is_released_anew(desk: Desk) -> None:
+    for number, (registered_at, answer) in enumerate(
+        [(1.5, "accepted"), (1.5, "already there"), (2.5, "accepted")] * 2
+    ):
+        desk.registered_at = registered_at
+        (response,) = desk.post(delivery(id_=f"delivery-{number}"))
+        assert response.text.startswith(answer if number < 3 else "already there")
+    assert sorted(request.registered_at for request in desk.accepted) == [1.5, 2.5]
 
 
 def test_one_right_signature_among_several_is_enough(desk: Desk) -> None:
@@ -242,7 +252,7 @@ def test_an_odd_name_that_the_registry_knows_stays_inside_the_home(desk: Desk, t
     (folder,) = desk.releases.root.iterdir()
     assert folder.name == desk.releases.names()[0]
     assert {path.name for path in tmp_path.iterdir()} == {"releases", "deliveries"}
-    assert desk.accepted == [Request(model=name, version=3)]
+    assert desk.accepted == [Request(model=name, version=3, registered_at=1.5)]
 
 
 def test_a_number_may_be_a_number(desk: Desk) -> None:
