@@ -13,6 +13,7 @@ one part fails, the others still run. A turn
 """
 
 import argparse
+import contextlib
 import json
 import threading
 import time
@@ -43,7 +44,7 @@ from shiplift.runtime.serving.operator import declared
 from shiplift.runtime.store.ledger import PROMOTION
 from shiplift.runtime.store.registry.lease import LASTS_S, RegistryLease
 from shiplift.runtime.store.registry.rest import RestRegistry
-from shiplift.runtime.store.registry.terms import TAG
+from shiplift.runtime.store.registry.terms import TAG, VersionInfo
 
 _DECLARED_TRIES = 3
 _RETRY_S = 2.0  # between turns until the webhook is registered: the registry may still be starting
@@ -267,8 +268,8 @@ class Reconciler:
         self.metrics.ended(run, report)
 
     def _recorded(self, run: Run, runs: dict[str, Run]) -> bool:
-        """Whether the registry knows how this release, or a later one, ended; also if the model version was deleted."""
-        info = self._registry.version(run.request.model, run.request.version) if run.request else None
+        """Whether the registry knows how this release, or a later one, ended; also if its version was deleted."""
+        info = self._version_of(run)
         if info is None:
             return True
         name = info.tags.get(f"{TAG}release", "")
@@ -277,16 +278,20 @@ class Reconciler:
 
     def _tag_version(self, run: Run, report: ReleaseReport | None) -> None:
         """Writes the essential tags of a release whose last stage could not run."""
-        if run.request is None:
+        if run.request is None or self._version_of(run) is None:
+            self._log.info("the model version was deleted", workflow=run.name)
             return
         reason = run.stopped_because or "its Workflow ended before it could report how it went"
         tags = {"release": run.name, "verdict": str(Outcome.INCONCLUSIVE), "outcome": "failed", "reason": reason}
         if report is not None:
             tags |= {"verdict": str(report.verdict), "reason": report.reason, "outcome": report.outcome}
-        try:
+        with contextlib.suppress(NotFound):  # deleted a moment ago
             self._registry.tag(run.request.model, run.request.version, **tags)
-        except NotFound:
-            self._log.info("the model version was deleted", workflow=run.name)
+
+    def _version_of(self, run: Run) -> VersionInfo | None:
+        """The version that a Workflow releases; None if it was deleted, though another one may have its number."""
+        info = self._registry.version(run.request.model, run.request.version) if run.request else None
+        return info if info and run.request and same_time(run.request.registered_at, info.created_at) else None
 
 
 def recorded_previous(envelope: str | None, registered_at: float) -> tuple[int, str]:
