@@ -97,8 +97,8 @@ def restore_aliases(site: Site, now: ChampionState, registry: Registry, place: P
     """Moves back the aliases that were moved by hand, and returns them; the caller holds the model's promotion lock.
 
     If production has no record of the champion, as after a new installation, it is declared again. The version that an
-    alias named gets a tag that says why the alias has moved. An alias of a deleted version is removed,
-    and so is one whose version has other files than those that were judged.
+    alias named gets a tag that says why the alias has moved. An alias is removed if the version that it should name was
+    deleted, or has other files than those that were judged.
     """
     last = now.promotion
     if last and not now.unfinished and place.declare(last.package, last.replicas, last.capacity, last.others):
@@ -144,8 +144,7 @@ def move_traffic(place: Production, ledger: Ledger, promotion: Promotion, rollou
     try:
         place.move(promotion.package, rollout, promotion.capacity, promotion.others)
     except ShipliftError:
-        if former is not None:
-            ledger.put_promotion(former)
+        ledger.put_promotion(former)
         raise
 
 

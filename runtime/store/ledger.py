@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from shiplift.runtime.base.errors import NotFound, Temporary
+from shiplift.runtime.base.errors import NotFound, Temporary, VersionReplaced
 from shiplift.runtime.base.secrets import load_secrets, sign, signed_by
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.records.artifact import Artifact
@@ -81,7 +81,9 @@ class Ledger:
         """The error, or one that says that the version is gone from the registry, if it is."""
         version = self._request.version
         try:
-            self.registry.version(self.model, version)
+            require_registration(self.registry.version(self.model, version), self._request)
+        except VersionReplaced as replaced:
+            return replaced
         except NotFound:
             return NotFound(
                 f"version {version} of {self.model!r} was deleted while its release was under way",
@@ -149,9 +151,9 @@ class Ledger:
         promotion = Promotion.model_validate_json(text) if text else None
         return promotion if promotion and same_time(promotion.registered_at, self.info.created_at) else None
 
-    def put_promotion(self, promotion: Promotion) -> None:
-        """Stores what this version was promoted with."""
-        text = promotion.model_dump_json()
+    def put_promotion(self, promotion: Promotion | None) -> None:
+        """Stores what this version was promoted with; None: it was not."""
+        text = promotion.model_dump_json() if promotion else ""
         envelope = {"record": text, "signature": sign(self._secret, self._promotion_key, text)}
         self.registry.write_text(self.run_id, PROMOTION, json.dumps(envelope))
 

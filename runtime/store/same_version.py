@@ -16,8 +16,6 @@ from shiplift.runtime.store.artifacts import tree_digest
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import VersionInfo
 
-_DO = "Release the version that is there now: `shiplift release {}/{}`; what production serves has not changed."
-
 
 def require_registration(info: VersionInfo, wanted: Request | ModelVersion | Promotion) -> VersionInfo:
     """The registry's version, if it is the one that is wanted, as far as that is known.
@@ -28,7 +26,7 @@ def require_registration(info: VersionInfo, wanted: Request | ModelVersion | Pro
     if not same_time(wanted.registered_at, info.created_at):
         raise VersionReplaced(
             f"version {info.version} of {info.name!r} was deleted, and another one has its number now",
-            do=_DO.format(info.name, info.version),
+            do=f"Release the one that is there now: `shiplift release {info.name}/{info.version}`.",
         )
     return info
 
@@ -45,7 +43,7 @@ def require_unchanged(site: Site, info: VersionInfo, judged: ModelVersion | Prom
         raise VersionReplaced(
             f"the files of version {info.version} of {info.name!r} are not the ones that were judged: they were "
             "overwritten or deleted",
-            do=_DO.format(info.name, info.version),
+            do=f"Release the files that are there now: `shiplift rerun {info.name}/{info.version}`.",
         )
 
 

@@ -1,10 +1,11 @@
 """Releases as Workflows, each started exactly once, even if many callers ask at the same time.
 
-A Workflow's name is derived from the model, the version and the spec (and, if the version has the number of one that
-was released and deleted, from when it was registered), so creating it claims the release: the API server
-lets one caller create it and answers the others that it exists (409), which counts as success too. A rerun appends the
-next number to that name and is claimed in the same way. After Argo has removed an old Workflow, the version's tags in
-the registry still say that it was released. This class has no state: any number of instances can run side by side.
+A Workflow's name is derived from the model, the version and the spec, so creating it claims the release: the API server
+lets one caller create it and answers the others that it exists (409), which counts as success too. A version that has
+the number of a deleted one, whose Workflow still exists, gets a name that is also derived from when it was registered.
+A rerun appends the next number to the name and is claimed in the same way. After Argo has removed an old Workflow, the
+version's tags in the registry still say that it was released. This class has no state: any number of instances can run
+side by side.
 """
 
 import re

@@ -414,7 +414,7 @@ def test_a_version_that_was_replaced_during_its_release_is_not_promoted(world: W
     judged = world.judged(5)
     for name, value in replaced.items():
         getattr(world.registry, name)[5] = value
-    with pytest.raises(VersionReplaced, match=r"version 5 of 'digits' .*`shiplift release digits/5`"):
+    with pytest.raises(VersionReplaced, match=r"version 5 of 'digits' .*`shiplift (release|rerun) digits/5`"):
         world.promote(5, judged=judged)
     assert (world.place.serving("digits"), world.aliases) == (2, (2, 1))
     assert world.promote(5).version == 5
@@ -483,3 +483,13 @@ def test_a_promotion_of_an_earlier_shiplift_can_still_be_rolled_back_to(world: W
     ledger = Ledger(world.site, Request(model="digits", version=1), registry=registry)
     ledger.put_promotion(former.model_copy(update={"registered_at": 0.0, "digest": ""}))
     assert (world.rollback().version, world.aliases) == (1, (1, 2))
+
+
+def test_a_version_that_production_refuses_gets_no_alias_though_it_has_the_champion_s_number(world: World) -> None:
+    world.registry.register_again(2, files="others")
+    world.place.refuses = {2}
+    with pytest.raises(GoldenMismatch):
+        world.promote(2, changes={"target": "another"}, allow_older=True)
+    assert world.record(2) is None
+    reinstating.reinstate(world.site, "digits")
+    assert world.aliases == (0, 0)
