@@ -4,10 +4,10 @@ A name and a number don't identify a version. A registered model can be deleted 
 backup, or have its files overwritten in place. What an earlier Shiplift did not record is unknown, and not compared.
 """
 
-import tempfile
 from pathlib import Path
 
 from shiplift.runtime.base.errors import ArtifactCorrupt, NotAdmitted, NotFound, VersionReplaced
+from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.request import Request, same_time
@@ -62,8 +62,10 @@ def is_unchanged(site: Site, info: VersionInfo, judged: ModelVersion | Promotion
 
 def _content(site: Site, info: VersionInfo, registry: Registry) -> str:
     """The digest of the version's files, as admission computes it; empty if they are gone or inadmissible."""
-    with tempfile.TemporaryDirectory(prefix="identity-", dir=site.home) as folder:
+    home = Path(site.home)
+    home.mkdir(parents=True, exist_ok=True)
+    with scratch_folder(home) as folder:
         try:
-            return tree_digest(registry.download_model(info, Path(folder) / "model", limit_mb=site.policy.max_size_mb))
+            return tree_digest(registry.download_model(info, folder / "model", limit_mb=site.policy.max_size_mb))
         except (NotFound, NotAdmitted, ArtifactCorrupt):
             return ""
