@@ -20,8 +20,7 @@ SAMPLES = 60  # so few that the model differs from the other one on many rows
 
 
 def served_labels(lab: Lab, rows: NDArray[Any]) -> list[int]:
-    (labels,) = lab.ask(MODEL, {"input": rows})["outputs"].values()
-    return [int(label) for label in labels]
+    return [row[0] for row in lab.ask(MODEL, {"input": rows})["outputs"]["label"]]
 
 
 def stored_files(lab: Lab, info: VersionInfo) -> Path:
