@@ -420,14 +420,16 @@ def test_a_version_that_was_replaced_during_its_release_is_not_promoted(world: W
     assert world.promote(5).version == 5
 
 
-def test_files_that_are_overwritten_during_the_rollout_get_no_alias(world: World) -> None:
+def test_files_that_are_overwritten_during_the_rollout_get_no_alias(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     judged, move = world.judged(5), world.place.move
 
     def overwrite(*arguments: Any) -> None:
         move(*arguments)
         world.registry.files[5] = "others"
 
-    world.place.move = overwrite  # type: ignore[method-assign]
+    monkeypatch.setattr(world.place, "move", overwrite)
     with pytest.raises(VersionReplaced, match="were overwritten"):
         world.promote(5, judged=judged)
     assert world.aliases == (2, 1)
