@@ -23,6 +23,7 @@ from shiplift.runtime.spec.serving_settings import with_states
 from shiplift.runtime.spec.target import Wanted
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.terms import VersionInfo, check_name
+from shiplift.runtime.store.same_version import require_registration
 from shiplift.runtime.store.version_files import version_files
 
 
@@ -31,6 +32,7 @@ def admit(site: Site, request: Request) -> Admitted:
 
     Raises:
         NotFound: the registry has no such version.
+        VersionReplaced: it has another one of that number.
         NotAdmitted: it has no signature, input example or known flavor, is too large, or its files are unsafe.
         SpecInvalid: the release spec is wrong.
         PolicyRefused: the release spec asks for more than the site allows.
@@ -38,7 +40,7 @@ def admit(site: Site, request: Request) -> Admitted:
     """
     registry, store = version_files(site.registry_uri), ArtifactStore(site.artifacts_uri)
     with workplace(INSPECT, Path(site.home), site.sandbox) as place:
-        info = registry.version(check_name(request.model), request.version)
+        info = require_registration(registry.version(check_name(request.model), request.version), request)
         run_id = registry.run_of(info)
         progress("fetching the model's files")
         model = registry.download_model(info, place.folder / "model", limit_mb=site.policy.max_size_mb)

@@ -45,6 +45,8 @@ def _champion(site: Site, request: Request, trigger: Trigger, registry: Registry
         progress(drift.sentence)
     version, promotion, own = now.champion, now.promotion, None
     if version == request.version:
+        if promotion is None:
+            progress(f"production serves a deleted version {version}, so there is nothing to compare with")
         own = promotion.package if promotion else None
         version, promotion = now.previous, promoted(site, request.model, now.previous, registry)
     if version in (0, request.version):

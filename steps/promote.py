@@ -1,9 +1,10 @@
 """Promotion: traffic first, then the registry's aliases. Killed at any line and run again, it converges.
 
-In order: store a signed record of the promotion; start the new version next to the old one and verify it; move the
-traffic to it; move the aliases `previous` and then `champion`; store that the promotion is finished; remove the old
-version's files. A rerun skips what is already done. Aliases that were moved by hand are first moved back: `previous` is
-the version that production served.
+In order: check that the registry still has the version that was judged; store a signed record of the promotion; start
+the new version next to the old one and verify it; move the traffic to it; check the registry's version again; move the
+aliases `previous` and then `champion`; store that the promotion is finished; remove the old version's files. A rerun
+skips what is already done. Aliases that were moved by hand are first moved back: `previous` is the version that
+production served.
 """
 
 from shiplift.runtime.base.errors import MeasurementFailed, PromotionConflict
@@ -11,11 +12,12 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.deployment import Deployment
 from shiplift.runtime.records.measurement import LoadReport
+from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.promotion import Beside, Champion, Promotion
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Verdict
-from shiplift.runtime.serving.champion import champion_state, move_traffic, point, restore_aliases
+from shiplift.runtime.serving.champion import champion_state, move_traffic, point, point_at_judged, restore_aliases
 from shiplift.runtime.serving.packaging.earlier_versions import require_as_promoted
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.serving.scaling.capacity import capacity
@@ -27,12 +29,14 @@ from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.lease import RegistryLease
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS
+from shiplift.runtime.store.same_version import require_unchanged
 
 
 def promote(
     site: Site,
     request: Request,
     trigger: Trigger,
+    model_version: ModelVersion,
     verdict: Verdict,
     deployment: Deployment,
     champion: Champion,
@@ -43,6 +47,7 @@ def promote(
 
     Raises:
         RegistryHeld: another installation of Shiplift releases from this registry.
+        VersionReplaced: the version was deleted and another one has its number, or its files were overwritten.
         PromotionConflict: another version was promoted since the comparison, or a newer version is the champion.
         ArtifactCorrupt: the package has earlier versions that differ from what was promoted.
         GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the previous version still serves.
@@ -56,13 +61,15 @@ def promote(
     before = tuple(each for each in (champion.package, champion.own) if each)
     require_as_promoted(ArtifactStore(site.artifacts_uri), package, before)
     with place.lock(request.model):
-        registry.version(request.model, request.version)  # only a version that the registry has may serve
+        require_unchanged(site, ledger.info, model_version, registry)  # only what the registry has may serve
         now = champion_state(site, request.model, registry, place)
-        restore_aliases(now, registry, place)
+        restore_aliases(site, now, registry, place)
         _check_order(now.champion, request, trigger, champion)
         promotion = Promotion(
             model=request.model,
             version=request.version,
+            registered_at=model_version.registered_at,
+            digest=model_version.digest,
             alias=CHAMPION,
             endpoint=place.endpoint(request.model),
             previous=now.champion if now.champion != request.version else now.previous,
@@ -73,9 +80,12 @@ def promote(
         )
         if not place.serves(package, promotion.others):
             move_traffic(place, ledger, promotion.model_copy(update={"unfinished": "promotion"}), rollout)
+            info = registry.version(request.model, request.version)
+            require_unchanged(site, info, model_version, registry)  # again, since a rollout takes minutes
         progress("moving the aliases")
-        for alias, version in ((PREVIOUS, promotion.previous), (CHAMPION, request.version), (CHALLENGER, 0)):
-            point(registry, request.model, alias, version)
+        point_at_judged(site, registry, request.model, PREVIOUS, promotion.previous)
+        point(registry, request.model, CHAMPION, request.version)
+        point(registry, request.model, CHALLENGER, 0)
         ledger.put_promotion(promotion)
         place.retire(request.model)
     return promotion

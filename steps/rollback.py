@@ -11,6 +11,7 @@ from shiplift.runtime.serving.champion import (
     champion_state,
     move_traffic,
     point,
+    point_at_judged,
     promoted,
     restore_aliases,
 )
@@ -20,6 +21,7 @@ from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
+from shiplift.runtime.store.same_version import require_unchanged
 
 
 def rollback(site: Site, model: str) -> Promotion:
@@ -30,6 +32,7 @@ def rollback(site: Site, model: str) -> Promotion:
 
     Raises:
         NothingToRollBack: there is no previous champion, or the record of its promotion is gone.
+        VersionReplaced: the registry has other files of the previous champion than those that were judged.
         GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the current champion keeps serving.
         Temporary: the registry or production does not respond.
     """
@@ -37,11 +40,13 @@ def rollback(site: Site, model: str) -> Promotion:
     with place.lock(model):
         now = champion_state(site, model, registry, place)
         if now.promotion and now.unfinished == "rollback":
+            require_unchanged(site, registry.version(model, now.champion), now.promotion, registry)
             return _finish(site, registry, place, now.promotion)
-        restore_aliases(now, registry, place)
+        restore_aliases(site, now, registry, place)
         former = promoted(site, model, now.previous, registry)
         if former is None:
             raise _nothing(now)
+        require_unchanged(site, registry.version(model, former.version), former, registry)
         promotion = former.model_copy(
             update={"previous": now.champion, "endpoint": place.endpoint(model), "unfinished": "rollback"}
         )
@@ -55,7 +60,7 @@ def _finish(site: Site, registry: Registry, place: Production, promotion: Promot
     """The steps after the traffic has moved; running them twice is harmless."""
     model, finished = promotion.model, promotion.model_copy(update={"unfinished": ""})
     point(registry, model, CHAMPION, promotion.version)
-    point(registry, model, PREVIOUS, promotion.previous)
+    point_at_judged(site, registry, model, PREVIOUS, promotion.previous)
     if registry.alias(model, PREVIOUS):
         registry.tag(model, promotion.previous, outcome="rolled back")
     registry.tag(model, promotion.version, outcome="promoted")

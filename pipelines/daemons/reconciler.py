@@ -13,6 +13,7 @@ one part fails, the others still run. A turn
 """
 
 import argparse
+import contextlib
 import json
 import threading
 import time
@@ -33,6 +34,7 @@ from shiplift.pipelines.triggers.settings import TriggerSettings, load, read_sec
 from shiplift.runtime.base.daemon import log_as_json, run_main, stop_on_signals
 from shiplift.runtime.base.errors import NotFound, RegistryHeld, ShipliftError
 from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.records.request import same_time
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
@@ -42,7 +44,7 @@ from shiplift.runtime.serving.operator import declared
 from shiplift.runtime.store.ledger import PROMOTION
 from shiplift.runtime.store.registry.lease import LASTS_S, RegistryLease
 from shiplift.runtime.store.registry.rest import RestRegistry
-from shiplift.runtime.store.registry.terms import TAG
+from shiplift.runtime.store.registry.terms import TAG, VersionInfo
 
 _DECLARED_TRIES = 3
 _RETRY_S = 2.0  # between turns until the webhook is registered: the registry may still be starting
@@ -196,7 +198,7 @@ class Reconciler:
         if info is None:
             return False
         run_id = info.run_id or info.tags.get(f"{TAG}run_id", "")
-        recorded, unfinished = recorded_previous(self._registry.read_text(run_id, PROMOTION))
+        recorded, unfinished = recorded_previous(self._registry.read_text(run_id, PROMOTION), info.created_at)
         return recorded >= 0 and not unfinished
 
     def _in_order(self, model: str, state: drift_sweep.State) -> bool:
@@ -210,7 +212,10 @@ class Reconciler:
             self._log.warning("the champion was deleted from the registry", model=model, version=served)
             return champion == 0
         run_id = info.run_id or info.tags.get(f"{TAG}run_id", "")
-        recorded, unfinished = recorded_previous(self._registry.read_text(run_id, PROMOTION))
+        recorded, unfinished = recorded_previous(self._registry.read_text(run_id, PROMOTION), info.created_at)
+        if recorded < 0 and champion in (0, served):  # a deleted version's number, or its record is gone
+            self._log.warning("the champion has no record of its promotion", model=model, version=served)
+            return True
         if recorded != previous and not previous and recorded > 0:  # the previous version may have been deleted
             recorded = recorded if self._registry.version(model, recorded) else 0
         if champion == served and recorded == previous:
@@ -263,8 +268,8 @@ class Reconciler:
         self.metrics.ended(run, report)
 
     def _recorded(self, run: Run, runs: dict[str, Run]) -> bool:
-        """Whether the registry knows how this release, or a later one, ended; also if the model version was deleted."""
-        info = self._registry.version(run.request.model, run.request.version) if run.request else None
+        """Whether the registry knows how this release, or a later one, ended; also if its version was deleted."""
+        info = self._version_of(run)
         if info is None:
             return True
         name = info.tags.get(f"{TAG}release", "")
@@ -273,27 +278,33 @@ class Reconciler:
 
     def _tag_version(self, run: Run, report: ReleaseReport | None) -> None:
         """Writes the essential tags of a release whose last stage could not run."""
-        if run.request is None:
+        if run.request is None or self._version_of(run) is None:
+            self._log.info("the model version was deleted", workflow=run.name)
             return
         reason = run.stopped_because or "its Workflow ended before it could report how it went"
         tags = {"release": run.name, "verdict": str(Outcome.INCONCLUSIVE), "outcome": "failed", "reason": reason}
         if report is not None:
             tags |= {"verdict": str(report.verdict), "reason": report.reason, "outcome": report.outcome}
-        try:
+        with contextlib.suppress(NotFound):  # deleted a moment ago
             self._registry.tag(run.request.model, run.request.version, **tags)
-        except NotFound:
-            self._log.info("the model version was deleted", workflow=run.name)
+
+    def _version_of(self, run: Run) -> VersionInfo | None:
+        """The version that a Workflow releases; None if it was deleted, though another one may have its number."""
+        info = self._registry.version(run.request.model, run.request.version) if run.request else None
+        return info if info and run.request and same_time(run.request.registered_at, info.created_at) else None
 
 
-def recorded_previous(envelope: str | None) -> tuple[int, str]:
+def recorded_previous(envelope: str | None, registered_at: float) -> tuple[int, str]:
     """The version before the champion, and the unfinished operation, in the stored record of a promotion.
 
-    The record's signature is not checked. The version is -1 if the record can't be read.
+    The record's signature is not checked. The version is -1 if the record can't be read, or if it is that of a version
+    that was registered at another time.
     """
     try:
         record = json.loads(json.loads(envelope or "")["record"])
-        return int(record["previous"]), str(record["unfinished"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        same = same_time(float(record.get("registered_at", 0)), registered_at)
+        return (int(record["previous"]), str(record["unfinished"])) if same else (-1, "")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return -1, ""
 
 

@@ -70,7 +70,8 @@ def champion_drift(model: str, served: int, aliases: Mapping[str, int]) -> str:
     named = aliases.get(CHAMPION, 0)
     if not served or served == named:
         return ""
-    return f"{Drift(model=model, alias=CHAMPION, named=named, version=served).sentence}; it will be moved back"
+    sentence = Drift(model=model, alias=CHAMPION, named=named, version=served).sentence
+    return f"{sentence}; it will be moved back if the registry still has that version"
 
 
 class ModelStatus(Record):

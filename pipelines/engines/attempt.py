@@ -123,7 +123,7 @@ class Attempt:
                 self.deliver(record)
                 outcome, message = _outcome(record)
             except (Interrupted, Exception) as error:
-                explained = self.cache.explain(error) if self.cache and isinstance(error, NotFound) else error
+                explained = self.cache.explain(error) if self.cache and type(error) is NotFound else error
                 failure = failure_of(explained)
                 outcome, message = failure.outcome, failure.message
         run = StageRun(

@@ -21,14 +21,14 @@ from pathlib import Path
 
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.triggers.pushes import NO_COMMIT
-from shiplift.pipelines.triggers.services import MAX_FILE_BYTES, Registered, register_services
+from shiplift.pipelines.triggers.services import MAX_FILE_BYTES, Newest, Registered, register_services
 from shiplift.pipelines.triggers.settings import Repository, TriggerSettings, load
 from shiplift.runtime.base.errors import NotFound, ShipliftError, SpecInvalid, Temporary, UsageError
 from shiplift.runtime.base.git import Commits, TreeEntry
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES, parse
 from shiplift.runtime.store.registry.rest import RestRegistry
-from shiplift.runtime.store.registry.terms import check_name
+from shiplift.runtime.store.registry.terms import check_name, request_of
 
 FOLDER = "releases"
 MAX_SPECS = 500
@@ -36,7 +36,6 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SPEC = re.compile(rf"{FOLDER}/[^/]+\.ya?ml")
 
 Accept = Callable[[Request, Trigger], Accepted]
-Newest = Callable[[str], int]
 LogEvent = Callable[..., object]
 
 
@@ -128,7 +127,7 @@ def release(
             other = paths.setdefault(spec.model, spec.path)
             if other != spec.path:
                 raise SpecInvalid(f"{other} and {spec.path} both name {spec.model!r}", do="Keep one of them.")
-            request = Request(model=spec.model, version=newest(spec.model), spec=spec.text)
+            request = request_of(newest(spec.model), spec.text)
             accepted = accept(request, Trigger(kind="git", commit=commit, requested_at=time.time()))
         except ShipliftError as error:
             errors.append(error)
@@ -172,7 +171,7 @@ def run(
         entries = changed_specs(commits, repository.branch, before, after, log)
         if not entries:
             log("no release spec changed", before=before, after=after)
-        error = release(specs_of(commits, entries), after, lambda model: registry.newest_of(model).version, accept, log)
+        error = release(specs_of(commits, entries), after, registry.newest_of, accept, log)
         services = _registered(commits, commits.fetch_branch(repository.branch), registry, log)
     if error := _as_one([*([error] if error else []), *services.errors.values()]):
         raise error

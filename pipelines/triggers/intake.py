@@ -24,7 +24,7 @@ from shiplift.pipelines.triggers.signatures import MAX_AGE_S, Refusal, check_git
 from shiplift.runtime.base.errors import NotAdmitted, ShipliftError, StorageFull, Temporary
 from shiplift.runtime.base.storage import room_for
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.store.registry.terms import check_name
+from shiplift.runtime.store.registry.terms import VersionInfo, check_name, request_of
 
 _KEEP_DELIVERIES_S = 2 * MAX_AGE_S  # a sender's clock may be MAX_AGE_S ahead; after that, its signature is too old
 _FORGET_EVERY_S = 30.0
@@ -94,13 +94,13 @@ class Deliveries:
 class Intake:
     """What the receiver needs, on one machine or on a cluster.
 
-    `exists` asks the registry for a version. Secrets are read for each delivery. `deliveries` refuses duplicates, where
-    release names don't reveal them. Pushes are accepted if `push` is set. `ready` raises the reason why no delivery can
-    be accepted now.
+    `find_version` asks the registry for a version (None: it has none). Secrets are read for each delivery. `deliveries`
+    refuses duplicates, where release names don't reveal them. Pushes are accepted if `push` is set. `ready` raises the
+    reason why no delivery can be accepted now.
     """
 
     accept: Callable[[Request, Trigger], Accepted]
-    exists: Callable[[str, int], bool]
+    find_version: Callable[[str, int], VersionInfo | None]
     mlflow: Secrets
     deliveries: Deliveries | None = None
     push: Callable[[Push], Accepted] | None = None
@@ -139,10 +139,11 @@ def of_gitlab(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer
 
 
 def _release(intake: Intake, version: VersionCreated, delivery: str) -> Answer:
-    if not intake.exists(version.name, version.version):
+    info = intake.find_version(version.name, version.version)
+    if info is None:
         return 200, "ignored: the registry has no such version"
     trigger = Trigger(kind="webhook", delivery=delivery[:200], requested_at=time.time())
-    return _accepted(intake.accept(Request(model=version.name, version=version.version), trigger))
+    return _accepted(intake.accept(request_of(info), trigger))
 
 
 def _pushed(intake: Intake, host: Literal["github", "gitlab"], is_push: bool, body: bytes) -> Answer:

@@ -65,9 +65,7 @@ class LocalPush:
             commits = Commits(Path(scratch), self._origin, largest_bytes=MAX_FILE_BYTES)
             tip = commits.fetch_branch(self._branch)
             specs = git_push.changed_specs(commits, self._branch, before, tip, log)
-            error = git_push.release(
-                git_push.specs_of(commits, specs), tip, lambda model: newest(model).version, accept, log
-            )
+            error = git_push.release(git_push.specs_of(commits, specs), tip, newest, accept, log)
             services = register_services(commits, tip, newest, register)
         if not isinstance(error, Temporary):  # after a temporary error, the next push tries these specs again
             write_atomically(self._handled, f"{tip}\n")

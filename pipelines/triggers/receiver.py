@@ -93,7 +93,7 @@ def on_this_machine(home: Path) -> Intake:
     secret = load_secrets(home).webhook
     return Intake(
         accept=Releases(home).accept,
-        exists=RestRegistry(stack.registry_uri, timeout_s=_REGISTRY_S).has,
+        find_version=RestRegistry(stack.registry_uri, timeout_s=_REGISTRY_S).version,
         mlflow=lambda: (secret,),
         deliveries=Deliveries(home / "deliveries"),
     )
@@ -115,7 +115,7 @@ def on_a_cluster(settings: TriggerSettings) -> Intake:
 
     return Intake(
         accept=releases.accept,
-        exists=registry.has,
+        find_version=registry.version,
         mlflow=lambda: read_secrets(files.mlflow),
         push=releases.push,
         find=settings.repository,

@@ -7,7 +7,7 @@ from typing import Protocol
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.runtime.base.errors import ShipliftError, Temporary
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.store.registry.terms import TAG, VersionInfo
+from shiplift.runtime.store.registry.terms import TAG, VersionInfo, request_of
 
 
 class SweepableRegistry(Protocol):
@@ -36,7 +36,7 @@ def sweep(
             continue
         trigger = Trigger(kind="sweep", requested_at=time.time())
         try:
-            accepted = accept(Request(model=info.name, version=info.version), trigger)
+            accepted = accept(request_of(info), trigger)
         except Temporary:
             raise
         except ShipliftError as error:  # one model's error must not stop the others

@@ -230,6 +230,13 @@ class NotFound(ShipliftError):
     title = "not found"
 
 
+class VersionReplaced(NotFound):
+    """The registry's version is not the one that was judged, though it has the same name and number."""
+
+    exit_code = 57
+    title = "version replaced"
+
+
 class StackDown(ShipliftError):
     """The embedded stack is not running."""
 

@@ -38,9 +38,12 @@ def dns_name(model: str) -> str:
     return f"m-{slug}-{hashlib.sha256(model.encode()).hexdigest()[:10]}"
 
 
-def release_name(model: str, version: int, spec: str) -> str:
-    """The name of a release: always the same for a model, a version and the spec passed by the user."""
-    return f"{release_prefix(model, version)}{_release_digest(model, version, spec)}"
+def release_name(model: str, version: int, spec: str, registered_at: float = 0.0) -> str:
+    """The name of a release: always the same for a model, a version and the spec passed by the user.
+
+    With `registered_at`, it is the name for a version that has the number of one that was released and deleted before.
+    """
+    return f"{release_prefix(model, version)}{_release_digest(model, version, spec, registered_at)}"
 
 
 def release_prefix(model: str, version: int | None = None) -> str:
@@ -49,9 +52,12 @@ def release_prefix(model: str, version: int | None = None) -> str:
     return f"{slug}-" if version is None else f"{slug}-{version}-"
 
 
-def workflow_name(model: str, version: int, spec: str) -> str:
-    """The name of a release on a cluster: a DNS label with room for suffixes (`-2`, `-conclude`)."""
-    suffix = f"-{version}-{_release_digest(model, version, spec)}"
+def workflow_name(model: str, version: int, spec: str, registered_at: float = 0.0) -> str:
+    """The name of a release on a cluster: a DNS label with room for suffixes (`-2`, `-conclude`).
+
+    `registered_at` is as for `release_name`.
+    """
+    suffix = f"-{version}-{_release_digest(model, version, spec, registered_at)}"
     slug = dns_name(model)[: _WORKFLOW_LENGTH - len("release-") - len(suffix)].strip("-")
     return f"release-{slug}{suffix}"
 
@@ -66,8 +72,9 @@ def push_name(repository: str, before: str, after: str) -> str:
     return f"git-{repository_slug(repository)}-{after[:12]}-{before[:8]}"
 
 
-def _release_digest(model: str, version: int, spec: str) -> str:
-    return hashlib.sha256(f"{model}\n{version}\n{spec}".encode()).hexdigest()[:10]
+def _release_digest(model: str, version: int, spec: str, registered_at: float) -> str:
+    registered = f"{registered_at:.3f}\n" if registered_at else ""
+    return hashlib.sha256(f"{registered}{model}\n{version}\n{spec}".encode()).hexdigest()[:10]
 
 
 def bracketed(address: str) -> str:

@@ -46,7 +46,11 @@ Requirement = Annotated[
 
 
 class ModelVersion(Record):
-    """An admitted model version: `digest` covers every file of the model, `run_id` is the MLflow run that logged it."""
+    """An admitted model version: `digest` covers every file of the model, `run_id` is the MLflow run that logged it.
+
+    Its name and number can be used again after it was deleted: what identifies it is when it was registered, in seconds
+    since the epoch (0: unknown), and its digest.
+    """
 
     name: str
     version: int
@@ -54,7 +58,7 @@ class ModelVersion(Record):
     flavor: Flavor
     files: Artifact
     run_id: str = volatile("")
-    registered_at: float = volatile(0.0)
+    registered_at: float = 0.0
 
 
 class Datasets(Record):

@@ -31,11 +31,14 @@ class Promotion(Record):
 
     It is stored before the traffic moves, with `unfinished` naming what has begun, and again once the aliases have
     moved. `capacity` is what the load test measured of one replica; None if it measured nothing. `others` are the
-    packages of other targets that serve with it.
+    packages of other targets that serve with it. `registered_at` and `digest` say which version was judged, as in
+    `ModelVersion`; records of earlier versions of Shiplift lack them.
     """
 
     model: str
     version: int
+    registered_at: float = 0.0
+    digest: str = ""
     alias: str
     endpoint: Endpoint = volatile()
     previous: int = volatile(0)

@@ -6,11 +6,26 @@ from shiplift.runtime.records.base import Record, volatile
 
 
 class Request(Record):
-    """The model version to release, and the spec passed by hand (YAML text; empty: the logged one, or defaults)."""
+    """The model version to release, and the spec passed by hand (YAML text; empty: the logged one, or defaults).
+
+    A number can be used again, so `registered_at` says which version is meant: when the registry created it, in seconds
+    since the epoch (0: unknown, for example in a request of an earlier Shiplift).
+    """
 
     model: str
     version: int
     spec: str = ""
+    registered_at: float = 0.0
+
+    def same_version(self, other: "Request") -> bool:
+        """Whether both mean the same version, as far as they say: one that is unknown may be any."""
+        named = (self.model, self.version) == (other.model, other.version)
+        return named and same_time(self.registered_at, other.registered_at)
+
+
+def same_time(registered_at: float, other: float) -> bool:
+    """Whether a version registered at one time may be the one registered at the other; 0 is unknown."""
+    return 0 in (registered_at, other) or registered_at == other
 
 
 class Trigger(Record):

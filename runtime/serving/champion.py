@@ -17,6 +17,7 @@ from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
+from shiplift.runtime.store.same_version import is_unchanged
 
 ADVICE = "use `shiplift release` or `shiplift rollback` to change what serves"
 
@@ -38,10 +39,16 @@ class ChampionState:
 
     @property
     def drift(self) -> tuple[Drift, ...]:
-        """The aliases that name the wrong version."""
+        """The aliases that name the wrong version.
+
+        Without a promotion, `champion` may stay where it is, but no alias is moved to what production serves: in the
+        registry, its number may be another version's by now.
+        """
         if not self.serves:
             return ()
-        right = {CHAMPION: self.champion, **({PREVIOUS: self.previous} if self.promotion else {})}
+        named = self.aliases[CHAMPION]
+        right = {CHAMPION: self.champion if self.promotion or named == self.champion else 0}
+        right |= {PREVIOUS: self.previous} if self.promotion else {}
         return tuple(
             Drift(model=self.model, alias=alias, named=self.aliases[alias], version=version)
             for alias, version in right.items()
@@ -74,7 +81,10 @@ def champion_state(site: Site, model: str, registry: Registry, place: Production
 
 
 def promoted(site: Site, model: str, version: int, registry: Registry) -> Promotion | None:
-    """The genuine record of a version's promotion; None if the version or its record does not exist."""
+    """The genuine record of a version's promotion; None if the version or its record does not exist.
+
+    A version that got the number of a deleted one has no record until it is promoted itself.
+    """
     if not version:
         return None
     try:
@@ -83,18 +93,19 @@ def promoted(site: Site, model: str, version: int, registry: Registry) -> Promot
         return None
 
 
-def restore_aliases(now: ChampionState, registry: Registry, place: Production) -> tuple[Drift, ...]:
+def restore_aliases(site: Site, now: ChampionState, registry: Registry, place: Production) -> tuple[Drift, ...]:
     """Moves back the aliases that were moved by hand, and returns them; the caller holds the model's promotion lock.
 
     If production has no record of the champion, as after a new installation, it is declared again. The version that an
-    alias named gets a tag that says why the alias has moved. An alias of a deleted version is removed.
+    alias named gets a tag that says why the alias has moved. An alias is removed if the version that it should name was
+    deleted, or has other files than those that were judged.
     """
     last = now.promotion
     if last and not now.unfinished and place.declare(last.package, last.replicas, last.capacity, last.others):
         progress(f"production had no record of the model: version {now.champion} was declared again")
     moved = []
     for drift in now.drift:
-        changed = point(registry, now.model, drift.alias, drift.version)
+        changed = point_at_judged(site, registry, now.model, drift.alias, drift.version)
         if changed and not now.unfinished:
             _explain(registry, drift)
             moved.append(drift)
@@ -112,6 +123,14 @@ def point(registry: Registry, model: str, alias: str, version: int) -> bool:
     return before != version
 
 
+def point_at_judged(site: Site, registry: Registry, model: str, alias: str, version: int) -> bool:
+    """Like `point`, but removes the alias too if the version is not the one that was promoted under this number."""
+    promotion = promoted(site, model, version, registry)
+    if promotion is None or not is_unchanged(site, registry.version(model, version), promotion, registry):
+        version = 0
+    return point(registry, model, alias, version)
+
+
 def move_traffic(place: Production, ledger: Ledger, promotion: Promotion, rollout: Rollout) -> None:
     """Moves the traffic to a promotion's packages.
 
@@ -125,8 +144,7 @@ def move_traffic(place: Production, ledger: Ledger, promotion: Promotion, rollou
     try:
         place.move(promotion.package, rollout, promotion.capacity, promotion.others)
     except ShipliftError:
-        if former is not None:
-            ledger.put_promotion(former)
+        ledger.put_promotion(former)
         raise
 
 

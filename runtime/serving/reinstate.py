@@ -18,4 +18,4 @@ def reinstate(site: Site, model: str) -> Reinstated:
     registry, place = Registry(site.registry_uri), production(site)
     with place.lock(model):
         now = champion.champion_state(site, model, registry, place)
-        return Reinstated(moved=champion.restore_aliases(now, registry, place))
+        return Reinstated(moved=champion.restore_aliases(site, now, registry, place))

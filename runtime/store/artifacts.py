@@ -18,7 +18,7 @@ import fsspec
 from fsspec.core import url_to_fs
 
 from shiplift.runtime.base.errors import ArtifactCorrupt
-from shiplift.runtime.base.files import Irregular, open_regular, regular_files
+from shiplift.runtime.base.files import Irregular, TreeFile, open_regular, regular_files
 from shiplift.runtime.base.storage import room_for, write_atomically
 from shiplift.runtime.records.artifact import Artifact
 
@@ -63,17 +63,13 @@ class ArtifactStore:
             ArtifactCorrupt: the tree has other entries, or exceeds the limits of `regular_files`.
             StorageFull: no space is left.
         """
-        files: dict[str, dict[str, Any]] = {}
-        try:
-            listed = regular_files(folder)
-        except Irregular as error:
-            raise ArtifactCorrupt(f"the files can't be stored: {error}", do="Store plain files and folders.") from error
-        for file in listed:
+        files: dict[str, tuple[str, int]] = {}
+        for file in _listed(folder):
             sha256, size = digest(file.path)
             self._put_file(file.path, sha256, size)
-            files[file.name] = {"sha256": sha256, "size_bytes": size}
-        manifest = self.put_bytes(json.dumps({"files": files}, sort_keys=True).encode())
-        total = sum(int(entry["size_bytes"]) for entry in files.values())
+            files[file.name] = sha256, size
+        manifest = self.put_bytes(_manifest(files))
+        total = sum(size for _, size in files.values())
         return manifest.model_copy(update={"kind": "tree", "size_bytes": total})
 
     def fetch(self, artifact: Artifact, to: Path) -> Path:
@@ -241,6 +237,27 @@ def digest(path: Path) -> tuple[str, int]:
     """
     with open_regular(path) as file:
         return hashlib.file_digest(cast("Any", file), "sha256").hexdigest(), os.fstat(file.fileno()).st_size
+
+
+def tree_digest(folder: Path) -> str:
+    """The digest under which `put_tree` stores a folder.
+
+    Raises:
+        ArtifactCorrupt: as `put_tree` does.
+    """
+    return hashlib.sha256(_manifest({file.name: digest(file.path) for file in _listed(folder)})).hexdigest()
+
+
+def _listed(folder: Path) -> list[TreeFile]:
+    try:
+        return regular_files(folder)
+    except Irregular as error:
+        raise ArtifactCorrupt(f"the files can't be stored: {error}", do="Store plain files and folders.") from error
+
+
+def _manifest(files: Mapping[str, tuple[str, int]]) -> bytes:
+    entries = {name: {"sha256": sha256, "size_bytes": size} for name, (sha256, size) in files.items()}
+    return json.dumps({"files": entries}, sort_keys=True).encode()
 
 
 def _size(value: Any) -> int | None:

@@ -12,18 +12,20 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from shiplift.runtime.base.errors import NotFound, Temporary
+from shiplift.runtime.base.errors import NotFound, Temporary, VersionReplaced
 from shiplift.runtime.base.secrets import load_secrets, sign, signed_by
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.promotion import Promotion
-from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.request import Request, same_time
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.published import Texts
 from shiplift.runtime.store.registry.client import Registry
-from shiplift.runtime.store.registry.terms import FOLDER
+from shiplift.runtime.store.registry.terms import FOLDER, VersionInfo
+from shiplift.runtime.store.same_version import is_unchanged, require_registration
 
 R = TypeVar("R", bound=Record)
 PROMOTION = f"{FOLDER}/promotion.json"
@@ -52,9 +54,20 @@ class Ledger:
         return self._registry or Registry(self._site.registry_uri)
 
     @cached_property
+    def info(self) -> VersionInfo:
+        """The version in the registry.
+
+        Raises:
+            NotFound: the registry has no such version.
+            VersionReplaced: it has another one of that number.
+        """
+        info = self.registry.version(self._request.model, self._request.version)
+        return require_registration(info, self._request)
+
+    @cached_property
     def run_id(self) -> str:
-        """The run that holds this version's history."""
-        return self.registry.run_of(self.registry.version(self._request.model, self._request.version))
+        """The run that holds this version's history. Raises what `info` raises."""
+        return self.registry.run_of(self.info)
 
     @cached_property
     def _secret(self) -> str:
@@ -68,7 +81,9 @@ class Ledger:
         """The error, or one that says that the version is gone from the registry, if it is."""
         version = self._request.version
         try:
-            self.registry.version(self.model, version)
+            require_registration(self.registry.version(self.model, version), self._request)
+        except VersionReplaced as replaced:
+            return replaced
         except NotFound:
             return NotFound(
                 f"version {version} of {self.model!r} was deleted while its release was under way",
@@ -79,10 +94,19 @@ class Ledger:
         return error
 
     def get(self, key: str, stage: str, kind: type[R]) -> R | None:
-        """The record stored under a key, if it is genuine, can be read, and all its artifacts still exist."""
+        """The record stored under a key, if it is genuine, can be read, and all its artifacts still exist.
+
+        The record of an admission also has to describe the version as the registry has it now.
+        """
         record = self.recall(key, stage, kind)
         held = record is not None and all(self._store.holds(artifact) for artifact in artifacts_of(record))
-        return record if held else None
+        return record if held and self._describes_version(record) else None
+
+    def _describes_version(self, record: Record | None) -> bool:
+        admitted = getattr(record, ModelVersion.parameter(), None)
+        if not isinstance(admitted, ModelVersion):
+            return True
+        return is_unchanged(self._site, self.info, admitted, self.registry)
 
     def recall(self, key: str, stage: str, kind: type[R]) -> R | None:
         """Like `get`, for readers of only the record: its artifacts may be gone."""
@@ -119,13 +143,17 @@ class Ledger:
     # --- promotions: what a version was promoted with, by version instead of key ---
 
     def promotion(self) -> Promotion | None:
-        """What this version was last promoted with; None if it never was, or if the record is not genuine."""
-        text = self._genuine(self.registry.read_text(self.run_id, PROMOTION), self._promotion_key)
-        return Promotion.model_validate_json(text) if text else None
+        """What this version was last promoted with; None if it never was, or if the record is not genuine.
 
-    def put_promotion(self, promotion: Promotion) -> None:
-        """Stores what this version was promoted with."""
-        text = promotion.model_dump_json()
+        A run may be registered again after its version was deleted: its record then describes another version.
+        """
+        text = self._genuine(self.registry.read_text(self.run_id, PROMOTION), self._promotion_key)
+        promotion = Promotion.model_validate_json(text) if text else None
+        return promotion if promotion and same_time(promotion.registered_at, self.info.created_at) else None
+
+    def put_promotion(self, promotion: Promotion | None) -> None:
+        """Stores what this version was promoted with; None: it was not."""
+        text = promotion.model_dump_json() if promotion else ""
         envelope = {"record": text, "signature": sign(self._secret, self._promotion_key, text)}
         self.registry.write_text(self.run_id, PROMOTION, json.dumps(envelope))
 

@@ -7,6 +7,7 @@ from shiplift.runtime.base.errors import NotAdmitted, NotFound
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Promotion
+from shiplift.runtime.records.request import same_time
 from shiplift.runtime.spec.pipeline import PipelineMember
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.rest import RestRegistry
@@ -66,7 +67,7 @@ class Promoted:
             why = f"is {outcome}{f': {reason}' if reason else ''}" if outcome else "was never released"
             return Unusable(what=f"{subject} {why}", do="Name a promoted version, or follow the champion.")
         promotion = self.promotion(info)
-        if promotion is None:
+        if promotion is None or not same_time(promotion.registered_at, info.created_at):
             return Unusable(
                 what=f"the registry has no genuine record of the promotion of {subject}", do=_RELEASE.format(info.name)
             )

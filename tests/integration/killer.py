@@ -16,6 +16,7 @@ import mlflow  # noqa: F401 - imported once, before the forks
 
 from shiplift.pipelines.engines.local import stack
 from shiplift.runtime.records.deployment import Deployment, Endpoint, ServerProcess
+from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.request import Request, Trigger
@@ -66,11 +67,19 @@ def act(home: Path, verb: str, model: str, version: int, point: int) -> None:
             endpoint=Endpoint(http="", grpc=""),
             workload=ServerProcess(process=Process(pid=1, started_at=0), repository=""),
         )
+        judged = ModelVersion(
+            name=model,
+            version=version,
+            registered_at=promotion.registered_at,
+            digest=promotion.digest,
+            flavor="sklearn",
+            files=promotion.package.repository,
+        )
         champion = Champion(version=registry.alias(model, CHAMPION))
         request, trigger = Request(model=model, version=version), Trigger(allow_older=True)
         sys.settrace(trace)
         verdict = Verdict(outcome=Outcome.PASS, checks=())
-        promote(site, request, trigger, verdict, deployment, champion, Rollout(), LatencyTarget())
+        promote(site, request, trigger, judged, verdict, deployment, champion, Rollout(), LatencyTarget())
     sys.settrace(None)
 
 

@@ -142,7 +142,7 @@ def test_the_reader_reads_and_changes_nothing(mlflow: Guarded, monkeypatch: pyte
     rest, store = RestRegistry(mlflow.uri), ArtifactStore(_artifacts(mlflow))
     assert rest.newest_of("digits").version == 2
     assert store.read(stored) == b"package"
-    assert (rest.has("nothing of that name", 1), rest.has("digits", 99)) == (False, False)
+    assert (rest.version("nothing of that name", 1), rest.version("digits", 99)) == (None, None)
     assert mlflow.move("champion", 2, name=accounts.READER) == 403
     with pytest.raises(RegistryDenied, match="does not let this account"):
         rest.tag("digits", 1, release="forged")

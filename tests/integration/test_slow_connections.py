@@ -24,7 +24,10 @@ from shiplift.pipelines.triggers.settings import DeliveryLimits, Listening
 from shiplift.pipelines.engines.local.releases import Releases
 home = Path(sys.argv[1])
 intake = Intake(
-    accept=Releases(home).accept, exists=lambda *_: True, mlflow=lambda: ("secret",), deliveries=Deliveries(home / "d")
+    accept=Releases(home).accept,
+    find_version=lambda *_: None,
+    mlflow=lambda: ("secret",),
+    deliveries=Deliveries(home / "d"),
 )
 serve(intake, Listening(host="0.0.0.0", port=int(sys.argv[2]), health_port=int(sys.argv[3])), DeliveryLimits())
 """

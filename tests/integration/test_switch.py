@@ -251,6 +251,7 @@ def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int
     from shiplift.runtime.records.process import Process
     from shiplift.steps.promote import promote
     from tests.integration.conftest import by_hand
+    from tests.unit.examples import model_version
 
     first, second = pair
     package = promotion_of(lab, "switched", first).package
@@ -265,6 +266,7 @@ def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int
             lab.site,
             request("switched", first),
             by_hand(),
+            model_version(name="switched", version=first),
             Verdict(outcome=Outcome.FAIL, checks=()),
             deployment,
             Champion(version=second),

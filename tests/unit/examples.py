@@ -14,13 +14,14 @@ from shiplift.runtime.records.deployment import Deployment, Endpoint, ServerProc
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport, Trial
-from shiplift.runtime.records.model import Isolation, ParityCase, Scan
+from shiplift.runtime.records.model import Isolation, ModelVersion, ParityCase, Scan
 from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.verdict import Check, Outcome
+from shiplift.runtime.store.registry.terms import VersionInfo
 
 Golden = Callable[[str, str], None]
 
@@ -112,6 +113,23 @@ def comparison(
 
 def champion(**changes: Any) -> Champion:
     return Champion(version=1, package=package(version=1, **changes))
+
+
+def model_version(**changes: Any) -> ModelVersion:
+    """Version 5 of `digits`, of an earlier Shiplift that recorded neither its registration nor its files."""
+    fields: dict[str, Any] = {
+        "name": "digits",
+        "version": 5,
+        "digest": "",
+        "flavor": "onnx",
+        "files": artifact(kind="tree"),
+    }
+    return ModelVersion(**fields | changes)
+
+
+def found(name: str, version: int, registered_at: float = 0.0) -> VersionInfo:
+    """A version as a registry finds it."""
+    return VersionInfo(name=name, version=version, source="", run_id="", created_at=registered_at)
 
 
 def deployment(**changes: Any) -> Deployment:

@@ -35,7 +35,7 @@ from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
-from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.request import Trigger
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, PublishedModel, ServedModel
@@ -54,7 +54,7 @@ from shiplift.runtime.store.ledger import UncheckedLedger
 from shiplift.runtime.store.members import Promoted
 from shiplift.runtime.store.published import run_of
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
-from shiplift.runtime.store.registry.terms import TAG, check_name, model_and_version
+from shiplift.runtime.store.registry.terms import TAG, check_name, model_and_version, request_of
 from shiplift.runtime.targets import catalogue, discovery, machine
 
 
@@ -109,9 +109,9 @@ class ArgoEngine:
         """
         parse(spec)
         model, version = model_and_version(name)
-        version = self._past.version(model, version).version if version else self.registry.newest_of(model).version
+        info = self._past.version(model, version) if version else self.registry.newest_of(model)
         trigger = Trigger(kind="manual", requested_at=time.time(), allow_older=allow_older)
-        return self.releases.accept(Request(model=model, version=version, spec=spec), trigger, again=again)
+        return self.releases.accept(request_of(info, spec), trigger, again=again)
 
     def register(self, name: str, files: Mapping[str, bytes], tags: Mapping[str, str]) -> int:
         """Registers the next version of a model from files."""

@@ -1,9 +1,11 @@
 """Releases as Workflows, each started exactly once, even if many callers ask at the same time.
 
 A Workflow's name is derived from the model, the version and the spec, so creating it claims the release: the API server
-lets one caller create it and answers the others that it exists (409), which counts as success too. A rerun appends the
-next number to that name and is claimed in the same way. After Argo has removed an old Workflow, the version's tags in
-the registry still say that it was released. This class has no state: any number of instances can run side by side.
+lets one caller create it and answers the others that it exists (409), which counts as success too. A version that has
+the number of a deleted one, whose Workflow still exists, gets a name that is also derived from when it was registered.
+A rerun appends the next number to the name and is claimed in the same way. After Argo has removed an old Workflow, the
+version's tags in the registry still say that it was released. This class has no state: any number of instances can run
+side by side.
 """
 
 import re
@@ -80,12 +82,11 @@ class ArgoReleases:
         if len(text.encode()) > MAX_REQUEST_BYTES:
             size = f"{len(text.encode())} bytes; the limit on a cluster is {MAX_REQUEST_BYTES}"
             raise SpecInvalid(f"the request with this spec has {size}", do="Shorten the spec; comments count.")
-        release = workflow_name(request.model, request.version, request.spec)
-        attempts = self._attempts(OF_RELEASE, release)
+        release, attempts = self._release_of(request)
         active = next((run for run in attempts if run.active), None)
         if active is not None:
             return Accepted(name=active.name, created=False, queued=False)
-        if not (again or trigger.allow_older or self._should_start(release, attempts, request, trigger)):
+        if not (again or trigger.allow_older or self._should_start(attempts, request, trigger)):
             return Accepted(name=attempts[-1].name if attempts else release, created=False, queued=False)
         name = _next(release, attempts)
         created = self._create(
@@ -133,7 +134,16 @@ class ArgoReleases:
         self._create(CONCLUDE_TEMPLATE, concluding(run.name), parameters, labels=_labels(run.request), notes={})
         return concluding(run.name)
 
-    def _should_start(self, release: str, attempts: list[Run], request: Request, trigger: Trigger) -> bool:
+    def _release_of(self, request: Request) -> tuple[str, list[Run]]:
+        """The name of a request's release, and its attempts so far."""
+        name, own_name = _names(request)
+        attempts = self._attempts(OF_RELEASE, name)
+        if all(run.request is None or request.same_version(run.request) for run in attempts):
+            own = self._attempts(OF_RELEASE, own_name) if not attempts and own_name != name else []
+            return (own_name, own) if own else (name, attempts)
+        return own_name, self._attempts(OF_RELEASE, own_name)
+
+    def _should_start(self, attempts: list[Run], request: Request, trigger: Trigger) -> bool:
         """Whether to start a release; every one of its `attempts` so far has ended."""
         if attempts:
             report = attempts[-1].report
@@ -145,7 +155,8 @@ class ArgoReleases:
         recorded, outcome = tags.get(f"{TAG}release", ""), tags.get(f"{TAG}outcome", "")
         if trigger.kind in ("webhook", "sweep"):
             return not recorded
-        same = re.fullmatch(rf"{re.escape(release)}(-[0-9]+)?", recorded) is not None
+        names = "|".join(map(re.escape, _names(request)))
+        same = re.fullmatch(rf"({names})(-[0-9]+)?", recorded) is not None
         if trigger.kind == "git":
             return not (same and tags.get(f"{TAG}commit") == trigger.commit)
         return not (same and outcome in _DECIDED)
@@ -308,6 +319,12 @@ def connect(namespace: str, registry: RestRegistry) -> ArgoReleases:
 def concluding(name: str) -> str:
     """The name of the Workflow that concludes another."""
     return f"{name}-conclude"
+
+
+def _names(request: Request) -> tuple[str, str]:
+    """The name of a release, and its name if the first belongs to a deleted version of the same number."""
+    model, version, spec = request.model, request.version, request.spec
+    return workflow_name(model, version, spec), workflow_name(model, version, spec, request.registered_at)
 
 
 def _next(name: str, attempts: list[Run]) -> str:

@@ -31,8 +31,8 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.history import History, server_config_or_reason
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.members import Promoted
-from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry, version_exists
-from shiplift.runtime.store.registry.terms import CHAMPION, VersionInfo, check_name, model_and_version
+from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.terms import CHAMPION, VersionInfo, check_name, model_and_version, request_of
 from shiplift.runtime.targets import catalogue, discovery, machine
 
 _POLL_S = 0.05
@@ -76,12 +76,12 @@ class LocalEngine:
         parse(spec)
         running = stack.require(self.home)
         model, version = model_and_version(name)
-        if version is None:
-            version = RestRegistry(running.registry_uri).newest_of(model).version
-        elif not version_exists(running.registry_uri, model, version):
+        registry = RestRegistry(running.registry_uri)
+        info = registry.newest_of(model) if version is None else registry.version(model, version)
+        if info is None:
             raise NotFound(f"the registry has no version {version} of {model!r}", do="See `shiplift status`.")
         trigger = Trigger(kind="manual", requested_at=time.time(), allow_older=allow_older)
-        return self.releases.accept(Request(model=model, version=version, spec=spec), trigger, again=again)
+        return self.releases.accept(request_of(info, spec), trigger, again=again)
 
     def accept(self, request: Request, trigger: Trigger) -> Accepted:
         """Releases a version with a spec that a push changed, even if the same release ran before.

@@ -1,5 +1,8 @@
 """Releases as folders: accepted exactly once, queued until they end, and readable while they run.
 
+A folder is named after the model, the version and the spec. If that version was deleted and another one has its number,
+the other one's release gets a folder of its own.
+
 A folder appears by a single rename, complete with its request, so fifty simultaneous deliveries make one release. The
 file `queued` stays until the release has ended: if a process dies before that, the dispatcher picks the release up
 again. Requests, events and results are JSON, and none of this needs the registry.
@@ -51,13 +54,14 @@ class Releases:
     def accept(self, request: Request, trigger: Trigger, *, again: bool = False) -> Accepted:
         """Creates the release of a request, or returns the existing one.
 
+        A release of another version, which had the same number and was deleted, is not the existing one.
         An ended release is queued again if `again` is true, or if a person asks for it and the model was not the
         reason why it ended.
 
         Raises:
             StorageFull: the disk is full.
         """
-        name = release_name(request.model, request.version, request.spec)
+        name = self._name(request)
         if self._create(name, Order(request=request, trigger=trigger)):
             return Accepted(name=name, created=True, queued=True)
         if self.active(name):
@@ -68,6 +72,13 @@ class Releases:
             self._queue_again(name, Order(request=request, trigger=trigger))
             return Accepted(name=name, created=False, queued=True)
         return Accepted(name=name, created=False, queued=False)
+
+    def _name(self, request: Request) -> str:
+        name = release_name(request.model, request.version, request.spec)
+        with contextlib.suppress(NotFound, ValueError):
+            if not request.same_version(self.order(name).request):
+                return release_name(request.model, request.version, request.spec, request.registered_at)
+        return name
 
     def _create(self, name: str, order: Order) -> bool:
         folder = self.folder(name)

@@ -50,10 +50,6 @@ class RestRegistry:
 
     # --- versions ---
 
-    def has(self, name: str, version: int) -> bool:
-        """Whether the version exists."""
-        return self._version(name, version) is not None
-
     def version(self, name: str, version: int) -> VersionInfo | None:
         """A version as it is now, or None if it does not exist."""
         body = self._version(name, version)
@@ -187,15 +183,6 @@ class RestRegistry:
     def _models(self) -> Iterator[dict[str, Any]]:
         for page in self._session.pages("/registered-models/search"):
             yield from page.get("registered_models", [])
-
-
-def version_exists(uri: str, name: str, version: int, *, timeout_s: float = 5) -> bool:
-    """Whether the registry has a version.
-
-    Raises:
-        Temporary: the registry does not respond.
-    """
-    return RestRegistry(uri, timeout_s=timeout_s).has(name, version)
 
 
 def _no_versions(name: str) -> NotFound:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shiplift.runtime.base.errors import NotAdmitted, Temporary, UsageError
+from shiplift.runtime.records.request import Request
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 TAG = "shiplift."
@@ -53,6 +54,11 @@ def model_and_version(name: str) -> tuple[str, int | None]:
     if not (version.isascii() and version.isdecimal() and len(version) <= 10) or int(version) < 1:
         raise UsageError(f"{version!r} is not a version number", do="Write MODEL/VERSION, such as digits/3.")
     return check_name(model), int(version)
+
+
+def request_of(info: VersionInfo, spec: str = "") -> Request:
+    """The request to release a version, and no other that gets its number later."""
+    return Request(model=info.name, version=info.version, spec=spec, registered_at=info.created_at)
 
 
 def version_info(body: Any) -> VersionInfo:

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import pytest
@@ -14,11 +16,13 @@ from shiplift.runtime.base.errors import (
     NothingToRollBack,
     PromotionConflict,
     RegistryHeld,
+    VersionReplaced,
 )
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport
+from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.promotion import Beside, Champion, Promotion
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import EarlierVersion, EarlierVersions
@@ -28,14 +32,14 @@ from shiplift.runtime.serving import reinstate as reinstating
 from shiplift.runtime.serving.champion import champion_state
 from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.serving_settings import Rollout
-from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.artifacts import ArtifactStore, tree_digest
 from shiplift.runtime.store.ledger import PROMOTION, Ledger
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS, VersionInfo
 from shiplift.steps import find_champion as finding
 from shiplift.steps import promote as promoting
 from shiplift.steps import rollback as rolling_back
-from tests.unit.examples import check, deployment, package, site
+from tests.unit.examples import check, deployment, model_version, package, site
 from tests.unit.runtime.store.test_ledger import Runs
 
 ENDPOINT = Endpoint(http="http://127.0.0.1:1", grpc="127.0.0.1:2")
@@ -49,7 +53,17 @@ class Aliases(Runs):
         self.names: dict[str, int] = {}
         self.tags: dict[int, dict[str, str]] = {}
         self.versions = {1, 2, 3, 4, 5}
+        self.registered: dict[int, float] = {}
+        self.files: dict[int, str] = {}
+        self.runs: dict[int, str] = {}
         self.calls = 0
+
+    def register_again(self, version: int, *, files: str, same_run: bool = False) -> None:
+        """Deletes the model, and registers another version under the same number."""
+        self.registered[version] = self.registered.get(version, 1.0) + 1
+        self.files[version] = files
+        self.runs |= {} if same_run else {version: "another run"}
+        self.names.clear()
 
     def pipelines(self) -> list[VersionInfo]:
         return []
@@ -57,7 +71,15 @@ class Aliases(Runs):
     def version(self, name: str, version: int) -> VersionInfo:
         if version not in self.versions:
             raise NotFound(f"the registry has no version {version} of model {name!r}", do="-")
-        return super().version(name, version)
+        info = super().version(name, version)
+        run_id = self.runs.get(version, info.run_id)
+        return replace(info, created_at=self.registered.get(version, 1.0), run_id=run_id)
+
+    def download_model(self, info: VersionInfo, to: Path, *, limit_mb: float) -> Path:
+        assert limit_mb
+        to.mkdir()
+        (to / "MLmodel").write_text(self.files.get(info.version, "as registered"))
+        return to
 
     def alias(self, _name: str, alias: str) -> int:
         return self.names.get(alias, 0)
@@ -136,6 +158,13 @@ class World:
         if self.held:
             raise self.held[0]
 
+    def judged(self, version: int) -> ModelVersion:
+        """The version as the registry has it now."""
+        info = self.registry.version("digits", version)
+        with TemporaryDirectory() as folder:
+            digest = tree_digest(self.registry.download_model(info, Path(folder) / "model", limit_mb=1))
+        return model_version(version=version, digest=digest, registered_at=info.created_at)
+
     def champion(self, version: int = 5, **trigger: Any) -> Champion:
         return finding.find_champion(self.site, Request(model="digits", version=version), Trigger(**trigger)).champion
 
@@ -144,6 +173,7 @@ class World:
         version: int,
         evidence: GateEvidence | None = None,
         changes: Mapping[str, Any] | None = None,
+        judged: ModelVersion | None = None,
         **trigger: Any,
     ) -> Promotion:
         verdict = Verdict.of((check(),)).model_copy(update={"evidence": evidence})
@@ -151,6 +181,7 @@ class World:
             self.site,
             Request(model="digits", version=version),
             Trigger(**trigger),
+            judged or self.judged(version),
             verdict,
             deployment(version=version, **changes or {}),
             self.champion(version, **trigger),
@@ -376,3 +407,91 @@ def test_a_promotion_says_what_a_replica_was_measured_to_take(world: World) -> N
     world.promote(4)
     assert world.place.capacity is None
     assert world.rollback().capacity == world.place.capacity == Capacity(peak_per_s=100, within_slo_per_s=80, p99_ms=50)
+
+
+@pytest.mark.parametrize("replaced", [{"registered": 2.0}, {"files": "others"}])
+def test_a_version_that_was_replaced_during_its_release_is_not_promoted(world: World, replaced: dict[str, Any]) -> None:
+    judged = world.judged(5)
+    for name, value in replaced.items():
+        getattr(world.registry, name)[5] = value
+    with pytest.raises(VersionReplaced, match=r"version 5 of 'digits' .*`shiplift (release|rerun) digits/5`"):
+        world.promote(5, judged=judged)
+    assert (world.place.serving("digits"), world.aliases) == (2, (2, 1))
+    assert world.promote(5).version == 5
+
+
+def test_files_that_are_overwritten_during_the_rollout_get_no_alias(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged, move = world.judged(5), world.place.move
+
+    def overwrite(*arguments: Any) -> None:
+        move(*arguments)
+        world.registry.files[5] = "others"
+
+    monkeypatch.setattr(world.place, "move", overwrite)
+    with pytest.raises(VersionReplaced, match="were overwritten"):
+        world.promote(5, judged=judged)
+    assert world.aliases == (2, 1)
+    reinstating.reinstate(world.site, "digits")
+    assert 5 not in world.aliases
+
+
+@pytest.mark.parametrize("same_run", [False, True])
+def test_a_version_with_the_number_of_a_deleted_champion_gets_no_alias_before_it_is_released(
+    world: World, *, same_run: bool
+) -> None:
+    world.registry.register_again(2, files="others", same_run=same_run)
+    assert world.record(2) is None
+    assert reinstating.reinstate(world.site, "digits").moved == ()
+    assert world.aliases == (0, 0)
+    with pytest.raises(PromotionConflict, match="no genuine record"):
+        world.champion(5)
+    world.promote(5, allow_older=True)
+    assert world.aliases == (5, 0)
+    world.promote(2, allow_older=True)
+    assert world.aliases == (2, 5)
+    promotion = world.record(2)
+    assert promotion is not None
+    assert (promotion.registered_at, promotion.digest) == (2.0, world.judged(2).digest)
+
+
+@pytest.mark.parametrize("change", ["registered again", "overwritten"])
+def test_a_rollback_never_names_a_version_that_was_not_judged(world: World, change: str) -> None:
+    if change == "overwritten":
+        world.registry.files[1] = "others"
+        with pytest.raises(VersionReplaced, match="were overwritten"):
+            world.rollback()
+        assert world.aliases == (2, 1)
+    else:
+        world.registry.register_again(1, files="others")
+        with pytest.raises(NothingToRollBack):
+            world.rollback()
+        assert world.aliases == (2, 0)
+    assert world.place.serving("digits") == 2
+
+
+def test_an_alias_is_not_moved_back_to_files_that_were_overwritten(world: World) -> None:
+    world.registry.files[2] = "others"
+    move_by_hand(world, {CHAMPION: 4})
+    reinstating.reinstate(world.site, "digits")
+    assert world.aliases == (0, 1)
+
+
+def test_a_promotion_of_an_earlier_shiplift_can_still_be_rolled_back_to(world: World) -> None:
+    former = world.record(1)
+    assert former is not None
+    registry = cast("Registry", world.registry)
+    ledger = Ledger(world.site, Request(model="digits", version=1), registry=registry)
+    ledger.put_promotion(former.model_copy(update={"registered_at": 0.0, "digest": ""}))
+    assert (world.rollback().version, world.aliases) == (1, (1, 2))
+
+
+def test_a_version_that_production_refuses_gets_no_alias_though_it_has_the_champion_s_number(world: World) -> None:
+    world.registry.register_again(2, files="others")
+    world.place.refuses = {2}
+    with pytest.raises(GoldenMismatch):
+        world.promote(2, changes={"target": "another"}, allow_older=True)
+    assert world.record(2) is None
+    reinstating.reinstate(world.site, "digits")
+    assert world.aliases == (0, 0)

@@ -11,7 +11,7 @@ from shiplift.runtime.records.verdict import GateEvidence, Outcome, Scored, Verd
 from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.steps.promote import _check_order, _others, promote
-from tests.unit.examples import champion, check, deployment, load_report, site
+from tests.unit.examples import champion, check, deployment, load_report, model_version, site
 
 NEW = Request(model="digits", version=5)
 
@@ -69,5 +69,15 @@ def test_the_targets_that_passed_serve_with_what_their_load_tests_measured() -> 
 def test_what_did_not_pass_is_never_promoted(tmp_path: Path, outcome: Outcome, error: type[Exception]) -> None:
     verdict = Verdict.of((check(outcome, reason="no"),))
     with pytest.raises(error):
-        promote(site(tmp_path), NEW, Trigger(), verdict, deployment(), champion(), Rollout(), LatencyTarget())
+        promote(
+            site(tmp_path),
+            NEW,
+            Trigger(),
+            model_version(),
+            verdict,
+            deployment(),
+            champion(),
+            Rollout(),
+            LatencyTarget(),
+        )
     assert list(tmp_path.iterdir()) == []

@@ -25,7 +25,7 @@ from shiplift.pipelines.engines.argo.broker.permissions import Denied, StagePerm
 from shiplift.pipelines.engines.argo.broker.pod_permissions import PodPermissions
 from shiplift.pipelines.engines.argo.pod.call import link_mounts, parse
 from shiplift.pipelines.engines.attempt import failure_of
-from shiplift.runtime.base.errors import NotFound
+from shiplift.runtime.base.errors import NotFound, VersionReplaced
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.broker import END, FAILED, GO_ON, HOST, PORT
 from shiplift.runtime.store.mlflow.artifact_proxy import API
@@ -130,6 +130,8 @@ def answer(permissions: StagePermissions, method: str, target: str, sent: Path) 
             if verb == method and match:
                 return 200, act(Asked(permissions=permissions, at=match.groups(), query=query, sent=sent))
         raise Denied(f"a broker does not answer {method} {parts.path}")
+    except VersionReplaced as error:
+        return FAILED, Reply(failure_of(error).model_dump_json().encode())
     except (FileNotFoundError, NotFound, KeyError) as error:
         return 404, Reply(str(error).encode())
     except Denied as error:

@@ -621,6 +621,34 @@ def test_a_promotion_under_way_and_a_deleted_version_are_not_drift(lab: Lab) -> 
     assert reinstating(lab) == []
 
 
+def test_a_version_with_the_number_of_a_deleted_champion_is_released_and_gets_no_alias_before(lab: Lab) -> None:
+    promoted(lab, "digits", 2, 1)
+    envelope = {"record": json.dumps({"previous": 1, "unfinished": "", "registered_at": NOW - 1}), "signature": "-"}
+    lab.registry.texts["digits-2", PROMOTION] = json.dumps(envelope)
+    lab.turn()
+    assert lab.server.workflows == {}
+    lab.registry.add("digits", 2, created_at=NOW + 1)  # of the same run, which still has the record
+    lab.registry.aliases["digits"] = {}
+    lab.turn()
+    assert list(lab.server.workflows) == [workflow_name("digits", 2, "")]
+    lab.registry.aliases["digits"] = {"champion": 1}
+    lab.turn()
+    assert reinstating(lab) == ["reinstate-digits"]
+
+
+def test_a_release_of_a_deleted_version_does_not_tag_the_one_with_its_number(lab: Lab) -> None:
+    lab.registry.add("digits", 3, created_at=NOW - 2)
+    request = Request(model="digits", version=3, registered_at=NOW - 2)
+    lab.releases.accept(request, Trigger(kind="webhook"))
+    lab.registry.add("digits", 3, created_at=NOW - 1)
+    lab.server.end(NAME, "Failed")
+    lab.turn(later_s=60)
+    lab.server.end(concluding(NAME), "Failed")
+    lab.turn(later_s=60)
+    assert lab.registry.versions["digits", 3].tags == {}
+    assert lab.releases.get(NAME).counted
+
+
 def test_a_champion_that_production_has_no_word_of_is_declared_by_a_workflow(lab: Lab) -> None:
     for model, unfinished in (("lost", ""), ("under-way", "promotion")):
         promoted(lab, model, 2, 1, unfinished)

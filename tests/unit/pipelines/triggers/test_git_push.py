@@ -22,6 +22,7 @@ from shiplift.runtime.base.git import Commits, Origin
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES
 from shiplift.runtime.store.registry.terms import VersionInfo
+from tests.unit.examples import found
 from tests.unit.runtime.serving.triton.test_service import FOLDER
 
 SPEC = "model: {}\nslo: {{p99_ms: {}}}\n"
@@ -81,12 +82,12 @@ class Desk:
         self.accepted.append((request, trigger))
         return Accepted(name=f"release-{request.model}", created=created, queued=created)
 
-    def newest(self, model: str) -> int:
+    def newest(self, model: str) -> VersionInfo:
         if model == "unknown":
             raise NotFound("the registry has no versions of it", do="Register one.")
         if model == "away":
             raise Temporary("the registry is away", do="Wait.")
-        return 7
+        return found(model, 7)
 
     def push(self, before: str, after: str, **changes: Any) -> Exception | None:
         folder = self.folder / f"clone-{len(list(self.folder.iterdir()))}"

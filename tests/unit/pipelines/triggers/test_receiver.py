@@ -18,6 +18,8 @@ from shiplift.pipelines.triggers.settings import DeliveryLimits
 from shiplift.pipelines.triggers.signatures import MAX_AGE_S
 from shiplift.runtime.base.errors import ClusterRefused, StorageFull, Temporary
 from shiplift.runtime.records.request import Request
+from shiplift.runtime.store.registry.terms import VersionInfo
+from tests.unit.examples import found
 
 SECRET = "the webhook's secret"
 
@@ -30,16 +32,19 @@ class Desk:
         self.secrets: tuple[str, ...] = (SECRET,)
         self.failing: list[Exception] = []
         self.asked: list[tuple[str, int]] = []
+        self.registered_at = 1.5
         deliveries = Deliveries(home / "deliveries")
         self.app = create_app(
-            Intake(accept=self.releases.accept, exists=self._exists, mlflow=lambda: self.secrets, deliveries=deliveries)
+            Intake(
+                accept=self.releases.accept, find_version=self._find, mlflow=lambda: self.secrets, deliveries=deliveries
+            )
         )
 
-    def _exists(self, name: str, version: int) -> bool:
+    def _find(self, name: str, version: int) -> VersionInfo | None:
         self.asked.append((name, version))
         if self.failing:
             raise self.failing.pop()
-        return version == 3
+        return found(name, version, self.registered_at) if version == 3 else None
 
     def post(self, *requests: dict[str, Any]) -> list[httpx.Response]:
         """Sends requests (from `delivery`) at the same time."""
@@ -86,9 +91,19 @@ def delivery(
 def test_a_signed_delivery_becomes_a_release(desk: Desk) -> None:
     (answer,) = desk.post(delivery())
     assert (answer.status_code, answer.text) == (202, f"accepted: {desk.releases.names()[0]}\n")
-    assert desk.accepted == [Request(model="digits", version=3)]
+    assert desk.accepted == [Request(model="digits", version=3, registered_at=1.5)]
     trigger = desk.releases.order(desk.releases.names()[0]).trigger
     assert (trigger.kind, trigger.delivery) == ("webhook", "delivery-1")
+
+
+def test_a_version_with_the_number_of_a_deleted_one_is_released_anew(desk: Desk) -> None:
+    for number, (registered_at, answer) in enumerate(
+        [(1.5, "accepted"), (1.5, "already there"), (2.5, "accepted")] * 2
+    ):
+        desk.registered_at = registered_at
+        (response,) = desk.post(delivery(id_=f"delivery-{number}"))
+        assert response.text.startswith(answer if number < 3 else "already there")
+    assert sorted(request.registered_at for request in desk.accepted) == [1.5, 2.5]
 
 
 def test_one_right_signature_among_several_is_enough(desk: Desk) -> None:
@@ -237,7 +252,7 @@ def test_an_odd_name_that_the_registry_knows_stays_inside_the_home(desk: Desk, t
     (folder,) = desk.releases.root.iterdir()
     assert folder.name == desk.releases.names()[0]
     assert {path.name for path in tmp_path.iterdir()} == {"releases", "deliveries"}
-    assert desk.accepted == [Request(model=name, version=3)]
+    assert desk.accepted == [Request(model=name, version=3, registered_at=1.5)]
 
 
 def test_a_number_may_be_a_number(desk: Desk) -> None:
@@ -293,7 +308,7 @@ def test_two_secrets_are_right_while_one_replaces_the_other(desk: Desk) -> None:
 def test_without_ids_kept_the_same_delivery_is_the_same_release(tmp_path: Path) -> None:
     """On a cluster: any replica may get it, and the release's name is what tells."""
     releases = Releases(tmp_path)
-    app = create_app(Intake(accept=releases.accept, exists=lambda *_: True, mlflow=lambda: (SECRET,)))
+    app = create_app(Intake(accept=releases.accept, find_version=found, mlflow=lambda: (SECRET,)))
     answers = send(app, *[("/webhooks/mlflow", delivery())] * 50)
     assert {answer.status_code for answer in answers} == {202}
     assert sorted({answer.text.split(":")[0] for answer in answers}) == ["accepted", "already there"]
@@ -301,7 +316,7 @@ def test_without_ids_kept_the_same_delivery_is_the_same_release(tmp_path: Path) 
 
 
 def test_a_source_that_asks_too_often_waits(tmp_path: Path) -> None:
-    intake = Intake(accept=Releases(tmp_path).accept, exists=lambda *_: True, mlflow=lambda: (SECRET,))
+    intake = Intake(accept=Releases(tmp_path).accept, find_version=found, mlflow=lambda: (SECRET,))
     app = create_app(intake, DeliveryLimits(deliveries_per_minute=3))
     answers = send(app, *[("/webhooks/mlflow", delivery())] * 5)
     assert sorted(answer.status_code for answer in answers) == [202, 202, 202, 429, 429]
@@ -312,7 +327,7 @@ def test_a_source_that_asks_too_often_waits(tmp_path: Path) -> None:
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
-    intake = Intake(accept=Releases(tmp_path).accept, exists=lambda *_: True, mlflow=lambda: (SECRET,))
+    intake = Intake(accept=Releases(tmp_path).accept, find_version=found, mlflow=lambda: (SECRET,))
     app = create_app(intake, DeliveryLimits(body_timeout_s=0.05))
 
     async def slow() -> Any:
@@ -354,7 +369,7 @@ def test_readiness_says_what_is_missing_and_metrics_what_was_answered(tmp_path: 
             raise missing[0]
 
     app = create_app(
-        Intake(accept=Releases(tmp_path).accept, exists=lambda *_: True, mlflow=lambda: (SECRET,), ready=ready)
+        Intake(accept=Releases(tmp_path).accept, find_version=found, mlflow=lambda: (SECRET,), ready=ready)
     )
     (answer,) = send(app, ("/readyz", {}), method="GET")
     assert (answer.status_code, "is not there yet" in answer.text) == (503, True)

@@ -22,6 +22,7 @@ from shiplift.pipelines.triggers.receiver import MAX_PUSH_BYTES, create_app
 from shiplift.pipelines.triggers.settings import DeliveryLimits, Repository, TriggerSettings
 from shiplift.pipelines.triggers.signatures import MAX_AGE_S, check_github, check_gitlab, check_mlflow
 from shiplift.runtime.base.errors import Temporary
+from tests.unit.examples import found
 from tests.unit.pipelines.triggers.test_receiver import send
 
 SECRET = "the repository's secret"
@@ -49,7 +50,7 @@ class Desk:
         self.app = create_app(
             Intake(
                 accept=lambda *_: Accepted(name="x", created=True, queued=True),
-                exists=lambda *_: True,
+                find_version=found,
                 mlflow=lambda: (SECRET,),
                 push=self._push,
                 find=SETTINGS.repository,
@@ -280,7 +281,7 @@ def test_a_push_works_again_once_the_cluster_is_back(desk: Desk) -> None:
 def test_one_machine_takes_no_pushes() -> None:
     intake = Intake(
         accept=lambda *_: Accepted(name="x", created=True, queued=True),
-        exists=lambda *_: True,
+        find_version=found,
         mlflow=lambda: (SECRET,),
     )
     answers = send(create_app(intake), ("/webhooks/github", {}), ("/webhooks/gitlab", {}))

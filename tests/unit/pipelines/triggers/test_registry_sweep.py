@@ -33,6 +33,7 @@ class Desk:
         assert trigger.kind == "sweep"
         if request.model in self.failing:
             raise self.failing[request.model]
+        assert request.registered_at > 0
         self.accepted.append(request.model)
         created = request.model not in self.known
         return Accepted(name=f"release-{request.model}", created=created, queued=created)

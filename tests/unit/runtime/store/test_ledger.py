@@ -4,12 +4,14 @@ from typing import Any, cast
 
 import pytest
 
-from shiplift.runtime.base.errors import NotFound
+from shiplift.runtime.base.errors import NotFound, VersionReplaced
 from shiplift.runtime.base.secrets import load_secrets, sign
 from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
@@ -17,7 +19,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import PROMOTION, Ledger, UncheckedLedger, artifacts_of
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import VersionInfo
-from tests.unit.examples import exported, package, site
+from tests.unit.examples import exported, model_version, package, site
 
 KEY = "1" * 64
 
@@ -222,3 +224,50 @@ def test_without_the_key_a_promotion_is_read_as_it_is_and_anything_else_is_none(
     assert UncheckedLedger(runs, "").promotion() is None
     runs.texts = {(run, path): body} if body is not None else {}
     assert UncheckedLedger(runs, run).promotion() is None
+
+
+class Registered(Runs):
+    """One version, which can be replaced."""
+
+    created_at, files = 1.0, "as registered"
+
+    def version(self, name: str, version: int) -> VersionInfo:
+        return VersionInfo(name=name, version=version, source="", run_id="run", created_at=self.created_at)
+
+    def download_model(self, _info: VersionInfo, to: Path, *, limit_mb: float) -> Path:
+        assert limit_mb
+        to.mkdir()
+        (to / "MLmodel").write_text(self.files)
+        return to
+
+
+class Admission(Record):
+    """What admission stores, as far as the ledger looks into it."""
+
+    model_version: ModelVersion
+
+
+def test_an_admission_counts_only_for_the_registration_and_the_files_that_it_describes(tmp_path: Path) -> None:
+    registered = Registered()
+    store, at = ArtifactStore(site(tmp_path).artifacts_uri), tmp_path / "model"
+    files = store.put_tree(registered.download_model(registered.version("digits", 3), at, limit_mb=1))
+    record = Admission(model_version=model_version(version=3, digest=files.sha256, files=files, registered_at=1.0))
+    ledger(tmp_path, registered).put(KEY, "admit", record)
+    for created_at, text, found in (
+        (1.0, "as registered", record),
+        (2.0, "as registered", None),
+        (1.0, "others", None),
+    ):
+        registered.created_at, registered.files = created_at, text
+        assert ledger(tmp_path, registered).get(KEY, "admit", Admission) == found
+        assert ledger(tmp_path, registered).recall(KEY, "admit", Admission) == record
+
+
+def test_a_release_of_a_deleted_version_writes_nothing_to_the_one_with_its_number(tmp_path: Path) -> None:
+    registered = Registered()
+    request = Request(model="digits", version=3, registered_at=1.0)
+    registered.created_at = 2.0
+    records = Ledger(site(tmp_path), request, registry=cast("Registry", registered))
+    with pytest.raises(VersionReplaced, match=r"version 3 of 'digits' was deleted.*`shiplift release digits/3`"):
+        records.put(KEY, "package", package())
+    assert registered.texts == {}

@@ -15,7 +15,7 @@ from shiplift.pipelines.engines.argo.broker.pod_permissions import PodPermission
 from shiplift.pipelines.engines.argo.pod import walk
 from shiplift.pipelines.engines.argo.pod.call import Call, handover
 from shiplift.pipelines.graph import FanOut, Placement, Stage
-from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound, Temporary
+from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound, Temporary, VersionReplaced
 from shiplift.runtime.base.secrets import load_secrets
 from shiplift.runtime.composition.incumbents import Incumbents, Members
 from shiplift.runtime.records.artifact import Artifact
@@ -85,10 +85,11 @@ class Models(Runs):
         super().__init__()
         self.folder = folder
         self.asked: list[tuple[str, int]] = []
+        self.registered_at = 0.0
 
     def version(self, name: str, version: int) -> VersionInfo:
         self.asked.append((name, version))
-        return super().version(name, version)
+        return replace(super().version(name, version), created_at=self.registered_at)
 
     def download_model(self, info: VersionInfo, to: Path, *, limit_mb: float) -> Path:
         assert limit_mb == 16384
@@ -412,6 +413,15 @@ def test_an_error_is_the_same_on_both_sides(room: Room, tmp_path: Path) -> None:
     files = version_files(room.inside.registry_uri)
     with pytest.raises(Temporary, match="it is away"):
         files.download_run_file("run-digits-3", "away", tmp_path)
+
+
+def test_a_stage_learns_that_its_version_was_deleted_and_its_number_used_again(room: Room) -> None:
+    record = Given(file=room.store.put_bytes(b"stored"))
+    room.permissions.version.request = REQUEST.model_copy(update={"registered_at": 1.0})
+    room.runs.registered_at = 2.0
+    with pytest.raises(VersionReplaced, match="was deleted"):
+        room.client.put(room.permissions.now.key, "work", record)
+    assert room.runs.texts == {}
 
 
 def test_the_tuning_cache_is_the_model_s_own(room: Room, tmp_path: Path) -> None:

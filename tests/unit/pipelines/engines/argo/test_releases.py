@@ -106,6 +106,27 @@ def test_a_request_becomes_one_workflow_that_says_what_it_is(releases: ArgoRelea
     }
 
 
+def test_a_version_with_the_number_of_a_deleted_one_is_another_release(
+    releases: ArgoReleases, server: ApiServer, tags: Tags
+) -> None:
+    first, second, third = (DIGITS.model_copy(update={"registered_at": float(at)}) for at in (1, 2, 3))
+    assert releases.accept(first, WEBHOOK).name == NAME
+    server.end(NAME, nodes=concluded(0))
+    new = releases.accept(second, WEBHOOK)
+    assert (new.created, new.name) == (True, workflow_name("digits", 3, "", 2.0))
+    assert releases.accept(second, WEBHOOK) == Accepted(name=new.name, created=False, queued=False)
+    assert releases.accept(first, WEBHOOK) == Accepted(name=NAME, created=False, queued=False)
+    assert releases.accept(third, WEBHOOK).created
+    server.end(new.name, nodes=concluded(0))
+    del server.workflows[NAME]  # Argo has removed it
+    assert releases.accept(second, WEBHOOK) == Accepted(name=new.name, created=False, queued=False)
+    assert releases.accept(second, MANUAL, again=True).name == f"{new.name}-2"
+    for name in list(server.workflows):
+        del server.workflows[name]
+    tags["digits", 3] = {"shiplift.release": f"{new.name}-2", "shiplift.outcome": "promoted"}
+    assert not releases.accept(second, MANUAL).created
+
+
 @given(st.text(max_size=300), st.text(max_size=100))
 def test_no_parameter_holds_what_argo_would_take_for_an_expression(model: str, spec: str) -> None:
     sent: list[dict[str, Any]] = []

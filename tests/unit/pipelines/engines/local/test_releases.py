@@ -87,6 +87,24 @@ def test_another_version_or_another_spec_is_another_release(releases: Releases) 
     assert len({releases.accept(request, WEBHOOK).name for request in requests}) == len(releases.names()) == 3
 
 
+def test_a_version_with_the_number_of_a_deleted_one_is_another_release(releases: Releases) -> None:
+    first, second, third = (DIGITS.model_copy(update={"registered_at": float(at)}) for at in (1, 2, 3))
+    old = ended(releases, first)
+    assert releases.accept(first, SWEEP) == Accepted(name=old, created=False, queued=False)
+    new = releases.accept(second, WEBHOOK)
+    assert (new.created, new.queued) == (True, True)
+    assert releases.accept(second, SWEEP) == Accepted(name=new.name, created=False, queued=False)
+    assert releases.accept(third, SWEEP).created
+    assert (releases.order(old).request, releases.order(new.name).request) == (first, second)
+    assert releases.result(old) is not None
+    assert len(releases.of("digits", 1)) == 3
+
+
+def test_a_release_of_an_earlier_shiplift_is_that_of_whichever_version_has_its_number(releases: Releases) -> None:
+    name = ended(releases, DIGITS)
+    assert releases.accept(DIGITS.model_copy(update={"registered_at": 1.0}), SWEEP).name == name
+
+
 def test_fifty_threads_at_once_make_one_release(releases: Releases) -> None:
     together = Barrier(50)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shiplift.runtime.base.errors import NotAdmitted, RegistryDenied, Temporary, UsageError
 from shiplift.runtime.host.processes import free_port
 from shiplift.runtime.store.registry.client import Registry
-from shiplift.runtime.store.registry.rest import RestRegistry, version_exists
+from shiplift.runtime.store.registry.rest import RestRegistry
 from shiplift.runtime.store.registry.terms import VersionInfo, check_name, model_and_version
 
 
@@ -80,7 +80,10 @@ def uri(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @pytest.mark.parametrize(("status", "there"), [(200, True), (404, False), (400, False)])
 def test_a_version_is_there_or_not(uri: str, status: int, there: bool) -> None:
     Answers.status = status
-    assert version_exists(uri, "My Model", 3) is there
+    Answers.body = b'{"model_version": {"name": "My Model", "version": "3", "creation_timestamp": 1500}}'
+    info = RestRegistry(uri).version("My Model", 3)
+    assert (info is not None) is there
+    assert info is None or info.created_at == 1.5
     ((path, who),) = Answers.asked
     assert path.replace("+", "%20") == "/api/2.0/mlflow/model-versions/get?name=My%20Model&version=3"
     assert who is None
@@ -90,23 +93,23 @@ def test_a_version_is_there_or_not(uri: str, status: int, there: bool) -> None:
 def test_a_registry_that_does_not_say_is_asked_again_later(uri: str, status: int) -> None:
     Answers.status = status
     with pytest.raises(Temporary, match=f"it answered {status}"):
-        version_exists(uri, "digits", 3)
+        RestRegistry(uri).version("digits", 3)
 
 
 def test_a_registry_that_wants_to_know_who_asks_is_told(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Answers.status = 200
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "abc")
-    version_exists(uri, "digits", 3)
+    RestRegistry(uri).version("digits", 3)
     monkeypatch.delenv("MLFLOW_TRACKING_TOKEN")
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ana")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
-    version_exists(uri, "digits", 3)
+    RestRegistry(uri).version("digits", 3)
     assert [who for _, who in Answers.asked] == ["Bearer abc", "Basic YW5hOnNlY3JldA=="]
 
 
 def test_a_registry_that_is_down_is_temporary() -> None:
     with pytest.raises(Temporary, match="the registry does not answer"):
-        version_exists(f"http://127.0.0.1:{free_port()}", "digits", 3, timeout_s=2)
+        RestRegistry(f"http://127.0.0.1:{free_port()}", timeout_s=2).version("digits", 3)
 
 
 class Files(Registry):
