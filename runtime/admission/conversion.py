@@ -260,6 +260,7 @@ def _aligned(answers: Answers, exported: Signature) -> Answers:
         answers,
         outputs={names[name]: array for name, array in outputs.items()},
         noise={names[name]: array for name, array in answers.noise.items()},
+        usual={names[name]: array for name, array in answers.usual.items()},
     )
 
 
