@@ -41,6 +41,18 @@ class Recorded:
     made: dict[str, Questions]
     left_out: tuple[str, ...]
 
+    def rows(self, sets: Mapping[str, Arrays]) -> dict[str, Questions]:
+        """Each set's rows."""
+        return {name: _questions(name, sets, self.made) for name in self.answers}
+
+    def beginning_with(self, output: str) -> "Recorded":
+        """The same with this output before the others, which is the one that is scored; empty: as they are."""
+        answers = {
+            name: replace(each, outputs=dict(sorted(each.outputs.items(), key=lambda pair: pair[0] != output)))
+            for name, each in self.answers.items()
+        }
+        return replace(self, answers=answers) if output else self
+
     def batches(self, sets: Mapping[str, Arrays]) -> tuple[dict[str, Arrays], dict[str, Arrays]]:
         """Inputs and right answers by set: in the batches that were asked, or one row where rows would mix."""
         right = {name: self.answers[name] for name in sets if self.answers[name].answered.all()}
