@@ -47,7 +47,7 @@ def judge(folder: Path, original: Original, specs: tuple[TensorSpec, ...], asked
         model = Model({"model": str(folder), "outputs": []})
     except Exception as error:
         return _not_asked(_reason(error))
-    names = _names(folder, specs)
+    names = model.names or [spec.name for spec in specs]
 
     def ask(inputs: Arrays) -> Arrays:
         answers: Arrays = model.answer({name: inputs[spec.name] for name, spec in zip(names, specs, strict=True)})
@@ -62,14 +62,6 @@ def judge(folder: Path, original: Original, specs: tuple[TensorSpec, ...], asked
     if not compared:
         return _not_asked(next(error for error in (*right.errors, *given.errors) if error))
     return _matched(right.take(compared), given.take(compared), [origins[row] for row in compared])
-
-
-def _names(folder: Path, specs: tuple[TensorSpec, ...]) -> list[str]:
-    """The inputs' names as the author logged them."""
-    from mlflow.models import Model as Metadata  # noqa: PLC0415 - takes a second
-
-    schema = Metadata.load(str(folder)).get_input_schema()
-    return list(schema.input_names()) if schema.has_input_names() else [spec.name for spec in specs]
 
 
 def _answers(ask: Ask, original: Original, asked: Mapping[str, Questions]) -> tuple[list[str], Answers, Answers]:
