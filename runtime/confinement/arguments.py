@@ -286,6 +286,11 @@ CONFINES: Final = (
         arguments=(Argument(0, (1,)), Argument(1, free={"TSYNC": 1, "LOG": 2, "SPEC_ALLOW": 4, "TSYNC_ESRCH": 16})),
         why="a filter can only take away; NEW_LISTENER would answer calls in another's place",
     ),
+    Rule(
+        calls=("prctl",),
+        arguments=(Argument(0, (36,)),),
+        why="PR_SET_CHILD_SUBREAPER: whoever hosts another process ends what that leaves behind",
+    ),
 )
 IOCTL: Final = (
     Rule(
