@@ -7,8 +7,8 @@ import contextlib
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shiplift.runtime.base.errors import NotConfined, ServerFailed, Temporary
@@ -23,6 +23,7 @@ from shiplift.runtime.host.processes import (
     stop,
 )
 from shiplift.runtime.records.process import Process
+from shiplift.runtime.serving.machine.loading import Loader
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.command_line import Features, Ports, command, variables
 from shiplift.runtime.serving.triton.confined import confined
@@ -30,6 +31,7 @@ from shiplift.runtime.serving.triton.environment import ServerEnvironment
 
 _START_S = 30
 _END_S = 2
+_LOADS_S = 20  # what takes longer goes on loading
 NOT_CONFINED = f"{NotConfined.title}: "
 _ATTEMPTS = 3  # another process may take a free port before the server binds it
 
@@ -62,23 +64,31 @@ class Server:
 def start_production(
     environment: ServerEnvironment, repository: Path, ports: Ports, features: Features, *, log: Path
 ) -> Server:
-    """Starts the production server as a daemon that outlives its starter and serves every model of its repository.
+    """Starts the production server as a daemon that outlives its starter, and loads the models of its repository.
+
+    Models that need more than `_LOADS_S` go on loading; `Loader` tries those that fail again.
 
     Raises:
         ServerFailed: it did not come up.
         NotConfined: the kernel refuses to confine it.
     """
-    arguments = command(environment, repository, ports, features)
-    models = [f"--load-model={folder.name}" for folder in sorted(repository.iterdir()) if folder.is_dir()]
-    launched = _confined([*arguments, *models], environment, repository, ports, features, ends_with_parent=False)
+    arguments = command(environment, repository, ports, replace(features, tolerant=True))
+    launched = _confined(arguments, environment, repository, ports, features, ends_with_parent=False)
     process = start_daemon(launched, environment=variables(environment, features), log=log)
     server = Server(process=process, ports=ports, repository=repository, log=log)
     try:
         _wait_live(server, log)
+        _load(server)
     except BaseException:
         stop(process)
         raise
     return server
+
+
+def _load(server: Server) -> None:
+    with closing(Loader(server.repository, server.grpc)) as loader:
+        loader.look()
+        loader.wait(_LOADS_S)
 
 
 @contextmanager
