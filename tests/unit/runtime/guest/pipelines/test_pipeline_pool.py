@@ -72,7 +72,7 @@ def test_what_a_step_starts_ends_with_its_worker(tmp_path: Path) -> None:
     for file in (PIPELINE_MESSAGES, PIPELINE_WORKER):
         shutil.copyfile(file, tmp_path / file.name)
     shutil.copyfile(PIPELINE_POOL, tmp_path / "pool.py")
-    command = [sys.executable, "-c", POOL, tmp_path]
+    command = [sys.executable, "-c", POOL, str(tmp_path)]
     with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as pool:
         assert pool.stdin is not None
         assert pool.stdout is not None
