@@ -27,7 +27,7 @@ from shiplift.runtime.spec.model import Conversion
 ANSWERS = "answers.npz"
 LARGEST = f"random-{max(BATCHES)}"  # the set with the most rows that differ
 _EXAMINE_S, _ASK_S = 2.0, 3.0
-_FAST_S, _LARGE_BATCH = 0.02, 64  # a row of a model that may be asked this many rows to see how long they take
+_LONG_S, _LARGE_BATCH = 0.25, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +80,8 @@ def record(
 
     _require_example(original, sets["example"], conversion)
     mixes = None if original.takes_text else _examined(original, ask, sets)
-    started = time.monotonic()
     answers = {name: answers_to(ask, inputs, batches=mixes is None) for name, inputs in sets.items()}
-    each = (time.monotonic() - started) / sum(len(some.errors) for some in answers.values())
-    if mixes is None and each < _FAST_S:
-        each = _seconds_per_row(ask, sets[LARGEST])
-    asked = make(each)
+    asked = make(_seconds_per_row(ask, sets[LARGEST], batches=mixes is None))
     made = {f"questions-{index}": questions for index, questions in enumerate(asked.questions)}
     for name, questions in made.items():
         answers[name] = answers_to(ask, questions.inputs, batches=mixes is None, seconds=_ASK_S)
@@ -97,12 +93,20 @@ def record(
     return Recorded(answers=answers, mixes=mixes, made=made, left_out=(*asked.left_out, *slow))
 
 
-def _seconds_per_row(ask: Ask, rows: Arrays) -> float:
-    """What a row takes in a large batch, as questions are asked: some models take as long for one row as for many."""
-    many = rows_of(rows, [at % count_of(rows) for at in range(_LARGE_BATCH)])
-    started = time.monotonic()
-    together(ask, many)
-    return (time.monotonic() - started) / _LARGE_BATCH
+def _seconds_per_row(ask: Ask, rows: Arrays, *, batches: bool) -> float:
+    """What a row takes as questions are asked: in larger and larger batches, until one takes long.
+
+    Some models take as long for one row as for many.
+    """
+    size, most = (count_of(rows), _LARGE_BATCH) if batches else (1, 1)
+    while True:
+        some = rows_of(rows, [at % count_of(rows) for at in range(size)])
+        started = time.monotonic()
+        together(ask, some)
+        spent = time.monotonic() - started
+        if spent > _LONG_S or size >= most:
+            return spent / size
+        size *= 2
 
 
 def _questions(name: str, sets: Mapping[str, Arrays], made: Mapping[str, Questions]) -> Questions:
