@@ -314,7 +314,7 @@ def _as_regressor(trees: onnx.NodeProto) -> int:
     """Makes it a regressor: CatBoost writes one of several targets as a classifier. Returns how many there are."""
     if trees.op_type == "TreeEnsembleRegressor":
         return 1
-    kept = [each for each in trees.attribute if not each.name.startswith("classlabels")]
+    kept = [each for each in trees.attribute if not each.name.startswith(("classlabels", "post_transform"))]
     for attribute in kept:
         attribute.name = attribute.name.replace("class_", "target_")
     targets = 1 + max(next(each.ints for each in kept if each.name == "target_ids"))
