@@ -49,7 +49,7 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     allow_without: list[str],
     out: str,
 ) -> dict[str, Any]:
-    """Writes `out/answers.npz`; returns the names of its sets of rows, the number of places, and what was left out.
+    """Writes `out/answers.npz`; returns its sets, the outputs in order, the number of places, and what was left out.
 
     The file is as `admission.recording` says. Of each set, the rows were asked alone. `again/SET` are some of these in
     a second process, the last first, with their numbers as `again/SET/rows`, and `batch/SET` in batches those that are
@@ -75,7 +75,8 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
         seen.again(host)
         seen.in_batches(host)
     (Path(out) / ANSWERS).write_bytes(dump_npz(seen.file()))
-    return {"sets": list(seen.rows), "places": seen.places, "left_out": seen.left_out}
+    names = list(seen.right[EXAMPLE].outputs)
+    return {"sets": list(seen.rows), "outputs": names, "places": seen.places, "left_out": seen.left_out}
 
 
 class _Seen:

@@ -35,7 +35,14 @@ _UNSERVABLE = "Raised: Unservable"  # what `guest/python/pyfunc.py` raises
 
 
 def prove(
-    *, answers: str, sets: list[str], places: int, left_out: list[str], inputs: list[dict[str, Any]], out: str
+    *,
+    answers: str,
+    sets: list[str],
+    outputs: list[str],
+    places: int,
+    left_out: list[str],
+    inputs: list[dict[str, Any]],
+    out: str,
 ) -> dict[str, Any]:
     """Judges the answers that `python_answers.answer` recorded, with what it returned.
 
@@ -65,7 +72,9 @@ def prove(
         left_out=tuple(left_out),
     )
     return {
-        "signature": _signature(inputs, right, recorded, 1 if mixes else -1).model_dump(mode="json"),
+        "signature": _signature(
+            inputs, {name: right[name] for name in outputs}, recorded, 1 if mixes else -1
+        ).model_dump(mode="json"),
         "proof": proof.model_dump(mode="json"),
         "parity": [case.model_dump(mode="json") for case in seen.cases],
         "notes": [

@@ -74,6 +74,7 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
             {
                 "answers": str(answers),
                 "sets": [str(name) for name in result["sets"]],
+                "outputs": [str(name) for name in result["outputs"]],
                 "places": int(result["places"]),
                 "left_out": [str(reason) for reason in result["left_out"]],
                 "inputs": inputs,

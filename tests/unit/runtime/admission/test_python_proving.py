@@ -37,6 +37,7 @@ def proved(folder: Path, right: Answers | None = None, shapes: Any = ((1,),), **
     return prove(
         answers=str(folder / "answers.npz"),
         sets=["example"],
+        outputs=["y"],
         places=2,
         left_out=["3 rows"],
         inputs=[tensor("x", -1, 1).model_dump(mode="json")],
