@@ -6,7 +6,6 @@ wrote the model serves it as it was logged. Its environment is made only then.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, PolicyRefused, ShipliftError, SpecInvalid
 from shiplift.runtime.base.progress import progress
@@ -71,10 +70,11 @@ def export_first(work: Work, rungs: Sequence[Rung]) -> Exported:
         except (ExportFailed, NotAdmitted, PolicyRefused) as error:
             refusals.append(error)
             dropped.append(rung.form.model_copy(update={"dropped": error.what}))
+            progress(f"{rung.form.name} is dropped: {error.what}")
             continue
         forms = (*dropped, *(made.forms or (rung.form,)))
         return made.model_copy(update={"forms": forms, "notes": (*rung.notes, *made.notes)})
-    raise _refusal(dropped, refusals)
+    raise _refusal(dropped, refusals) from refusals[-1]
 
 
 def no_python(site: Site, spec: ReleaseSpec, own_code: str, unread: Obstacle | None) -> Obstacle | None:
@@ -112,12 +112,12 @@ def _made(work: Work, rung: Rung) -> Exported:
     """
     if obstacle := rung.obstacle(work):
         raise ExportFailed(obstacle.what, do=obstacle.do)
-    progress(f"trying to serve it as: {rung.form.name}")
     return rung.make(work)
 
 
-def _refusal(dropped: Sequence[Form], refusals: Sequence[Any]) -> ExportFailed:
-    """All reasons as one error, with what to do about the last one: that form is the nearest."""
+def _refusal(dropped: Sequence[Form], refusals: Sequence[ShipliftError]) -> ExportFailed:
+    """All reasons as one error, with what to do about each."""
     first, *others = dropped
     also = (f"; its own library can't serve it either: {each.dropped.rstrip('.')}" for each in others)
-    return ExportFailed(first.dropped.rstrip(".") + "".join(also), do=refusals[-1].do)
+    do = (f" Or let its own library serve it: {each.do}" for each in refusals[1:])
+    return ExportFailed(first.dropped.rstrip(".") + "".join(also), do=refusals[0].do + "".join(do))
