@@ -1,5 +1,8 @@
 """The proof that what is served answers what its author's model answers: what was asked, and the first difference."""
 
+from collections.abc import Sequence
+from typing import Literal
+
 from shiplift.runtime.records.base import Record
 
 
@@ -51,6 +54,23 @@ class SettingAsked(Record):
 
     name: str
     rows: int
+
+
+class Form(Record):
+    """A form in which a version could be served: a graph, exact trees, or its own library in Python.
+
+    `dropped` says why it is not served, with the counterexample if there is one; empty: it is.
+    """
+
+    name: Literal["FP32 graph", "FP64 graph", "exact trees", "Python"]
+    dropped: str = ""
+
+
+def served_by(forms: Sequence[Form]) -> str:
+    """Which of the forms that were tried serves, and why none before it does; empty if the first one does."""
+    served = " and ".join(form.name for form in forms if not form.dropped)
+    dropped = "; ".join(f"{form.name} was dropped: {form.dropped.rstrip('.')}" for form in forms if form.dropped)
+    return f"Served by: {served}, because {dropped}." if served and dropped else ""
 
 
 class Proof(Record):

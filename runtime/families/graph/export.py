@@ -12,13 +12,14 @@ from typing import Any
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import EVALUATE, Entry
 from shiplift.runtime.confinement.workplace import Workplace, workplace
+from shiplift.runtime.families.known_data import known_data
 from shiplift.runtime.families.work import Exporting
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.text.fronts import takes_images
 from shiplift.runtime.records.kinds.contract import DeclaredGraph, DeclaredImage, DeclaredText
 from shiplift.runtime.records.kinds.exported import ExportedGraph, ExportedImage, ExportedText, Front
 from shiplift.runtime.records.model import Isolation, ParityCase
-from shiplift.runtime.records.proof import Proof
+from shiplift.runtime.records.proof import Form, Proof
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import NOT_EXACT, ExactTrees, TreesForm
 
@@ -111,7 +112,14 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
             torchscript=work.store.put_tree(written / "torchscript") if torchscript else None,
             trees=_exact_trees(work, converted, written) if not result["trees"] else None,
             differs=result["differs"],
+            forms=_forms(result["differs"], converted, result["trees"]),
         )
+
+
+def _forms(graph_differs: str, converted: _Converted, trees_differ: str) -> tuple[Form, ...]:
+    """The graph, and the exact trees beside it, each with how it differs from the original."""
+    graph = Form(name="FP32 graph", dropped=graph_differs)
+    return (graph, Form(name="exact trees", dropped=trees_differ)) if converted.trees else (graph,)
 
 
 def _doubt(difference: str) -> tuple[str, ...]:
@@ -146,21 +154,6 @@ def _with_front(
     return ExportedImage(**common, front=front) if images else ExportedText(**common, front=front)
 
 
-def _known(work: GraphWork, place: Workplace) -> dict[str, Any] | None:
-    """The author's validation data, of which the proof asks rows; None: there are none."""
-    file, policy = work.datasets.validation, work.site.policy
-    if file is None:
-        return None
-    return {
-        "file": str(work.store.fetch(file, place.folder / "validation")),
-        "name": work.datasets.validation_name,
-        "label": work.data.label,
-        "columns": list(work.data.slices),
-        "unpacked_mb": policy.unpacked_mb,
-        "samples": policy.samples,
-    }
-
-
 def _convert(place: Workplace, work: GraphWork) -> _Converted:
     """Converts in the sandbox, which runs the model's code."""
     contract, store = work.contract, work.store
@@ -177,7 +170,7 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
             "settings": work.conversion.model_dump(mode="json"),
             "tabular": isinstance(contract, DeclaredGraph) and contract.tabular,
             "seed": _SEED,
-            "known": _known(work, place) if isinstance(contract, DeclaredGraph) else None,
+            "known": known_data(work, place) if isinstance(contract, DeclaredGraph) else None,
         },
         work.limits("loading or converting the model"),
     )

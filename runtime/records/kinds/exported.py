@@ -6,7 +6,7 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.kinds.union import Kinded
 from shiplift.runtime.records.model import Isolation, ParityCase, PythonModel
-from shiplift.runtime.records.proof import Proof
+from shiplift.runtime.records.proof import Form, Proof
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import ExactTrees
 
@@ -27,7 +27,8 @@ class Exported(Kinded):
     """The model as it will be served (a tree), verified against the original.
 
     `reference` is an NPZ with the example inputs as `input/NAME` and the original's outputs as `output/NAME`. `graph`
-    is the digest of the graph without its weights; findings about a graph are kept under it.
+    is the digest of the graph without its weights; findings about a graph are kept under it. `forms` are those that
+    were tried, in order.
     """
 
     model: Artifact
@@ -37,6 +38,7 @@ class Exported(Kinded):
     reference: Artifact
     isolation: Isolation | None = volatile(None)
     notes: tuple[str, ...] = ()
+    forms: tuple[Form, ...] = ()
 
     @classmethod
     def _kind_of_old(cls, old: dict[str, Any]) -> str:
@@ -91,10 +93,11 @@ class ExportedImage(Exported):
 
 
 class ExportedPython(Exported):
-    """A Python model as it was logged, and how it runs."""
+    """A Python model as it was logged, how it runs, and the proof that it answers in production as it does alone."""
 
     kind: Literal["python"] = "python"
     python: PythonModel
+    proof: Proof | None = None
 
 
 class ExportedGeneration(Exported):

@@ -89,7 +89,7 @@ def test_a_field_exists_only_where_it_has_meaning() -> None:
         "graph": {"differs", "opset", "proof", "torchscript", "trees"},
         "text": {"opset", "front"},
         "image": {"opset", "front"},
-        "python": {"python"},
+        "python": {"proof", "python"},
         "generation": set(),
         "pipeline": set(),
     }
