@@ -1,6 +1,10 @@
 """The proof that what is served answers what its author's model answers: what was asked, and the first difference."""
 
+from typing import Literal
+
 from shiplift.runtime.records.base import Record
+
+FormName = Literal["fp32 graph", "exact trees", "fp64 graph"]  # in the order in which they are tried
 
 
 class Counterexample(Record):
@@ -51,6 +55,13 @@ class SettingAsked(Record):
 
     name: str
     rows: int
+
+
+class DroppedForm(Record):
+    """A way to serve a model that does not answer what the model does: the first difference, or why it does not run."""
+
+    name: FormName
+    why: str
 
 
 class Proof(Record):
