@@ -34,12 +34,14 @@ _LONG_S, _LARGE_BATCH = 0.25, 64
 class Recorded:
     """The answers to each set of rows, and how a row's answer changes with its neighbours (None: it does not).
 
-    `made` are the questions among the sets, and `left_out` says what was not asked.
+    `made` are the questions among the sets, and `left_out` says what was not asked. Those in `precise` are only
+    for what computes in FP64.
     """
 
     answers: dict[str, Answers]
     mixes: Counterexample | None
     made: dict[str, Questions]
+    precise: tuple[str, ...]
     left_out: tuple[str, ...]
 
     def rows(self, sets: Mapping[str, Arrays]) -> dict[str, Questions]:
@@ -64,11 +66,11 @@ class Recorded:
 
 
 def record(
-    original: Original, sets: Mapping[str, Arrays], conversion: Conversion, make: Callable[[float], Asked]
+    original: Original, sets: Mapping[str, Arrays], conversion: Conversion, make: Callable[[float], tuple[Asked, Asked]]
 ) -> Recorded:
     """Asks the original all sets, after it was examined with rows of the largest random one, and then questions.
 
-    `make` makes these, knowing how many seconds a row takes.
+    `make` makes these, knowing how many seconds a row takes, and more for what computes in FP64.
 
     Raises:
         ExportFailed: it does not answer its own example, is not repeatable, or mixes the rows of the only batch size
@@ -81,8 +83,10 @@ def record(
     _require_example(original, sets["example"], conversion)
     mixes = None if original.takes_text else _examined(original, ask, sets)
     answers = {name: answers_to(ask, inputs, batches=mixes is None) for name, inputs in sets.items()}
-    asked = make(_seconds_per_row(ask, sets[LARGEST], batches=mixes is None))
+    asked, more = make(_seconds_per_row(ask, sets[LARGEST], batches=mixes is None))
     made = {f"questions-{index}": questions for index, questions in enumerate(asked.questions)}
+    precise = {f"precise-{index}": questions for index, questions in enumerate(more.questions)}
+    made |= precise
     for name, questions in made.items():
         answers[name] = answers_to(ask, questions.inputs, batches=mixes is None, seconds=_ASK_S)
     if noise := _noise(original, sets[LARGEST], answers[LARGEST], conversion):
@@ -90,7 +94,7 @@ def record(
     answers |= with_usual({name: (_questions(name, sets, made), each) for name, each in answers.items()})
     late = sum(len(each.origins) - len(answers[name].errors) for name, each in made.items())
     slow = (f"{late} rows: the original took too long",) if late else ()
-    return Recorded(answers=answers, mixes=mixes, made=made, left_out=(*asked.left_out, *slow))
+    return Recorded(answers=answers, mixes=mixes, made=made, precise=tuple(precise), left_out=(*asked.left_out, *slow))
 
 
 def _seconds_per_row(ask: Ask, rows: Arrays, *, batches: bool) -> float:

@@ -42,6 +42,14 @@ class Original(ABC):
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """The model as ONNX with a dynamic batch, to be written to the folder `path`. Puts large weights there."""
 
+    def to_double(self, opset: int) -> onnx.ModelProto | None:
+        """The same with FP64 in place of FP32, inputs and outputs included; None: there is no such graph.
+
+        Raises:
+            ExportFailed: it can't be converted.
+        """
+        return None
+
     def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
         """What the model says about its inputs, of which questions are made; it may be run on the example for that."""
         return ModelFacts(inputs=inputs)

@@ -9,8 +9,7 @@ import pytest
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.conversion import graphs, loaders
-from shiplift.runtime.model.conversion.loaders import feeds
-from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.model.tensors import Arrays, feeds
 from shiplift.runtime.records.tensor import TensorSpec
 from tests.unit.examples import tensor
 
