@@ -28,8 +28,8 @@ def main(start: dict[str, Any]) -> None:
 
     `start` has `policy`, `entry` (`module:function`), `preload`, and two descriptors: `answer`, and `set_up`, to which
     the processes above the model's code report which mechanisms hold. The request has `arguments`, `memory_mb`,
-    `cpu_s`, `file_mb` and `answer_s`. Lines before it may have `expect`, a key of the entry's PRELOAD_FOR, and `rehearse`. With
-    `rehearse`, the entry module's function of that name runs the coming task on something small.
+    `cpu_s`, `file_mb` and `answer_s`. Lines before it may have `expect`, a key of the entry's PRELOAD_FOR, and
+    `rehearse`. With `rehearse`, the entry module's function of that name runs the coming task on something small.
     """
     policy = ConfinementPolicy.from_json(start["policy"])
     held = confine(policy, _refusing(start["set_up"]), close=(start["set_up"], start["answer"]))
