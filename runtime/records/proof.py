@@ -5,6 +5,8 @@ from typing import Literal
 
 from shiplift.runtime.records.base import Record
 
+FormName = Literal["FP32 graph", "exact trees", "FP64 graph", "Python"]  # in the order in which they are tried
+
 
 class Counterexample(Record):
     """A question that is answered differently: its `row` of those asked, where the row comes from, and both answers.
@@ -62,7 +64,7 @@ class Form(Record):
     `dropped` says why it is not served, with the counterexample if there is one; empty: it is.
     """
 
-    name: Literal["FP32 graph", "FP64 graph", "exact trees", "Python"]
+    name: FormName
     dropped: str = ""
 
 

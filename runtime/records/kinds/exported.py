@@ -6,7 +6,8 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.kinds.union import Kinded
 from shiplift.runtime.records.model import Isolation, ParityCase, PythonModel
-from shiplift.runtime.records.proof import Form, Proof
+from shiplift.runtime.records.precision import Precision
+from shiplift.runtime.records.proof import Form, FormName, Proof
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import ExactTrees
 
@@ -64,8 +65,8 @@ class ExportedGraph(Exported):
     """An ONNX graph (a tree holding `model.onnx`), and the proof that it is the model.
 
     `torchscript` is the original itself (a tree holding `model.pt`), if the spec asks for it. `trees` are those of an
-    ensemble as they were trained, if they answer what the original does. Where they do and the graph doesn't, `differs`
-    says how, the proof is theirs, and nothing is made of the graph.
+    ensemble as they were trained, if they answer what the original does. `form` is what was proved: where that is the
+    trees, nothing is made of the graph.
     """
 
     kind: Literal["graph"] = "graph"
@@ -73,7 +74,18 @@ class ExportedGraph(Exported):
     proof: Proof | None = None
     torchscript: Artifact | None = None
     trees: ExactTrees | None = None
-    differs: str = ""
+    form: FormName = "FP32 graph"
+
+    @property
+    def precision(self) -> Precision:
+        """What the graph computes in."""
+        return "fp64" if self.form == "FP64 graph" else "fp32"
+
+    @property
+    def differs(self) -> str:
+        """How the graph answers otherwise than the model, whose trees alone are served; empty: it doesn't."""
+        graphs = [each.dropped for each in self.forms if each.dropped and each.name != "exact trees"]
+        return graphs[0] if self.form == "exact trees" and graphs else ""
 
 
 class ExportedText(Exported):
