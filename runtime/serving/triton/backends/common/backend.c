@@ -1,37 +1,51 @@
-/* The functions that Triton calls, whatever the engine: they open models and instances, and take a batch of requests
- * from its inputs to its responses. Text tensors are left to the Python backend.
+/* The backend: the functions that Triton calls, the same for every engine. They open models and instances, and take a
+ * batch of requests from its inputs to its responses; the model's worker computes it. Text tensors are left to the Python
+ * backend.
  *
  * Triton loads the backend as a shared library and finds these functions by name. Each returns NULL or an error,
  * which then is Triton's to delete. What a backend keeps for a model or an instance is a pointer that Triton holds for
  * it (SetState, State). */
 
-#pragma once
+#define _GNU_SOURCE
 #include <malloc.h>
 #include <stdio.h>
 
-#include "inputs.h"
+#include "compartment.h"
+#include "magic.h"
 #include "outputs.h"
+
+enum { LOAD_LIMIT_MS = 180000, GRACE_S = 2, NAP_MS = 50 };
 
 /* --- a model ----------------------------------------------------------------------------------------------------- */
 
-static Error *read_config(Model *model, const char *config) {
+static int64_t setting(const char *config, const char *key, int64_t otherwise) {
   char text[64];
+  return parameter(config, key, text, sizeof text) ? atoll(text) : otherwise;
+}
+
+/* The memory that a worker may use unless the configuration says: half of the machine's. */
+static int64_t half_of_memory_mb(void) {
+  return (int64_t) sysconf(_SC_PHYS_PAGES) / 2 * (int64_t) sysconf(_SC_PAGESIZE) >> 20;
+}
+
+static Error *read_config(Model *model, const char *config) {
   model->max_batch = number(member(config, "max_batch_size"), 0);
-  model->limit_ms = parameter(config, "request_timeout_ms", text, sizeof text) ? atoll(text) : LIMIT_MS;
+  model->limit_ms = setting(config, "request_timeout_ms", LIMIT_MS);
+  model->load_limit_ms = setting(config, "load_timeout_ms", LOAD_LIMIT_MS);
+  model->memory = (uint64_t) setting(config, "memory_mb", half_of_memory_mb()) << 20;
   return read_cores(config, &model->cores, &model->pinned);
 }
 
 static Error *locate_model(Model *model, void *triton) {
   const char *folder, *name;
   int kind;
-  uint64_t version;
   TRY(TRITONBACKEND_ModelRepository(triton, &kind, &folder));
-  TRY(TRITONBACKEND_ModelVersion(triton, &version));
+  TRY(TRITONBACKEND_ModelVersion(triton, &model->version));
   TRY(TRITONBACKEND_ModelName(triton, &name));
   snprintf(model->name, sizeof model->name, "%s", name);
-  snprintf(model->path, sizeof model->path, "%s/%llu/" MODEL_FILE, folder, (unsigned long long) version);
-  model->stopped = metric(watch.stopped, name);
-  model->stuck = metric(watch.stuck, name);
+  snprintf(model->path, sizeof model->path, "%s/%llu", folder, (unsigned long long) model->version);
+  model->stopped = metric(families.stopped, name);
+  model->crashed = metric(families.crashed, name);
   return NULL;
 }
 
@@ -42,23 +56,22 @@ static Error *open_model(Model *model, void *triton) {
   TRY(locate_model(model, triton));
   TRY(TRITONBACKEND_ModelConfig(triton, 1, &message));
   Error *error = TRITONSERVER_MessageSerializeToJson(message, &json, &size);
-  char *config = error ? NULL : strndup(json, size);
+  model->config = error ? NULL : strndup(json, size);
   TRITONSERVER_MessageDelete(message);
   if (error) return error;
-  if (!config) return no_memory();
-  error = read_config(model, config);
-  if (!error) error = engine_open_model(model, config);
-  if (!error) error = read_lengths(model, config);
-  free(config);
-  return error;
+  if (!model->config) return no_memory();
+  TRY(read_config(model, model->config));
+  TRY(open_worker(model));
+  return read_lengths(model, model->config);
 }
 
 static void close_model(Model *model) {
-  engine_close_model(model);
+  close_worker(model);
   free_tensors(&model->inputs);
   free_tensors(&model->outputs);
   delete_metric(model->stopped);
-  delete_metric(model->stuck);
+  delete_metric(model->crashed);
+  free(model->config);
   free(model);
   malloc_trim(0); /* or glibc keeps an unloaded model's memory, and it still counts as the server's */
 }
@@ -81,32 +94,45 @@ Error *TRITONBACKEND_ModelFinalize(void *triton) {
 
 /* --- an instance ------------------------------------------------------------------------------------------------- */
 
+/* Tells the worker that it may forget the instance. */
+static void dismiss(Instance *instance) {
+  if (!instance->attached) return;
+  Header *header = header_of(&instance->ring);
+  header->task = CLOSE;
+  signal_turn(&header->asked, instance->turn + 1, &header->worker_sleeps);
+}
+
 static void close_instance(Instance *instance) {
-  remove_execution(&instance->execution);
-  engine_close_instance(instance);
-  for (size_t at = 0; instance->buffers && at < instance->model->inputs.count; at++) free(instance->buffers[at].bytes);
-  free(instance->buffers);
-  free(instance->inputs);
-  free(instance->outputs);
+  Worker *worker = &instance->model->worker;
+  pthread_mutex_lock(&worker->listed);
+  for (Instance **at = &worker->instances; *at; at = &(*at)->next)
+    if (*at == instance) {
+      *at = instance->next;
+      break;
+    }
+  pthread_mutex_unlock(&worker->listed);
+  dismiss(instance);
+  close_ring(&instance->ring);
   free(instance->responses);
   free(instance->rows);
   free(instance->lengths);
   free(instance);
 }
 
+static int state_of(const Worker *worker) { return __atomic_load_n((const int *) &worker->state, __ATOMIC_ACQUIRE); }
+
+/* Adds the instance to its model, and gives it to the worker. One that just starts is given all of them later. */
 static Error *open_instance(Instance *instance) {
-  Model *model = instance->model;
-  instance->buffers = calloc(model->inputs.count + 1, sizeof *instance->buffers);
-  instance->inputs = calloc(model->inputs.count + 1, sizeof *instance->inputs);
-  instance->outputs = calloc(model->outputs.count + 1, sizeof *instance->outputs);
-  if (!instance->buffers || !instance->inputs || !instance->outputs) return no_memory();
-  instance->execution = (Execution) {
-    .model = model->name, .limit_ns = (uint64_t) model->limit_ms * 1000000u, .stopped = model->stopped,
-    .stuck = model->stuck,
-  };
-  TRY(engine_open_instance(instance));
-  add_execution(&instance->execution);
-  return NULL;
+  Worker *worker = &instance->model->worker;
+  uint64_t until = nanoseconds() + (uint64_t) instance->model->load_limit_ms * 1000000u;
+  pthread_mutex_lock(&worker->listed);
+  instance->next = worker->instances;
+  worker->instances = instance;
+  Error *error = NULL;
+  if (state_of(worker) == RUNNING) error = attach(instance, until);
+  else if (state_of(worker) != STARTING) error = error_with(ERROR_INTERNAL, "the model's worker %s", worker->why);
+  pthread_mutex_unlock(&worker->listed);
+  return error;
 }
 
 Error *TRITONBACKEND_ModelInstanceInitialize(void *triton) {
@@ -116,6 +142,8 @@ Error *TRITONBACKEND_ModelInstanceInitialize(void *triton) {
   Instance *instance = calloc(1, sizeof *instance);
   if (!instance) return no_memory();
   instance->model = state;
+  instance->ring.file = -1;
+  pthread_mutex_init(&instance->lock, NULL);
   Error *error = open_instance(instance);
   if (!error) error = TRITONBACKEND_ModelInstanceSetState(triton, instance);
   if (error) close_instance(instance);
@@ -145,13 +173,81 @@ static Error *reserve(Instance *instance, uint32_t count) {
 
 /* --- a batch ----------------------------------------------------------------------------------------------------- */
 
+/* Why a model that has no worker now can't answer. */
+static Error *absence(Worker *worker) {
+  char why[WHY_MOST + 64];
+  pthread_mutex_lock(&worker->lock);
+  uint64_t now = nanoseconds();
+  double pause = worker->paused_until > now ? (double) (worker->paused_until - now) / 1e9 : 0;
+  if (worker->state == PAUSED && pause > 0) snprintf(why, sizeof why, "%s: it starts again in %.1f s", worker->why, pause);
+  else snprintf(why, sizeof why, "%s: it is starting again", worker->why);
+  pthread_mutex_unlock(&worker->lock);
+  return error_with(ERROR_INTERNAL, "the model's worker %s", why);
+}
+
+/* The error for a run during which the worker died. It is on its way, so this waits until it is known how. */
+static Error *death(Worker *worker) {
+  char why[WHY_MOST];
+  pthread_mutex_lock(&worker->lock);
+  snprintf(why, sizeof why, "%s", worker->why);
+  pthread_mutex_unlock(&worker->lock);
+  return error_with(ERROR_INTERNAL, "the model's worker %s while it ran the request", why);
+}
+
+static Error *overdue(Model *model) {
+  char limit[32];
+  count(model->stopped);
+  snprintf(limit, sizeof limit, "%g", (double) model->limit_ms / 1e3);
+  return error_with(
+      ERROR_INTERNAL, "the request was stopped after %s s, its limit (serving.request_timeout_s in the model's spec)",
+      limit);
+}
+
+/* Waits for the worker's answer. One that dies is accused with its requests; one that is late is ended, and so too. */
+static Error *await_answer(Instance *instance, Request **requests, uint32_t count) {
+  Model *model = instance->model;
+  Worker *worker = &model->worker;
+  uint64_t limit = nanoseconds() + (uint64_t) model->limit_ms * 1000000u + GRACE_S * 1000000000ull;
+  bool late = false;
+  while (true) {
+    Header *header = header_of(&instance->ring);
+    if (await(&header->answered, instance->turn, &header->server_sleeps, NAP_MS * 1000000u)) break;
+    if (state_of(worker) != RUNNING) {
+      accuse(model, requests, count);
+      return late ? overdue(model) : death(worker);
+    }
+    if (late || nanoseconds() < limit) continue;
+    late = true;
+    pthread_mutex_lock(&worker->lock);
+    end_process(worker);
+    pthread_mutex_unlock(&worker->lock);
+  }
+  return NULL;
+}
+
+/* Reads why the worker could not compute the batch; NULL if it did. */
+static Error *failure(Instance *instance) {
+  char text[TEXT_MOST];
+  const Header *header = header_of(&instance->ring);
+  if (!header->failed) return NULL;
+  if (header->stopped) return overdue(instance->model);
+  int code = header->code <= ERROR_UNSUPPORTED ? (int) header->code : ERROR_INTERNAL;
+  memcpy(text, header->text, sizeof text);
+  text[sizeof text - 1] = 0;
+  return TRITONSERVER_ErrorNew(code, text);
+}
+
 static Error *compute(Instance *instance, Request **requests, uint32_t count, uint64_t *began, uint64_t *ended) {
+  instance->filled = BEGINNING;
   for (size_t at = 0; at < instance->model->inputs.count; at++) TRY(gather_input(instance, at, requests, count));
+  Header *header = header_of(&instance->ring);
   *began = nanoseconds();
-  begin_execution(&instance->execution, *began);
-  Error *error = engine_run(instance);
+  header->task = RUN;
+  signal_turn(&header->asked, ++instance->turn, &header->worker_sleeps);
+  Error *error = await_answer(instance, requests, count);
   *ended = nanoseconds();
-  return end_execution(&instance->execution, error);
+  instance->answered = !error;
+  return error ? error : failure(instance);
 }
 
 /* Answers and releases each request. Sending a response does not take its error over, so each gets a copy that is
@@ -180,13 +276,13 @@ static Error *serve(void *triton, Instance *instance, Request **requests, uint32
     instance->rows[each] = 1;
     log_error(TRITONBACKEND_ResponseNew(&instance->responses[each], requests[each]));
   }
-  Error *error = engine_begin_run(instance);
-  if (!error) {
-    error = compute(instance, requests, count, &times[1], &times[2]);
-    for (uint32_t each = 0; each < count; each++) rows += instance->rows[each];
-    if (!error) error = write_answers(instance, requests, count, rows);
-    engine_end_run(instance);
-  }
+  pthread_mutex_lock(&instance->lock);
+  bool serves = instance->attached && state_of(&instance->model->worker) == RUNNING;
+  Error *error = serves ? compute(instance, requests, count, &times[1], &times[2]) : absence(&instance->model->worker);
+  for (uint32_t each = 0; each < count; each++) rows += instance->rows[each];
+  if (!error) error = write_answers(instance, requests, count, rows);
+  if (instance->ring.base) trim(&instance->ring);
+  pthread_mutex_unlock(&instance->lock);
   send_responses(triton, instance, requests, count, error, times);
   if (error) TRITONSERVER_ErrorDelete(error);
   else
@@ -226,6 +322,34 @@ static Error *serve_by_length(void *triton, Instance *instance, Request **reques
   return NULL;
 }
 
+static Error *serve_all(void *triton, Instance *instance, Request **requests, uint32_t count) {
+  if (instance->model->max_batch > 0)
+    return (instance->model->bucket_count ? serve_by_length : serve)(triton, instance, requests, count);
+  for (uint32_t each = 0; each < count; each++) log_error(serve(triton, instance, requests + each, 1));
+  return NULL;
+}
+
+/* Refuses the requests that the worker dies of, and runs those alone of which it may have died; returns how many others
+ * there are, which come first then. */
+static uint32_t sift(void *triton, Instance *instance, Request **requests, uint32_t count) {
+  Model *model = instance->model;
+  uint32_t others = 0;
+  for (uint32_t each = 0; each < count; each++) {
+    uint64_t digest = digest_request(model, requests[each]);
+    uint32_t crashes = record_of(model, digest);
+    if (!crashes) requests[others++] = requests[each];
+    else if (crashes >= GUILTY)
+      refuse(triton, requests[each], TRITONSERVER_ErrorNew(
+          ERROR_INVALID_ARG, "the model's worker died each time it ran this request: it is not run again"));
+    else {
+      instance->answered = false;
+      log_error(serve_all(triton, instance, requests + each, 1));
+      if (instance->answered) clear_of_blame(model, digest);
+    }
+  }
+  return others;
+}
+
 /* A returned error tells Triton that it still owns all the requests and must answer them. So errors are returned only
  * before the first request is answered. After that they are logged, since each request is answered here. */
 Error *TRITONBACKEND_ModelInstanceExecute(void *triton, Request **requests, uint32_t count) {
@@ -235,10 +359,10 @@ Error *TRITONBACKEND_ModelInstanceExecute(void *triton, Request **requests, uint
   if (!instance->placed && instance->model->pinned) /* here, because only this runs on the instance's own thread */
     sched_setaffinity(0, sizeof instance->model->cores, &instance->model->cores);
   instance->placed = true;
-  if (instance->model->max_batch > 0)
-    return (instance->model->bucket_count ? serve_by_length : serve)(triton, instance, requests, count);
-  TRY(reserve(instance, 1));
-  for (uint32_t each = 0; each < count; each++) log_error(serve(triton, instance, requests + each, 1));
+  TRY(reserve(instance, count));
+  if (__atomic_load_n(&instance->model->suspects.count, __ATOMIC_RELAXED))
+    count = sift(triton, instance, requests, count);
+  if (count) log_error(serve_all(triton, instance, requests, count));
   return NULL;
 }
 
@@ -252,14 +376,14 @@ Error *TRITONBACKEND_Initialize(void *triton) {
   if (major != API_MAJOR)
     return TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, "this backend is for version 1 of Triton's backend API");
   TRY(TRITONBACKEND_BackendArtifacts(triton, &kind, &folder));
-  TRY(engine_load(folder));
-  return start_watch();
+  snprintf(backend_folder, sizeof backend_folder, "%s", folder);
+  if (getrandom(digest_key, sizeof digest_key, 0) != sizeof digest_key) return no_memory();
+  make_families();
+  return NULL;
 }
 
-/* The engine's library stays loaded: Triton calls this as the process exits, and the engine's threads may still run. */
 Error *TRITONBACKEND_Finalize(void *triton) {
   (void) triton;
-  end_watch();
-  engine_unload();
+  delete_families();
   return NULL;
 }
