@@ -18,9 +18,10 @@ from tritonclient.utils import InferenceServerException
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.serving.machine.quarantine import crashed
 from shiplift.runtime.serving.machine.server import Server
+from shiplift.runtime.serving.triton.config import parse, render
 from shiplift.runtime.spec.serving_settings import Serving
 from tests.integration import runaway
-from tests.integration.backends import ask, model, put, server_for, two_by_two
+from tests.integration.backends import ask, lookup, model, put, server_for, two_by_two
 from tests.integration.conftest import until
 
 pytestmark = pytest.mark.integration
@@ -186,6 +187,32 @@ def test_a_model_whose_worker_dies_while_loading_says_so_each_time(tmp_path: Pat
                     client.load("m")
             assert failures == []
         assert len(workers(server)) == 1
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_a_warm_up_that_fails_leaves_the_server_and_no_request_is_taken_for_one(tmp_path: Path, instances: int) -> None:
+    """Triton 2.51 itself dies of the next load after a warm-up that failed."""
+    put(tmp_path, lookup(), instances=instances)
+    put(tmp_path, two_by_two(), "neighbour")
+    file = tmp_path / "models" / "m" / "config.pbtxt"
+    config = parse(file.read_text())
+    for batch, count in ((1, 0), (4, 2)):
+        warmup = config.model_warmup.add(name=f"outside the table {batch}", batch_size=batch, count=count)
+        tensor = warmup.inputs["x"]
+        tensor.data_type, tensor.input_data_file = config.input[0].data_type, "outside"
+        tensor.dims.append(1)
+    file.write_text(render(config))
+    (file.parent / "warmup").mkdir()
+    (file.parent / "warmup" / "outside").write_bytes(np.array([9], np.int64).tobytes())
+    with server_for(tmp_path) as (server, client):
+        client.load("m")
+        client.load("neighbour")
+        for _ in range(8):
+            with pytest.raises(InferenceServerException, match=r"(?i)out of (data )?bounds"):
+                ask(server, {"x": np.array([[9]], np.int64)})
+        assert ask(server, {"x": np.array([[2]], np.int64)}).as_numpy("y").tolist() == [[2.0]]
+        assert ask(server, ROW, name="neighbour").as_numpy("sum").tolist() == [[2.0, 2.0]]
+    assert (tmp_path / "log").read_text().count("a warm-up of m failed") == 3 * instances
 
 
 def test_a_worker_has_no_network_no_programs_and_sees_no_other_model(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ typedef struct {
 typedef struct {
   char folder[4096], path[4096], name[256], *config;
   uint64_t version, memory;
-  int64_t max_batch, limit_ms, load_limit_ms, buckets[BUCKETS_MOST];
+  int64_t max_batch, limit_ms, load_limit_ms, warm_ups, buckets[BUCKETS_MOST];
   size_t bucket_count;
   cpu_set_t cores;
   bool pinned;
@@ -54,6 +54,7 @@ struct Instance {
   int64_t *rows, *lengths; /* one per request; of lengths, all that Triton handed over */
   const int64_t *own; /* the lengths of the requests that are run now, or NULL if they are not padded */
   int64_t padded; /* the length that these are padded to */
+  int64_t warm_ups; /* how many of its first runs are still warm-ups */
   uint64_t filled; /* how much of the ring the inputs take */
   uint32_t capacity;
 };
