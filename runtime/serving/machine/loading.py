@@ -9,11 +9,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from google.protobuf.text_format import ParseError
 from pydantic import TypeAdapter, ValidationError
+from tritonclient.grpc import model_config_pb2
 
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.serving.machine.pauses import pause_s
+from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.loads import LOADING, READY, Loads
 
 _POLL_S = 0.02
@@ -73,7 +76,7 @@ class Loader:
         if due and not _moves(self._repository.parent / "locks"):
             for name in sorted(due, key=lambda name: _order(known.get(name, Attempts()))):
                 if known.get(name, Attempts()).next_at <= self._clock():
-                    self._loads.begin(name)
+                    self._loads.begin(name, _without_warm_up(self._repository / name))
         return frozenset(missing)
 
     def wait(self, seconds: float) -> None:
@@ -99,6 +102,21 @@ class Loader:
 
     def _installed(self) -> list[str]:
         return sorted(config.parent.name for config in self._repository.glob("*/config.pbtxt"))
+
+
+def _without_warm_up(folder: Path) -> model_config_pb2.ModelConfig | None:
+    """The configuration to load a model of the Python backend with, if its own would warm it up.
+
+    After a warm-up that fails, Triton 2.51 dies of the next load of any model. The other backends prevent that.
+    """
+    try:
+        config = parse((folder / "config.pbtxt").read_text())
+    except (OSError, ValueError, ParseError):
+        return None  # Triton says what is wrong
+    if config.backend != "python" or not config.model_warmup:
+        return None
+    config.ClearField("model_warmup")
+    return config
 
 
 def _order(state: Attempts) -> tuple[int, float]:

@@ -180,8 +180,8 @@ static Error *open_model(Model *model, const Loading *loading, const char *confi
   TRY(read_cores(config, &model->cores, &model->pinned));
   if (!parameter(config, "CACHE_DIR", cache, sizeof cache)) cache[0] = 0;
   if (*cache) mkdir(cache, 0700);
-  const char *missing = guard(loading->folder, loading->path, cache, loading->memory);
-  if (missing && !loading->tolerant)
+  const char *missing = guard(loading->folder, loading->path, cache, loading->memory, loading->accepted);
+  if (missing)
     return error_with(ERROR_INTERNAL, "the model's worker can't be confined: the kernel has no %s", missing);
   TRY(start_watch());
   TRY(engine_load(loading->folder));
