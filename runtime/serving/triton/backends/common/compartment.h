@@ -118,7 +118,7 @@ static void end_process(const Worker *worker) {
 }
 
 static bool asked_to_load(Model *model) {
-  const char *accepted = getenv("SHIPLIFT_ALLOW_WITHOUT");
+  const char *accepted = getenv("SHIPLIFT_ALLOW_WITHOUT"), *missing = getenv("SHIPLIFT_MISSING");
   size_t size = strlen(model->config) + 1;
   char *body = calloc(1, sizeof(Loading) + size);
   if (!body) return false;
@@ -127,7 +127,7 @@ static bool asked_to_load(Model *model) {
   memcpy(loading->name, model->name, sizeof loading->name);
   memcpy(loading->folder, backend_folder, sizeof loading->folder);
   loading->memory = model->memory;
-  snprintf(loading->accepted, sizeof loading->accepted, "%s", accepted ? accepted : "");
+  snprintf(loading->accepted, sizeof loading->accepted, "%s %s", accepted ? accepted : "", missing ? missing : "");
   memcpy(body + sizeof(Loading), model->config, size);
   bool sent = send_message(model->worker.control, LOAD, body, sizeof(Loading) + size);
   free(body);
