@@ -83,7 +83,7 @@ def main() -> None:
     missing = confine_in_pod(environment, options.repository, (PORTS.http, PORTS.grpc, PORTS.metrics))
     for mechanism, why in missing.items():
         print(f"not confined by {mechanism}: {why}", file=sys.stderr, flush=True)
-    own = {**variables(environment, features), "SHIPLIFT_MISSING": " ".join(missing)}  # the models' workers lack it, too
+    own = {**variables(environment, features), "SHIPLIFT_MISSING": " ".join(missing)}  # workers lack it, too
     os.execve(arguments[0], arguments, own)  # noqa: S606 - no shell is needed
 
 
