@@ -21,7 +21,7 @@ def read(home: Path, model: str) -> Pulse:
 
 def _findings(home: Path, names: set[str]) -> list[str]:
     now, running = time.time(), stack.read(home)
-    failed = [each for name, each in attempts(home / "production").items() if name in names and each.failures]
+    failed = [each for name, each in attempts(home / "production").items() if name in names and each.why]
     died = crashed(running.processes["triton"].pid) if running and running.runs("triton") else ()
     findings = [_sentence(each, now) for each in failed] + [each.finding(now) for each in died if each.model in names]
     return list(filter(None, findings))

@@ -25,7 +25,8 @@ _POLL_S = 0.02
 class Attempts(Record):
     """The failures of a model's loading, in a row: how many, since when, why the last one, and when to try again.
 
-    Times are in seconds since the epoch. `seconds` is how long the last load took.
+    Times are in seconds since the epoch. `seconds` is how long the last load took. A load that has begun counts as a
+    failure without a reason until it ends: then a model during whose load the server died has its pause, too.
     """
 
     failures: int = 0
@@ -34,13 +35,16 @@ class Attempts(Record):
     why: str = ""
     seconds: float = 0.0
 
-    def after(self, seconds: float, why: str, now: float) -> "Attempts":
-        """The attempts after another one, which took `seconds` and failed because of `why`, or did not (empty)."""
+    def begun(self, now: float) -> "Attempts":
+        """The attempts when another one begins."""
+        failures, since = self.failures + 1, self.since or now
+        return Attempts(failures=failures, since=since, next_at=now + pause_s(failures), seconds=self.seconds)
+
+    def ended(self, seconds: float, why: str, now: float) -> "Attempts":
+        """The attempts after the one that had begun, which took `seconds` and failed because of `why`, or did not."""
         if not why:
             return Attempts(seconds=seconds)
-        failures = self.failures + 1
-        since = self.since or now
-        return Attempts(failures=failures, since=since, next_at=now + pause_s(failures), why=why, seconds=seconds)
+        return self.model_copy(update={"next_at": now + pause_s(self.failures), "why": why, "seconds": seconds})
 
 
 _ATTEMPTS = TypeAdapter(dict[str, Attempts])
@@ -74,10 +78,18 @@ class Loader:
         missing = [name for name in self._installed() if READY not in states.get(name, ())]
         due = [name for name in missing if LOADING not in states.get(name, ()) and name not in but]
         if due and not _moves(self._repository.parent / "locks"):
-            for name in sorted(due, key=lambda name: _order(known.get(name, Attempts()))):
-                if known.get(name, Attempts()).next_at <= self._clock():
-                    self._loads.begin(name, _without_warm_up(self._repository / name))
+            self._begin({name: known.get(name, Attempts()) for name in due}, known)
         return frozenset(missing)
+
+    def _begin(self, due: dict[str, Attempts], known: dict[str, Attempts]) -> None:
+        now = self._clock()
+        names = sorted(
+            (name for name, state in due.items() if state.next_at <= now), key=lambda name: _order(due[name])
+        )
+        if names:
+            self._save(known | {name: due[name].begun(now) for name in names})
+        for name in names:
+            self._loads.begin(name, _without_warm_up(self._repository / name))
 
     def wait(self, seconds: float) -> None:
         """Waits until the loads that were begun have ended, at most for `seconds`."""
@@ -94,11 +106,15 @@ class Loader:
         """Notes how loads ended; returns the attempts so far."""
         known = attempts(self._repository.parent)
         if ended := self._loads.ended():
-            now, installed = self._clock(), self._installed()
-            known |= {model: known.get(model, Attempts()).after(*end, now) for model, end in ended.items()}
-            known = {model: state for model, state in known.items() if model in installed}
-            write_atomically(_file(self._repository.parent), _ATTEMPTS.dump_json(known))
+            now = self._clock()
+            known |= {model: known.get(model, Attempts()).ended(*end, now) for model, end in ended.items()}
+            self._save(known)
         return known
+
+    def _save(self, known: dict[str, Attempts]) -> None:
+        installed = self._installed()
+        kept = {model: state for model, state in known.items() if model in installed}
+        write_atomically(_file(self._repository.parent), _ATTEMPTS.dump_json(kept))
 
     def _installed(self) -> list[str]:
         return sorted(config.parent.name for config in self._repository.glob("*/config.pbtxt"))
