@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.host.processes import free_port, stop
-from shiplift.runtime.serving.machine.loading import Loader, attempts
+from shiplift.runtime.serving.machine.loading import Attempts, Loader, attempts
 from shiplift.runtime.serving.machine.server import Server, start_production
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.command_line import Features, Ports
@@ -93,4 +93,7 @@ def test_a_model_that_failed_is_tried_again_after_its_pause(tmp_path: Path) -> N
         assert attempts(tmp_path)["m"].failures == 0
         with TritonClient(server.grpc) as client:
             assert client.ready("m")
+        (tmp_path / "loading.json").write_text(f'{{"m": {Attempts(failures=3, why="no file").model_dump_json()}}}')
+        assert not loader.look()
+        assert attempts(tmp_path)["m"] == Attempts()  # somebody else loaded it
         loader.close()

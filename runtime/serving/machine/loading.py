@@ -73,8 +73,12 @@ class Loader:
         Raises:
             Temporary: the server does not answer.
         """
-        known = self._note()
         states = self._loads.states()
+        known = self._note()
+        ready = {name for name, state in known.items() if state.failures and states.get(name) == {READY}}
+        if ready:  # a promotion loaded them
+            known |= dict.fromkeys(ready, Attempts())
+            self._save(known)
         missing = [name for name in self._installed() if READY not in states.get(name, ())]
         due = [name for name in missing if LOADING not in states.get(name, ()) and name not in but]
         if due and not _moves(self._repository.parent / "locks"):
