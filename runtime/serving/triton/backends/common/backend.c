@@ -226,7 +226,7 @@ static Error *await_answer(Instance *instance, Request **requests, uint32_t coun
     Header *header = header_of(&instance->ring);
     if (await(&header->answered, instance->turn, &header->server_sleeps, NAP_MS * 1000000u)) break;
     if (state_of(worker) != RUNNING) {
-      accuse(model, requests, count);
+      accuse(instance, requests, count);
       return late ? overdue(model) : death(worker);
     }
     if (late || nanoseconds() < limit) continue;

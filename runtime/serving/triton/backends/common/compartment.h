@@ -186,7 +186,7 @@ static Error *attach(Instance *instance, uint64_t until) {
   Worker *worker = &instance->model->worker;
   pthread_mutex_lock(&instance->lock);
   close_ring(&instance->ring);
-  instance->turn = 0, instance->attached = false;
+  instance->turn = 0, instance->attached = false, instance->worker = worker->number;
   Ring *ring = &instance->ring;
   ring->file = memfd_create("shiplift", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   Error *error = ring->file >= 0 && extend(ring, BEGINNING) && !fcntl(ring->file, F_ADD_SEALS, F_SEAL_SHRINK)
@@ -278,7 +278,7 @@ static void await_end(Worker *worker) {
 static Error *serve_with(Model *model) {
   Worker *worker = &model->worker;
   pthread_t listener;
-  worker->lines[0] = 0;
+  worker->lines[0] = 0, worker->number++;
   if (!start_process(worker)) return TRITONSERVER_ErrorNew(ERROR_INTERNAL, "the model's worker can't be started");
   bool listened = !pthread_create(&listener, NULL, listen_to, worker);
   pthread_mutex_unlock(&worker->lock); /* loading takes long, and whoever closes the model ends the process */

@@ -36,11 +36,12 @@ static uint64_t digest_request(const Model *model, Request *request) {
   return digest_of(digest);
 }
 
-static void accuse(Model *model, Request **requests, uint32_t count) {
+static void accuse(const Instance *instance, Request **requests, uint32_t count) {
+  Model *model = instance->model;
   for (uint32_t each = 0; each < count; each++) {
     uint64_t digest = digest_request(model, requests[each]);
     pthread_mutex_lock(&model->worker.lock);
-    suspect(&model->suspects, digest);
+    suspect(&model->suspects, digest, instance->worker);
     pthread_mutex_unlock(&model->worker.lock);
   }
 }

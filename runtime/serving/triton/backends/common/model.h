@@ -22,6 +22,7 @@ typedef struct {
   enum { STARTING, RUNNING, PAUSED, CLOSING } state;
   pid_t pid;
   int control, output; /* sockets to talk by, and the pipe of what it prints */
+  uint64_t number; /* how many were started */
   bool kept, loaded; /* whether there is a keeper, and whether the model was loaded once */
   Error *failure; /* why the first one did not load the model */
   Crashes crashes;
@@ -49,6 +50,7 @@ struct Instance {
   pthread_mutex_t lock; /* of the ring: held for a run, and while another worker is given the instance */
   Ring ring;
   uint32_t turn;
+  uint64_t worker; /* the number of the one that it was given to */
   bool attached, placed, answered; /* answered: whether the worker outlived the last run */
   Response **responses;
   int64_t *rows, *lengths; /* one per request; of lengths, all that Triton handed over */

@@ -20,9 +20,9 @@ static double count_crash(Crashes *crashes, double now) {
   return pause < LONGEST_PAUSE_S ? pause : LONGEST_PAUSE_S;
 }
 
-/* Requests during which a worker crashed, by digest, with the number of times; the oldest gives way. */
+/* Requests during which a worker crashed, by digest, with the number of times and the last; the oldest gives way. */
 typedef struct {
-  struct { uint64_t digest; uint32_t crashes; } all[SUSPECTS_MOST];
+  struct { uint64_t digest, worker; uint32_t crashes; } all[SUSPECTS_MOST];
   size_t count;
 } Suspects;
 
@@ -42,11 +42,14 @@ static void acquit(Suspects *suspects, uint64_t digest) {
     }
 }
 
-static void suspect(Suspects *suspects, uint64_t digest) {
+/* Counts the crash of a worker, by its number, once: equal requests may have been in flight together. */
+static void suspect(Suspects *suspects, uint64_t digest, uint64_t worker) {
   uint32_t before = crashes_of(suspects, digest);
+  for (size_t at = 0; at < suspects->count; at++)
+    if (suspects->all[at].digest == digest && suspects->all[at].worker == worker) return;
   acquit(suspects, digest);
   if (suspects->count == SUSPECTS_MOST) acquit(suspects, suspects->all[0].digest);
-  suspects->all[suspects->count].digest = digest;
+  suspects->all[suspects->count].digest = digest, suspects->all[suspects->count].worker = worker;
   suspects->all[suspects->count++].crashes = before + 1;
 }
 

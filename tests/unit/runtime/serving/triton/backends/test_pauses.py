@@ -18,7 +18,7 @@ static Crashes crashes;
 static Suspects suspects;
 double pause(double now) {{ return count_crash(&crashes, now); }}
 uint32_t count(void) {{ return crashes.count; }}
-void accuse(uint64_t digest) {{ suspect(&suspects, digest); }}
+void accuse(uint64_t digest, uint64_t worker) {{ suspect(&suspects, digest, worker); }}
 void clear(uint64_t digest) {{ acquit(&suspects, digest); }}
 uint32_t record(uint64_t digest) {{ return crashes_of(&suspects, digest); }}
 uint64_t digest(uint64_t a, uint64_t b, const char *text, size_t size, size_t split) {{
@@ -31,7 +31,7 @@ uint64_t digest(uint64_t a, uint64_t b, const char *text, size_t size, size_t sp
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "pause": (ctypes.c_double, ctypes.c_double),
     "count": (ctypes.c_uint32,),
-    "accuse": (None, ctypes.c_uint64),
+    "accuse": (None, ctypes.c_uint64, ctypes.c_uint64),
     "clear": (None, ctypes.c_uint64),
     "record": (ctypes.c_uint32, ctypes.c_uint64),
     "digest": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t),
@@ -62,14 +62,14 @@ def test_each_pause_is_twice_as_long_up_to_five_minutes_until_a_healthy_hour(rul
 
 
 def test_requests_are_counted_acquitted_and_forgotten_the_oldest_first(rules: Callable[..., Any]) -> None:
-    for digest in (7, 8, 7):
-        rules("accuse", digest)
+    for digest, worker in ((7, 1), (8, 1), (8, 1), (7, 2)):
+        rules("accuse", digest, worker)
     assert [rules("record", digest) for digest in (7, 8, 9)] == [2, 1, 0]
     rules("clear", 8)
     rules("clear", 9)
     assert [rules("record", digest) for digest in (7, 8)] == [2, 0]
     for digest in range(100, 164):
-        rules("accuse", digest)
+        rules("accuse", digest, 3)
     assert [rules("record", digest) for digest in (7, 100, 163)] == [0, 1, 1]
 
 
