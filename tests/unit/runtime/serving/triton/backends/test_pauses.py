@@ -43,8 +43,8 @@ def rules(tmp_path: Path) -> Callable[..., Any]:
     """The functions of `SOURCE`, by name."""
     compiler = shutil.which("cc") or shutil.which("gcc") or pytest.skip("no C compiler on this machine")
     (tmp_path / "rules.c").write_text(SOURCE)
-    command = [compiler, *native.FLAGS, "-shared", "-fPIC", "-o", tmp_path / "rules.so", tmp_path / "rules.c"]
-    subprocess.run(command, check=True)
+    command: list[str | Path] = [compiler, *native.FLAGS, "-shared", "-fPIC", "-o", tmp_path / "rules.so"]
+    subprocess.run([*command, tmp_path / "rules.c"], check=True)
     library = ctypes.CDLL(str(tmp_path / "rules.so"))
     for name, (result, *arguments) in SIGNATURES.items():
         function = getattr(library, name)
