@@ -13,11 +13,19 @@ import yaml
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.conversion import boosting, forests, graphs, sklearn_trees, torch_models
-from shiplift.runtime.model.conversion.columns import FEATURES, Columns
+from shiplift.runtime.model.conversion import (
+    boosting,
+    forests,
+    graphs,
+    sklearn_converters,
+    sklearn_methods,
+    sklearn_trees,
+    torch_models,
+)
+from shiplift.runtime.model.conversion.columns import Columns
 from shiplift.runtime.model.conversion.forests import Forest
-from shiplift.runtime.model.conversion.frames import selects_columns
-from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
+from shiplift.runtime.model.conversion.frames import matrices
+from shiplift.runtime.model.conversion.original import Original, failed, wants_probabilities
 from shiplift.runtime.model.reading import onnx_graphs, recording
 from shiplift.runtime.model.tensors import Arrays, as_input
 from shiplift.runtime.model.text.tasks import EXTRA, IMAGE_TASKS, TEXT_FLAVORS, task_of
@@ -113,40 +121,40 @@ class Sklearn(Original):
         self.specs = inputs
         self.columns = Columns(specs=inputs) if tabular else None
         self.probable = wants_probabilities(folder, outputs)
+        self.method = sklearn_methods.method_of(folder, self.model)
 
     def answer(self, inputs: Arrays) -> Arrays:
-        """`predict`; `predict_proba` if the estimator has it, or what an outlier detector decides by."""
+        """What MLflow's pyfunc answers, and after it the probabilities or scores that the estimator also has."""
         features = self.columns.frame(inputs) if self.columns else next(iter(inputs.values()))
-        label = np.asarray(self.model.predict(features))
-        if self._has_probabilities():
-            return classified(label, self.model.predict_proba(features), probable=self.probable)
-        if self._detects_outliers():
-            scores = np.asarray(self.model.decision_function(features), dtype=np.float32)
-            return {"label": label.reshape(-1, 1), "scores": scores.reshape(-1, 1)}
-        return {"label" if self._classifies() else "variable": label}
+        return sklearn_methods.answers(self.model, self.method, features, probable=self.probable)
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Converts through `skl2onnx.to_onnx`. Float inputs become FP32; only probabilities are kept as scores."""
-        joined = self.columns is not None and not selects_columns(self.model)
-        types = [(FEATURES, self._joined())] if joined else [(spec.name, self._type(spec)) for spec in self.specs]
+        model, count = sklearn_converters.unwrapped(self.model), len(self.answer(example))
+        model, tensors = matrices(model, self.specs) if self.columns else (model, ())
+        types = [(each.name, self._type(each.spec)) for each in tensors] or [
+            (s.name, self._type(s)) for s in self.specs
+        ]
         try:
-            graph = sklearn_trees.with_missing(self._converted(types, min(opset, 21)), self.model)
+            graph = sklearn_trees.with_missing(self._converted(model, types, min(opset, 21)), self.model)
+            graph = sklearn_methods.with_outputs(graph, self.method, count)
         except Exception as error:
             raise failed("skl2onnx can't convert the model", error) from error
-        graph = graph if self._has_probabilities() or not self._classifies() else _first_output(graph)
-        return self.columns.in_front_of(graph) if joined and self.columns else graph
+        return self.columns.in_front_of(graph, {each.name: each.columns for each in tensors}) if self.columns else graph
 
     def forest(self) -> Forest | None:
         """An ensemble's trees."""
         return forests.of_sklearn(self.model)
 
-    def _converted(self, types: list[tuple[str, Any]], opset: int) -> onnx.ModelProto:
+    def _converted(self, model: Any, types: list[tuple[str, Any]], opset: int) -> onnx.ModelProto:
         import skl2onnx  # noqa: PLC0415 - only for sklearn models
 
-        model = sklearn_trees.rounded(self.model)
-        versions = {"": opset, "ai.onnx.ml": _LEARNING_OPSET} if self._detects_outliers() else opset
+        sklearn_converters.register()
+        model = sklearn_trees.rounded(model)
+        outliers = sklearn_methods.detects_outliers(model)
+        versions = sklearn_converters.opsets(model, opset) | ({"ai.onnx.ml": _LEARNING_OPSET} if outliers else {})
         convert = partial(skl2onnx.to_onnx, model, initial_types=types, target_opset=versions)
-        if not self._classifies():
+        if self.method == "transform" or not sklearn_methods.classifies(model):
             return convert()
         try:
             return convert(options={id(model): {"zipmap": False}})
@@ -156,26 +164,6 @@ class Sklearn(Original):
     def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
         """Those of the fitted estimator, and of what is within it."""
         return recording.facts_of(self.model, inputs)
-
-    def _has_probabilities(self) -> bool:
-        return self._classifies() and hasattr(self.model, "predict_proba")
-
-    def _classifies(self) -> bool:
-        from sklearn.base import is_classifier  # noqa: PLC0415
-
-        return bool(is_classifier(self.model))
-
-    def _detects_outliers(self) -> bool:
-        from sklearn.base import is_outlier_detector  # noqa: PLC0415
-
-        return bool(is_outlier_detector(self.model))
-
-    def _joined(self) -> Any:
-        """The type of the columns as one matrix: texts, or numbers."""
-        from skl2onnx.common import data_types as kinds  # noqa: PLC0415
-
-        text = all(spec.datatype == "BYTES" for spec in self.specs)
-        return (kinds.StringTensorType if text else kinds.FloatTensorType)([None, len(self.specs)])
 
     def _type(self, spec: TensorSpec) -> Any:
         from skl2onnx.common import data_types as kinds  # noqa: PLC0415
@@ -188,12 +176,6 @@ class Sklearn(Original):
             "INT64": kinds.Int64TensorType,
         }
         return table.get(spec.datatype, kinds.FloatTensorType)(shape)
-
-
-def _first_output(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without its other outputs and the nodes that only they need."""
-    inputs = [value.name for value in model.graph.input]
-    return onnx.utils.Extractor(model).extract_model(inputs, [model.graph.output[0].name])
 
 
 # --- TensorFlow -----------------------------------------------------------------------------------------------------
