@@ -64,11 +64,14 @@ class Columns:
                 f"the column {taken[0]!r} has the name of an output of the model",
                 do="Rename the column, and log the model again.",
             )
-        model = compose.add_prefix(model, _INNER, rename_inputs=False, rename_outputs=False)
+        inner = _INNER
+        while any(spec.name.startswith(inner) for spec in self.specs):
+            inner = f"_{inner}"
+        model = compose.add_prefix(model, inner, rename_outputs=False)
         graph, nodes = model.graph, list[onnx.NodeProto]()
         columns = matrices or {FEATURES: self.specs}
         for number, matrix in enumerate(graph.input):
-            nodes += self._joined(matrix, columns[matrix.name], f"{_INNER}{number}/")
+            nodes += self._joined(matrix, columns[matrix.name.removeprefix(inner)], f"{inner}{number}/")
         del graph.input[:]
         graph.input.extend(helper.make_tensor_value_info(s.name, _TYPES[s.datatype], ["batch", 1]) for s in self.specs)
         own = list(graph.node)

@@ -56,9 +56,7 @@ def with_outputs(graph: onnx.ModelProto, method: str, count: int) -> onnx.ModelP
     if len(outputs) <= count:
         return graph
     inputs = [value.name for value in graph.graph.input]
-    kept = onnx.utils.Extractor(graph).extract_model(inputs, [value.name for value in outputs][:count])
-    del kept.graph.value_info[:]  # it lists the inputs, too, which columns will replace
-    return kept
+    return onnx.utils.Extractor(graph).extract_model(inputs, [value.name for value in outputs][:count])
 
 
 def classifies(model: Any) -> bool:
