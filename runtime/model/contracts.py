@@ -288,7 +288,7 @@ def check_example(example: Arrays, inputs: tuple[TensorSpec, ...], advice: str) 
 
 def _arrays(body: Any, kind: str, inputs: tuple[TensorSpec, ...]) -> Arrays:
     if kind == "dataframe":
-        columns = [str(column) for column in body["columns"]]
+        columns = [str(column) for column in body.get("columns") or range(len(body["data"][0]))]  # no names: numbers
         return {
             name: np.array([row[index] for row in body["data"]], dtype=object).reshape(-1, 1)
             for index, name in enumerate(columns)

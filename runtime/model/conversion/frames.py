@@ -91,7 +91,7 @@ def _first(part: Any) -> Iterable[Any]:
     if hasattr(part, "transformer_list"):
         return [transformer for _, transformer in part.transformer_list]
     if hasattr(part, "calibrated_classifiers_"):
-        return part.calibrated_classifiers_
+        return list(part.calibrated_classifiers_)
     if isinstance(several := getattr(part, "estimators_", None), list):
         return several
     return [inner for name in _PARTS if (inner := getattr(part, name, None)) is not None][:1]
