@@ -33,6 +33,8 @@ def _random(like: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray
         return rng.choice(np.unique(like.astype(str)), size=shape).astype(object)
     if like.dtype.kind == "b":
         return rng.integers(0, 2, size=shape).astype(np.bool_)
+    if like.dtype.kind == "f":
+        like = like[~np.isnan(like)] if not np.isnan(like).all() else np.zeros(1, like.dtype)  # NaN is a missing value
     low, high = like.min(), like.max()
     if like.dtype.kind in "iu":
         return rng.integers(low, high, size=shape, endpoint=True, dtype=like.dtype)
