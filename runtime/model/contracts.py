@@ -240,6 +240,10 @@ def _specs(text: str | None, kind: str) -> tuple[tuple[TensorSpec, ...], bool]:
                 do="Use numbers, booleans or strings.",
             )
         specs.append(TensorSpec(name=name, datatype=tensor_type, shape=shape))
+    if twice := next((spec.name for at, spec in enumerate(specs) if spec.name in {s.name for s in specs[:at]}), ""):
+        raise NotAdmitted(
+            f"two {kind}s are called {twice!r}", do="Rename one of these columns, and log the model again."
+        )
     return tuple(specs), tabular
 
 

@@ -33,7 +33,6 @@ from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
 _SHIMS = "sklearn.externals.array_api_compat"
-_LEARNING_OPSET = 3  # the newest in which skl2onnx writes isolation forests
 _SHIMMED = ("torch", "cupy", "dask")
 
 
@@ -151,8 +150,7 @@ class Sklearn(Original):
 
         sklearn_converters.register()
         model = sklearn_trees.rounded(model)
-        outliers = sklearn_methods.detects_outliers(model)
-        versions = sklearn_converters.opsets(model, opset) | ({"ai.onnx.ml": _LEARNING_OPSET} if outliers else {})
+        versions = sklearn_converters.opsets(model, opset, outliers=sklearn_methods.detects_outliers(model))
         convert = partial(skl2onnx.to_onnx, model, initial_types=types, target_opset=versions)
         if self.method == "transform" or not sklearn_methods.classifies(model):
             return convert()

@@ -3,6 +3,7 @@
 Everything is registered with skl2onnx once, before a model is converted.
 """
 
+import copy
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -11,6 +12,9 @@ from typing import Any
 import numpy as np
 
 from shiplift.runtime.model.conversion.sklearn_trees import within
+
+_BOOSTED_OPSET = 15  # the newest that onnxmltools writes
+_LEARNING_OPSET = 3  # the newest in which skl2onnx writes isolation forests
 
 # Functions of numpy as operators of ONNX: a chain, where a number is a constant operand of the operator before it.
 _FUNCTIONS: dict[Any, tuple[Any, ...]] = {
@@ -51,16 +55,23 @@ _WRAPPED = {  # estimators that only ask the one that they fitted
 
 
 def unwrapped(estimator: Any) -> Any:
-    """The estimator that answers, without those around it that only found or fitted it."""
+    """The estimator that answers, without those around it that only found or fitted it; its bins have dense codes."""
     while name := _WRAPPED.get(type(estimator).__name__):
         estimator = getattr(estimator, name)
+    if any(getattr(part, "encode", "") == "onehot" for part in within(estimator)):
+        estimator = copy.deepcopy(estimator)
+        for part in within(estimator):
+            if getattr(part, "encode", "") == "onehot":
+                part.encode = "onehot-dense"
     return estimator
 
 
-def opsets(estimator: Any, newest: int) -> dict[str, int]:
-    """The opsets to convert an estimator with: onnxmltools writes older ones."""
+def opsets(estimator: Any, newest: int, *, outliers: bool) -> dict[str, int] | int:
+    """The opsets to convert an estimator with: onnxmltools and isolation forests are written in older ones."""
     boosted = any(type(part).__module__.split(".")[0] in ("lightgbm", "xgboost") for part in within(estimator))
-    return {"": min(newest, 15), "ai.onnx.ml": 3} if boosted else {"": newest}
+    if boosted or outliers:
+        return {"": min(newest, _BOOSTED_OPSET) if boosted else newest, "ai.onnx.ml": _LEARNING_OPSET}
+    return newest
 
 
 def register() -> None:

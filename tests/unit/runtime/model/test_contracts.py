@@ -167,6 +167,12 @@ def test_columns_without_names_are_numbered(logged: Logged) -> None:
     assert {name: array.tolist() for name, array in logged.read_example().items()} == {"0": [[1.5]], "1": [[2.5]]}
 
 
+def test_two_columns_of_one_name_are_refused(logged: Logged) -> None:
+    table(logged)
+    logged.meta["signature"]["inputs"] = json.dumps([{"type": "double", "name": "age"}] * 2)
+    assert logged.refused() == "two inputs are called 'age'"
+
+
 def test_a_sparse_example_is_what_clients_send(logged: Logged) -> None:
     logged.meta["signature"]["inputs"] = json.dumps([IMAGES | {"tensor-spec": {"dtype": "float32", "shape": [-1, 3]}}])
     logged.meta["saved_input_example_info"]["type"] = "sparse_matrix_csr"
