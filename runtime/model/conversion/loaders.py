@@ -129,7 +129,8 @@ class Sklearn(Original):
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Converts through `skl2onnx.to_onnx`. Float inputs become FP32; only probabilities are kept as scores."""
-        model, count = sklearn_converters.unwrapped(self.model), len(self.answer(example))
+        model = sklearn_converters.unwrapped(self.model, predicts=self.method != "transform")
+        count = len(self.answer(example))
         model, tensors = matrices(model, self.specs) if self.columns else (model, ())
         types = [(each.name, self._type(each.spec)) for each in tensors] or [
             (s.name, self._type(s)) for s in self.specs

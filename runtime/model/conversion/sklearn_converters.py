@@ -13,6 +13,7 @@ import numpy as np
 
 from shiplift.runtime.model.conversion.sklearn_trees import within
 
+_BOOSTERS = ("catboost", "lightgbm", "xgboost")
 _BOOSTED_OPSET = 15  # the newest that onnxmltools writes
 _LEARNING_OPSET = 3  # the newest in which skl2onnx writes isolation forests
 
@@ -54,10 +55,9 @@ _WRAPPED = {  # estimators that only ask the one that they fitted
 }
 
 
-def unwrapped(estimator: Any) -> Any:
+def unwrapped(estimator: Any, *, predicts: bool) -> Any:
     """The estimator that answers, without those around it that only found or fitted it; its bins have dense codes."""
-    while name := _WRAPPED.get(type(estimator).__name__):
-        estimator = getattr(estimator, name)
+    estimator = _unwrapped(estimator) if predicts else estimator
     if any(getattr(part, "encode", "") == "onehot" for part in within(estimator)):
         estimator = copy.deepcopy(estimator)
         for part in within(estimator):
@@ -66,9 +66,23 @@ def unwrapped(estimator: Any) -> Any:
     return estimator
 
 
+def _unwrapped(estimator: Any) -> Any:
+    from sklearn.pipeline import Pipeline  # noqa: PLC0415 - only for sklearn models
+
+    while name := _WRAPPED.get(type(estimator).__name__):
+        estimator = getattr(estimator, name)
+    if type(estimator).__name__ in ("RFE", "RFECV"):  # it selects features, and asks the estimator for those
+        return Pipeline([("select", estimator), ("estimator", _unwrapped(estimator.estimator_))])
+    if not isinstance(estimator, Pipeline):
+        return estimator
+    *before, (name, last) = estimator.steps
+    inner = _unwrapped(last)
+    return estimator if inner is last else Pipeline([*before, (name, inner)])
+
+
 def opsets(estimator: Any, newest: int, *, outliers: bool) -> dict[str, int] | int:
     """The opsets to convert an estimator with: onnxmltools and isolation forests are written in older ones."""
-    boosted = any(type(part).__module__.split(".")[0] in ("lightgbm", "xgboost") for part in within(estimator))
+    boosted = any(type(part).__module__.split(".")[0] in _BOOSTERS for part in within(estimator))
     if boosted or outliers:
         return {"": min(newest, _BOOSTED_OPSET) if boosted else newest, "ai.onnx.ml": _LEARNING_OPSET}
     return newest
@@ -81,6 +95,8 @@ def register() -> None:
         _register_lightgbm()
     if "xgboost" in sys.modules:
         _register_xgboost()
+    if "catboost" in sys.modules:
+        _register_catboost()
 
 
 @cache
@@ -115,6 +131,29 @@ def _register_xgboost() -> None:
     from onnxmltools.convert.xgboost.operator_converters.XGBoost import convert_xgboost  # noqa: PLC0415
 
     _register_booster(xgboost.XGBClassifier, xgboost.XGBRegressor, convert_xgboost, None)
+
+
+@cache
+def _register_catboost() -> None:
+    import catboost  # noqa: PLC0415 - only for such models
+
+    _register_booster(catboost.CatBoostClassifier, catboost.CatBoostRegressor, _convert_catboost, None)
+
+
+def _convert_catboost(scope: Any, operator: Any, container: Any) -> None:
+    """The trees that CatBoost itself writes as ONNX."""
+    import onnx  # noqa: PLC0415 - only for such models
+    from catboost.utils import convert_to_onnx_object  # noqa: PLC0415
+
+    trees = convert_to_onnx_object(operator.raw_operator).graph.node[0]
+    container.add_node(
+        trees.op_type,
+        [operator.inputs[0].full_name],
+        [each.full_name for each in operator.outputs],
+        op_domain="ai.onnx.ml",
+        name=scope.get_unique_operator_name(trees.op_type),
+        **{each.name: onnx.helper.get_attribute_value(each) for each in trees.attribute},
+    )
 
 
 def _register_booster(classifier: Any, regressor: Any, convert: Callable[..., Any], options: Any) -> None:

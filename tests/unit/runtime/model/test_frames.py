@@ -12,6 +12,7 @@ from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_
 from sklearn.datasets import load_iris
 from sklearn.decomposition import PCA
 from sklearn.ensemble import IsolationForest, RandomForestClassifier, VotingRegressor
+from sklearn.feature_selection import RFE
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
@@ -86,6 +87,7 @@ def models() -> Iterator[tuple[str, Any, Any]]:
         GridSearchCV(make_pipeline(prepared(), Ridge()), {"ridge__alpha": [1, 2]}).fit(frame, price),
         frame,
     )
+    yield "a search for features", make_pipeline(prepared(), RFE(LogisticRegression())).fit(frame, dear), frame
     yield "a union", make_pipeline(union, Ridge()).fit(frame, price), frame
     yield "a vote", voting.fit(frame, price), frame
     yield "a target", make_pipeline(prepared(), targets).fit(frame, price), frame
@@ -181,10 +183,11 @@ def test_a_model_that_only_transforms_is_asked_to(tmp_path: Path) -> None:
 
 
 def test_boosters_inside_a_pipeline_become_part_of_its_graph(tmp_path: Path) -> None:
+    import catboost
     import lightgbm
     import xgboost
 
-    frame = people()
+    frame, quiet = people(), {"verbose": 0, "allow_writing_files": False}
     dear, price = (frame["city"] == "Rom").astype(int), frame["visits"] * 2.0 + frame["member"]
     for number, model in enumerate(
         (
@@ -192,6 +195,8 @@ def test_boosters_inside_a_pipeline_become_part_of_its_graph(tmp_path: Path) -> 
             lightgbm.LGBMRegressor(n_estimators=5, verbose=-1),
             xgboost.XGBClassifier(n_estimators=5),
             xgboost.XGBRegressor(n_estimators=5),
+            catboost.CatBoostClassifier(iterations=5, **quiet),
+            catboost.CatBoostRegressor(iterations=5, **quiet),
         )
     ):
         target = dear if hasattr(model, "predict_proba") else price
