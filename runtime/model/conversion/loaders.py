@@ -17,6 +17,7 @@ from shiplift.runtime.model.conversion import (
     boosting,
     forests,
     graphs,
+    sklearn_boosters,
     sklearn_converters,
     sklearn_methods,
     sklearn_trees,
@@ -150,8 +151,9 @@ class Sklearn(Original):
         import skl2onnx  # noqa: PLC0415 - only for sklearn models
 
         sklearn_converters.register()
+        sklearn_boosters.register()
         model = sklearn_trees.rounded(model)
-        versions = sklearn_converters.opsets(model, opset, outliers=sklearn_methods.detects_outliers(model))
+        versions = sklearn_boosters.opsets(model, opset, outliers=sklearn_methods.detects_outliers(model))
         convert = partial(skl2onnx.to_onnx, model, initial_types=types, target_opset=versions)
         if self.method == "transform" or not sklearn_methods.classifies(model):
             return convert()
