@@ -1,0 +1,21 @@
+"""The sabotages that fit an export."""
+
+from benchmarks.proof.sabotages.fronts import FRONTS
+from benchmarks.proof.sabotages.graph_nodes import NODES
+from benchmarks.proof.sabotages.graph_weights import WEIGHTS
+from benchmarks.proof.sabotages.mutation import Mutation
+from benchmarks.proof.sabotages.python import PYTHON
+from benchmarks.proof.sabotages.trees import TREES
+from shiplift.runtime.records.kinds.exported import Exported, ExportedGraph, ExportedPython
+
+__all__ = ["MUTATIONS", "Mutation", "mutations_of"]
+MUTATIONS: tuple[Mutation, ...] = (*WEIGHTS, *NODES, *TREES, *FRONTS, *PYTHON)
+
+
+def mutations_of(version: Exported) -> tuple[Mutation, ...]:
+    """What can be done to an export: of a graph that is not served, only its trees are sabotaged."""
+    if isinstance(version, ExportedPython):
+        return PYTHON
+    if not isinstance(version, ExportedGraph):
+        return (*WEIGHTS, *NODES, *FRONTS)
+    return (*(() if version.differs else (*WEIGHTS, *NODES)), *(TREES if version.trees else ()))
