@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from shiplift.runtime.admission.known_rows import asked_of, validation_rows
+from shiplift.runtime.admission.pyfunc_answers import Judged, judge
 from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, in_file, record
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import batching, exact_trees, loaders, postprocess, rehearsal
@@ -109,6 +110,8 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
         return asked_of(facts, requests["example"], validation, seconds_per_row, narrow=original.narrow)
 
     recorded = record(original, sets, conversion, make)
+    judged = judge(Path(folder), original, logged.inputs, recorded.rows(sets)) if plain else Judged()
+    recorded = recorded.beginning_with(_first_output(judged, original, conversion))
     model = original.to_onnx(sets["example"], conversion.opset, work / "model")
     model = postprocess.in_graph(_pick(model, conversion.outputs), conversion.postprocess, conversion.top_k)
     model = _in_order(_cleaned(model), [*recorded.answers["example"].outputs])
@@ -138,7 +141,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
         "signature": exported.model_dump(mode="json"),
         "sets": list(sets),
         "questions": list(recorded.made),
-        "left_out": list(recorded.left_out),
+        "left_out": [*recorded.left_out, *judged.left_out],
         "notes": [*original.notes, *notes, *([NOT_EXACT.format(why=why)] if why else [])],
         "text": text.model_dump(mode="json") if text else None,
         "trees": trees.model_dump(mode="json") if trees else None,
@@ -171,6 +174,11 @@ def _trees(
         return exact_trees.write(forest, exported, example, asked, work, seed=seed), ""
     except NotExactError as error:
         return None, str(error)
+
+
+def _first_output(judged: Judged, original: Original, conversion: Conversion) -> str:
+    """The output to begin with: what pyfunc answers, unless the author says otherwise."""
+    return "" if conversion.outputs or original.probable else judged.answered
 
 
 def rehearse(flavor: str) -> None:
@@ -260,6 +268,7 @@ def _aligned(answers: Answers, exported: Signature) -> Answers:
         answers,
         outputs={names[name]: array for name, array in outputs.items()},
         noise={names[name]: array for name, array in answers.noise.items()},
+        usual={names[name]: array for name, array in answers.usual.items()},
     )
 
 

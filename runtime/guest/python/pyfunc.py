@@ -27,6 +27,7 @@ class Model:
         schema = self._model.metadata.get_input_schema()
         self._tensors = schema.is_tensor_spec()
         self._named = schema.has_input_names()
+        self.names: list[str] = list(schema.input_names()) if self._named else []  # as the author logged them
 
     def answer(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The answers of `predict`, as arrays by name, each with one row per sample."""
