@@ -74,7 +74,7 @@ def truth(case: Case, logged: Logged, model: Any, question: Any) -> Answers:
     def ask(inputs: Arrays) -> Arrays:
         asked = taken(question, inputs[_ROW])
         answers = logged.original(asked) if logged.original else logged.answer(model.predict(asked))
-        return answers | (logged.more(asked) if logged.more else {})
+        return answers | (logged.more(model.get_raw_model(), asked) if logged.more else {})
 
     every: Arrays = {_ROW: np.arange(size(question))}
     if case.alone:

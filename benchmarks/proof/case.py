@@ -18,15 +18,16 @@ class Logged:
     """A model and how it is logged: `options` of `mlflow.FLAVOR.log_model`, which also takes the model itself.
 
     `rows` makes that many fresh rows from a seed, as `mlflow.pyfunc` takes them. `answer` turns its prediction into
-    arrays by output name ("" is the first output). `more` answers what pyfunc does not, such as a classifier's
-    probabilities. `original` answers in place of pyfunc where that does not take the model's inputs or outputs.
+    arrays by output name ("" is the first output). `more` has what the model within pyfunc's answers besides, such as a
+    classifier's probabilities. `original` answers in place of pyfunc where that does not take the model's inputs or
+    outputs.
     """
 
     model: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
     rows: Callable[[int, int], Any]
     answer: Callable[[Any], Arrays] = named
-    more: Callable[[Any], Arrays] | None = None
+    more: Callable[[Any, Any], Arrays] | None = None
     original: Callable[[Any], Arrays] | None = None
 
 

@@ -12,16 +12,17 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import yaml
 
 from benchmarks.proof.case import Case, Logged
+from shiplift.runtime.admission import conversion
 from shiplift.runtime.admission.inspection import INSPECT, inspect
 from shiplift.runtime.confinement.policy import Entry
 from shiplift.runtime.families import table
@@ -35,6 +36,7 @@ from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.export import export
 
+T = TypeVar("T")
 _OPEN = Isolation(network="none", files="none", memory_limit_mb=0, timeout_s=0)
 
 
@@ -135,7 +137,21 @@ class Workshop:
                 stack.enter_context(patch.object(module, "workplace", self._place))
             stack.enter_context(patch.object(python_export, "resolve", lambda *_: here))
             stack.enter_context(patch.object(python_export, "ensure", lambda *_: prefix))
+            for name in _ASKS:
+                stack.enter_context(patch.object(conversion, name, self._timed(getattr(conversion, name))))
             yield
+
+    def _timed(self, function: Callable[..., T]) -> Callable[..., T]:
+        """The function, whose seconds are the proof's."""
+
+        def timed(*arguments: Any, **keywords: Any) -> T:
+            started = time.monotonic()
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                self.proof_seconds += time.monotonic() - started
+
+        return timed
 
     @contextmanager
     def _place(self, entry: Entry, root: Path, *_: Any, **__: Any) -> Iterator[Any]:
@@ -153,14 +169,12 @@ class Workshop:
             self.proving[entry.function] = Proving(
                 function=entry.function, arguments=arguments, folder=kept, original=folder
             )
-        started = time.monotonic()
-        try:
-            return _called(entry.function, arguments, folder / "work")
-        finally:
-            self.proof_seconds += time.monotonic() - started if proves else 0
+        call = self._timed(_called) if proves else _called
+        return call(entry.function, arguments, folder / "work")
 
 
 _PROVE = (graph_export.VERIFY.function, python_export.COMPARE.function)
+_ASKS = ("record", "judge")  # the functions of the first half that ask the original for the proof
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,8 +218,13 @@ def save(case: Case, logged: Logged, folder: Path) -> None:
     """Writes a case's model to a folder, as MLflow does."""
     import mlflow
 
-    flavor, options = getattr(mlflow, case.flavor), {"pip_requirements": [], **logged.options}
-    model = () if logged.model is None else (logged.model,)
+    flavor, (model, options) = getattr(mlflow, case.flavor), logging_options(logged)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         flavor.save_model(*model, path=str(folder), **options)
+
+
+def logging_options(logged: Logged) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What MLflow's functions that log a model take: the model, unless it is code, and the options."""
+    model = () if logged.model is None else (logged.model,)
+    return model, {"pip_requirements": [], **logged.options}

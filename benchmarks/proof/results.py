@@ -1,7 +1,7 @@
-"""The content of `benchmarks/results/proof.json`, written after each case, so that a run can resume where it stopped."""
+"""The content of `benchmarks/results/proof.json`, written after each case, so that a run can resume."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from benchmarks.proof.case import Form, Part
 from shiplift.runtime.base.storage import write_atomically
@@ -23,6 +23,7 @@ METHOD = {
     "proof_seconds": "the part of it in which the proof ran",
 }
 Depth = Literal["exported", "released"]
+DEPTHS: tuple[Depth, ...] = get_args(Depth)
 Outcome = Literal["right", "refused", "wrong", "demoted", "failed"]
 
 

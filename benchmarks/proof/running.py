@@ -17,7 +17,8 @@ from benchmarks.proof.serving_forms import forms_of
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.records.kinds.exported import Exported
 
-_SEED = 977_231  # of fresh rows: the export's is another
+SEED = 977_231  # of fresh rows: the export's is another
+_FEW = 500  # fresh rows that show whether a sabotage changes answers
 _SHOWN = 600
 
 
@@ -32,18 +33,19 @@ def exported(case: Case, *, sabotage: bool) -> Iterator[Result | Sabotage]:
             outcome = workshop.export(case, logged, folder / "model")
             result, version = _judged(case, logged, workshop, outcome, folder), outcome.exported
         except Exception as error:  # a case must not end the others
-            result, version = _failed(case, error), None
+            result, version = failed(case, error), None
         yield result
         if sabotage and version is not None and result.outcome == "right":
-            yield from sabotaged(case.name, version, outcome.proving, folder / "sabotage")
+            fresh = tensors(logged.rows(_FEW, SEED))
+            yield from sabotaged(case.name, version, outcome.proving, folder / "sabotage", fresh)
 
 
 def _judged(case: Case, logged: Logged, workshop: Workshop, outcome: Outcome, folder: Path) -> Result:
     seconds = {"seconds": round(outcome.seconds, 2), "proof_seconds": round(outcome.proof_seconds, 2)}
     if outcome.exported is None:
         refused = isinstance(outcome.error, ExportFailed)
-        ended = _ended(case, "refused" if refused else "failed", reason=_told(outcome.error))
-        return ended.model_copy(update=seconds)
+        end = ended(case, "refused" if refused else "failed", reason=_told(outcome.error))
+        return end.model_copy(update=seconds)
     return _asked(case, logged, workshop, outcome.exported, folder).model_copy(update=seconds)
 
 
@@ -51,15 +53,14 @@ def _asked(case: Case, logged: Logged, workshop: Workshop, version: Exported, fo
     """Asks every form the same fresh rows."""
     import mlflow
 
-    question = logged.rows(case.fresh, _SEED)
+    question = logged.rows(case.fresh, SEED)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = None if logged.original else mlflow.pyfunc.load_model(str(folder / "model"))
         right = truth(case, logged, model, question)
-    seen: list[Judged] = []
+    asked = tensors(question)
     with forms_of(workshop, version, Path(sys.prefix), folder / "forms") as forms:
-        for form in forms:
-            seen.append(judged(right, form.ask, tensors(question), form.first, batches=form.batches, seed=_SEED))
+        seen = [judged(right, form.ask, asked, form.first, batches=form.batches, seed=SEED) for form in forms]
         names, batches = tuple(form.form for form in forms), all(form.batches for form in forms)
     reason = getattr(version, "differs", "") or "; ".join(version.notes)
     return told(case, seen, names, batches=batches, reason=reason, rows=size(question))
@@ -70,7 +71,7 @@ def told(case: Case, seen: list[Judged], forms: tuple[Form, ...], *, batches: bo
     wrong, unrefused = max(each.wrong for each in seen), max(each.unrefused for each in seen)
     lesser = not set(forms) & set(case.forms) or (case.batches and not batches)
     ending: Ending = "wrong" if wrong or unrefused else "demoted" if lesser else "right"
-    return _ended(
+    return ended(
         case,
         ending,
         forms=forms,
@@ -83,7 +84,7 @@ def told(case: Case, seen: list[Judged], forms: tuple[Form, ...], *, batches: bo
     )
 
 
-def _ended(case: Case, ending: Ending, **fields: Any) -> Result:
+def ended(case: Case, ending: Ending, **fields: Any) -> Result:
     """A result, which is good if the case's part allows such an end."""
     allowed: set[Ending] = {"right", "refused", "demoted"} if case.part == "a" else {"right"}
     return Result(
@@ -97,8 +98,9 @@ def _ended(case: Case, ending: Ending, **fields: Any) -> Result:
     )
 
 
-def _failed(case: Case, error: Exception) -> Result:
-    return _ended(case, "failed", reason=_told(error))
+def failed(case: Case, error: Exception) -> Result:
+    """The result of a case that ended otherwise than any case should."""
+    return ended(case, "failed", reason=_told(error))
 
 
 def _told(error: Exception | None) -> str:

@@ -49,7 +49,8 @@ def forms_of(workshop: Workshop, exported: Exported, prefix: Path, work: Path) -
     folder = workshop.store.fetch(exported.model, work / "model")
     running = onnx_models.session(folder / "model.onnx")
     if isinstance(exported, ExportedText | ExportedImage):
-        yield [_front(workshop, exported, running, work)]
+        front, _ = load_front(workshop.store.fetch(exported.front.files, work / "front"))
+        yield [_front(front, exported.front.signature, running)]
         return
     assert isinstance(exported, ExportedGraph)
     forms = [] if exported.differs else [_of("graph", running, exported.signature)]
@@ -61,6 +62,25 @@ def forms_of(workshop: Workshop, exported: Exported, prefix: Path, work: Path) -
     yield forms
 
 
+def written_ask(folder: Path, version: Exported, *, trees: bool) -> Ask:
+    """How to ask the graph, or the trees, in the folder that a proof is given.
+
+    Raises:
+        ShipliftError, or what the engine does: it does not load.
+    """
+    written = folder / "written"
+    if trees:
+        assert isinstance(version, ExportedGraph) and version.trees
+        form = version.trees.form
+        return _of(
+            "trees", trees_models.session(written / "trees" / CHECKPOINT, form, version.signature), version.signature
+        ).ask
+    running = onnx_models.session(written / "model" / "model.onnx")
+    if isinstance(version, ExportedText | ExportedImage):
+        return _front(load_front(written / "text")[0], version.front.signature, running).ask
+    return _of("graph", running, version.signature).ask
+
+
 def _of(form: Form, running: Any, signature: Signature) -> ServedForm:
     return ServedForm(
         form=form,
@@ -70,10 +90,7 @@ def _of(form: Form, running: Any, signature: Signature) -> ServedForm:
     )
 
 
-def _front(workshop: Workshop, exported: ExportedText | ExportedImage, running: Any, work: Path) -> ServedForm:
-    front, _ = load_front(workshop.store.fetch(exported.front.files, work / "front"))
-    signature = exported.front.signature
-
+def _front(front: Any, signature: Signature, running: Any) -> ServedForm:
     def ask(inputs: Arrays) -> Arrays:
         samples = front.samples(feeds(inputs, signature.inputs))
         answers: Arrays = front.run(samples, lambda tensors: onnx_models.answer(running, tensors))

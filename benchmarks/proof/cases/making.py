@@ -21,9 +21,9 @@ def label(prediction: Any) -> Arrays:
     return {"label": np.asarray(prediction).reshape(-1)}
 
 
-def probabilities(model: Any) -> Callable[[Any], Arrays]:
+def probabilities(model: Any, rows: Any) -> Arrays:
     """A classifier's own probabilities."""
-    return lambda rows: {"probabilities": np.asarray(model.predict_proba(rows), np.float32)}
+    return {"probabilities": np.asarray(model.predict_proba(rows), np.float32)}
 
 
 def fitted(  # noqa: PLR0913 - a case has many sides, all of them named
@@ -56,7 +56,7 @@ def fitted(  # noqa: PLR0913 - a case has many sides, all of them named
             options=chosen | trusted | (options or {}),
             rows=lambda count, seed: rows_like(rows, count, seed, odd=odd),
             answer=answer or (label if classifies else named),
-            more=probabilities(model) if probable and answer is None else None,
+            more=probabilities if probable and answer is None else None,
         )
 
     return Case(name=name, part=part, flavor=flavor, about=about, build=build, **fields)

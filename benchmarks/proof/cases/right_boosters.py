@@ -47,6 +47,17 @@ def catboost(kind: str, **settings: Any) -> Callable[[], Any]:
     return make
 
 
+def positive_targets() -> Any:
+    """Rows, and targets above 0."""
+    rows, targets = numbers()()
+    return rows, np.exp(targets)
+
+
+def _only_numbers() -> Any:
+    frame, targets = flats(classes=False)()
+    return frame[["age", "rooms"]], targets
+
+
 RIGHT_BOOSTERS: tuple[Case, ...] = (
     _case("lightgbm-regressor", flavor="lightgbm", about="regression", make=lightgbm("LGBMRegressor"), data=numbers()),
     _case(
@@ -96,7 +107,7 @@ RIGHT_BOOSTERS: tuple[Case, ...] = (
         flavor="xgboost",
         about="a gamma regression",
         make=xgboost("XGBRegressor", objective="reg:gamma"),
-        data=lambda: positive(),
+        data=positive_targets,
     ),
     _case(
         "catboost-regressor",
@@ -129,18 +140,7 @@ RIGHT_BOOSTERS: tuple[Case, ...] = (
         flavor="catboost",
         about="a data frame of numbers",
         make=catboost("CatBoostRegressor"),
-        data=lambda: _only_numbers(),
+        data=_only_numbers,
         forms=("graph",),
     ),
 )
-
-
-def positive() -> Any:
-    """Rows, and targets above 0."""
-    rows, targets = numbers()()
-    return rows, np.exp(targets)
-
-
-def _only_numbers() -> Any:
-    frame, targets = flats(classes=False)()
-    return frame[["age", "rooms"]], targets

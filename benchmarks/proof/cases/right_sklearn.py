@@ -23,6 +23,8 @@ def made(path: str, **settings: Any) -> Callable[[], Any]:
 
 
 def piped(*makers: Callable[[], Any]) -> Callable[[], Any]:
+    """A constructor of a pipeline."""
+
     def make() -> Any:
         from sklearn.pipeline import make_pipeline
 
@@ -56,6 +58,30 @@ def _around(path: str, make_inner: Callable[[], Any], **settings: Any) -> Callab
         return getattr(importlib.import_module(f"sklearn.{module}"), name)(make_inner(), **settings)
 
     return make
+
+
+def _both() -> list[tuple[str, Any]]:
+    tree = made("tree.DecisionTreeRegressor", max_depth=4, random_state=0)
+    return [("ridge", made("linear_model.Ridge")()), ("tree", tree())]
+
+
+def _stacked() -> Any:
+    from sklearn.ensemble import StackingRegressor
+
+    return StackingRegressor(_both(), cv=3)
+
+
+def _voted() -> Any:
+    from sklearn.ensemble import VotingRegressor
+
+    return VotingRegressor(_both())
+
+
+def _counts() -> Any:
+    import numpy as np
+
+    rows, targets = numbers()()
+    return rows, np.round(np.exp(targets))
 
 
 _case = partial(fitted, part="c", flavor="sklearn")
@@ -162,29 +188,12 @@ _REGRESSORS: dict[str, tuple[Callable[[], Any], str, tuple[Form, ...]]] = {
         ("graph", "python"),
     ),
     "stacking": (
-        lambda: _stacked(),
+        _stacked,
         "a stack of ridge and a tree",
         ("graph", "python"),
     ),
-    "voting": (lambda: _voted(), "the mean of ridge and a tree", ("graph", "python")),
+    "voting": (_voted, "the mean of ridge and a tree", ("graph", "python")),
 }
-
-
-def _both() -> list[tuple[str, Any]]:
-    tree = made("tree.DecisionTreeRegressor", max_depth=4, random_state=0)
-    return [("ridge", made("linear_model.Ridge")()), ("tree", tree())]
-
-
-def _stacked() -> Any:
-    from sklearn.ensemble import StackingRegressor
-
-    return StackingRegressor(_both(), cv=3)
-
-
-def _voted() -> Any:
-    from sklearn.ensemble import VotingRegressor
-
-    return VotingRegressor(_both())
 
 
 RIGHT_SKLEARN: tuple[Case, ...] = (
@@ -208,7 +217,7 @@ RIGHT_SKLEARN: tuple[Case, ...] = (
         "sklearn-poisson",
         about="Poisson regression on counts",
         make=piped(_SCALER, made("linear_model.PoissonRegressor")),
-        data=lambda: _counts(),
+        data=_counts,
     ),
     _case(
         "sklearn-isolation",
@@ -246,10 +255,3 @@ RIGHT_SKLEARN: tuple[Case, ...] = (
         classifies=True,
     ),
 )
-
-
-def _counts() -> Any:
-    import numpy as np
-
-    rows, targets = numbers()()
-    return rows, np.round(np.exp(targets))

@@ -14,7 +14,27 @@ from tests import huggingface
 
 _NEEDS = ("transformers", "sentence_transformers")
 _WORDS = [
-    *["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "a", "good", "film", "Anna", "lives", "in", "Paris", "and", "works", "for", "Acme"],
+    *[
+        "the",
+        "quick",
+        "brown",
+        "fox",
+        "jumps",
+        "over",
+        "lazy",
+        "dog",
+        "a",
+        "good",
+        "film",
+        "Anna",
+        "lives",
+        "in",
+        "Paris",
+        "and",
+        "works",
+        "for",
+        "Acme",
+    ],
     *(
         "café",
         "naïve",
@@ -57,7 +77,7 @@ def _sentences(folder: Path) -> Logged:
     )
 
 
-def _images(folder: Path) -> Logged:
+def _images(_: Path) -> Logged:
     def pictures(count: int, seed: int) -> list[str]:
         rng = np.random.default_rng(seed)
         sizes = rng.integers(8, 90, (count, 2)).tolist()

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.proof.case import Case, Logged
 from benchmarks.proof.cases.making import Data, fitted, flats, label, numbers, trusted_types, with_missing
-from benchmarks.proof.cases.right_boosters import catboost, lightgbm, positive, xgboost
+from benchmarks.proof.cases.right_boosters import catboost, lightgbm, positive_targets, xgboost
 from benchmarks.proof.cases.right_sklearn import made, piped
 from benchmarks.proof.fresh import rows_like
 
@@ -226,14 +226,14 @@ WRONG_TABLES: tuple[Case, ...] = (
         flavor="xgboost",
         about="Poisson",
         make=xgboost("XGBRegressor", objective="count:poisson"),
-        data=positive,
+        data=positive_targets,
     ),
     _case(
         "a-xgboost-tweedie",
         flavor="xgboost",
         about="Tweedie",
         make=xgboost("XGBRegressor", objective="reg:tweedie"),
-        data=positive,
+        data=positive_targets,
     ),
     _case(
         "a-xgboost-quantiles",
@@ -278,14 +278,14 @@ WRONG_TABLES: tuple[Case, ...] = (
         flavor="catboost",
         about="Poisson",
         make=catboost("CatBoostRegressor", loss_function="Poisson"),
-        data=positive,
+        data=positive_targets,
     ),
     _case(
         "a-catboost-tweedie",
         flavor="catboost",
         about="Tweedie",
         make=catboost("CatBoostRegressor", loss_function="Tweedie:variance_power=1.5"),
-        data=positive,
+        data=positive_targets,
     ),
     _case(
         "a-catboost-two-targets",
@@ -313,7 +313,7 @@ WRONG_TABLES: tuple[Case, ...] = (
         (),
     ),
     _booster("a-lightgbm-dart", "dart", {"boosting": "dart"}, numbers(), ()),
-    _booster("a-lightgbm-poisson", "Poisson", {"objective": "poisson"}, positive, ()),
+    _booster("a-lightgbm-poisson", "Poisson", {"objective": "poisson"}, positive_targets, ()),
     _booster(
         "a-lightgbm-cross-entropy",
         "cross-entropy",

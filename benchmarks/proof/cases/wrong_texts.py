@@ -34,7 +34,7 @@ def _words(vectorizer: str, **settings: Any) -> Callable[[Path], Logged]:
             },
             rows=lambda count, seed: pd.DataFrame({"text": texts(count, seed)}),
             answer=label,
-            more=probabilities(model),
+            more=probabilities,
         )
 
     return build

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
-from benchmarks.proof.sabotages.graph_weights import of_graph
+from benchmarks.proof.sabotages.graph_weights import knows_missing, of_graph
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
 _WHOLE = (TensorProto.INT64, TensorProto.INT32)
@@ -137,9 +137,9 @@ def ids_rounded(model: onnx.ModelProto) -> str | None:
 
 
 def missing_is_zero(model: onnx.ModelProto) -> str | None:
-    """Missing numbers are taken for 0."""
+    """Missing numbers are taken for 0, where trees know what is missing."""
     for value in _inputs(model):
-        if _kind(value) in _FLOATS:
+        if _kind(value) in _FLOATS and knows_missing(model):
             kind = helper.tensor_dtype_to_np_dtype(_kind(value))
 
             def nodes(given: str, made: str, kind: object = kind) -> list[onnx.NodeProto]:

@@ -18,7 +18,7 @@ _TABLE = 8  # rows that make a table
 Change = Callable[[onnx.ModelProto], str | None]
 
 
-def of_graph(name: str, change: Change) -> Mutation:
+def of_graph(name: str, change: Change, *, subtle: bool = False) -> Mutation:
     """A mutation that changes the graph of an export."""
 
     def apply(folder: Path) -> str | None:
@@ -29,7 +29,7 @@ def of_graph(name: str, change: Change) -> Mutation:
             onnx.save(model, file)
         return what
 
-    return Mutation(name=name, apply=apply)
+    return Mutation(name=name, apply=apply, subtle=subtle)
 
 
 def _weights(model: onnx.ModelProto, least: int = _FEW) -> Iterator[tuple[onnx.TensorProto, NDArray[Any]]]:
@@ -146,23 +146,24 @@ def _branches(model: onnx.ModelProto) -> NDArray[np.intp]:
 
 def threshold_moved(model: onnx.ModelProto) -> str | None:
     """One threshold is one unit in the last place higher."""
-    branches = _branches(model)
-    for values, put in _floats(model, "nodes_values"):
-        at = int(branches[len(branches) // 3])
-        values[at] = np.nextafter(values[at], np.inf, dtype=values.dtype)
-        put(values)
-        return f"the threshold of node {at} is one ulp higher"
-    return None
+    return _moved(model, np.inf, lambda count: count // 3)
 
 
 def root_moved(model: onnx.ModelProto) -> str | None:
-    """The first tree's root is one unit in the last place lower."""
+    """The first threshold is one unit in the last place lower."""
+    return _moved(model, -np.inf, lambda _: 0)
+
+
+def _moved(model: onnx.ModelProto, towards: float, choose: Callable[[int], int]) -> str | None:
+    """One finite threshold is one unit in the last place nearer to `towards`."""
     branches = _branches(model)
     for values, put in _floats(model, "nodes_values"):
-        at = int(branches[0])
-        values[at] = np.nextafter(values[at], -np.inf, dtype=values.dtype)
-        put(values)
-        return f"the threshold of node {at} is one ulp lower"
+        finite = branches[np.isfinite(values[branches])]
+        if len(finite):
+            at = int(finite[choose(len(finite))])
+            values[at] = np.nextafter(values[at], values.dtype.type(towards))
+            put(values)
+            return f"the threshold of node {at} is one ulp {'higher' if towards > 0 else 'lower'}"
     return None
 
 
@@ -174,6 +175,12 @@ def leaf_changed(model: onnx.ModelProto) -> str | None:
         put(values)
         return f"leaf {at} is 5 % larger"
     return None
+
+
+def knows_missing(model: onnx.ModelProto) -> bool:
+    """Whether a tree takes missing values to its left branch somewhere."""
+    names = ("nodes_missing_value_tracks_true",)
+    return any(any(attribute.ints) for attribute in _attribute(model, names, "TreeEnsemble"))
 
 
 def missing_dropped(model: onnx.ModelProto) -> str | None:
@@ -211,7 +218,7 @@ def transform_missing(model: onnx.ModelProto) -> str | None:
 
 
 WEIGHTS = tuple(
-    of_graph(name, change)
+    of_graph(name, change, subtle=name.endswith("one-ulp"))
     for name, change in {
         "weight-flipped": weight_flipped,
         "usual-weight-flipped": usual_weight_flipped,

@@ -9,9 +9,11 @@ from pathlib import Path
 class Mutation:
     """Changes files of the folder that a proof is given; `apply` says what it did, None if there is nothing to change.
 
-    `dropped` is the field of the proof's result that says why the sabotaged form is not served.
+    `dropped` is the field of the proof's result that says why the sabotaged form is not served. What is `subtle`
+    changes answers to so few rows that fresh ones may not show it.
     """
 
     name: str
     apply: Callable[[Path], str | None]
     dropped: str = "differs"
+    subtle: bool = False

@@ -20,7 +20,7 @@ def _of_answers(name: str, change: Change) -> Mutation:
         (folder / _FILE).write_bytes(dump_npz(arrays))
         return what
 
-    return Mutation(name=f"python-{name}", apply=apply, dropped="notes")
+    return Mutation(name=f"python-{name}", apply=apply, dropped="notes", subtle=True)
 
 
 def other_process(arrays: Arrays) -> str | None:

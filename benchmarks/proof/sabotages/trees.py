@@ -33,13 +33,13 @@ def _of_trees(name: str, change: Change) -> Mutation:
                 return f"tree {at}: {what}"
         return None
 
-    return Mutation(name=f"trees-{name}", apply=apply, dropped="trees")
+    return Mutation(name=f"trees-{name}", apply=apply, dropped="trees", subtle=name.endswith("one-ulp"))
 
 
 def threshold_moved(tree: Any, inner: Any) -> str | None:
     """A threshold is one unit in the last place of FP32 higher."""
     values = tree.get_field("threshold").copy()
-    nodes = np.flatnonzero(inner & (tree.get_field("node_type") == 1))
+    nodes = np.flatnonzero(inner & (tree.get_field("node_type") == 1) & np.isfinite(values))
     if not len(nodes):
         return None
     at = int(nodes[len(nodes) // 2])
@@ -95,7 +95,7 @@ def feature_shifted(tree: Any, inner: Any) -> str | None:
 def category_shifted(tree: Any, inner: Any) -> str | None:
     """The categories of a split are one higher."""
     values = tree.get_field("category_list").copy()
-    if not len(values):
+    if not len(values) or not inner.any():
         return None
     tree.set_field("category_list", values + 1)
     return "its categories are one higher"
