@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from numpy.typing import NDArray
+
 from benchmarks.zoo.answers import named
 from shiplift.runtime.model.tensors import Arrays
 
@@ -20,7 +22,7 @@ class Logged:
     `rows` makes that many fresh rows from a seed, as `mlflow.pyfunc` takes them. `answer` turns its prediction into
     arrays by output name ("" is the first output). `more` has what the model within pyfunc's answers besides, such as a
     classifier's probabilities. `original` answers in place of pyfunc where that does not take the model's inputs or
-    outputs.
+    outputs. `validation` are labelled rows to log beside it, by input name, with `label`.
     """
 
     model: Any = None
@@ -29,6 +31,7 @@ class Logged:
     answer: Callable[[Any], Arrays] = named
     more: Callable[[Any, Any], Arrays] | None = None
     original: Callable[[Any], Arrays] | None = None
+    validation: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,8 @@ class Case:
 
     A case of part `a` may be promoted right or refused by the proof. One of part `c` has to be promoted, as one of
     `forms`, and in batches unless `batches` is false. With `alone` its author's model is asked each row by itself,
-    because its rows mix. `spec` is its release spec, `needs` are the modules that have to be installed.
+    because its rows mix. `spec` is its release spec, `needs` are the modules that have to be installed. What `before`
+    builds is released first, and deleted: a model of another content had the name and number.
     """
 
     name: str
@@ -50,4 +54,5 @@ class Case:
     alone: bool = False
     spec: str = ""
     needs: tuple[str, ...] = ()
+    before: Callable[[Path], Logged] | None = None
     fresh: int = ROWS

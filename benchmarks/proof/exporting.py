@@ -29,6 +29,7 @@ from shiplift.runtime.families import table
 from shiplift.runtime.families.graph import export as graph_export
 from shiplift.runtime.families.python import export as python_export
 from shiplift.runtime.host.folders import scratch_folder
+from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.model import Datasets, Isolation, ModelVersion, PythonEnvironment
 from shiplift.runtime.records.site import Machine, Site
@@ -106,7 +107,7 @@ class Workshop:
         try:
             with warnings.catch_warnings(), self._unconfined():
                 warnings.simplefilter("ignore")
-                exported = self._exported(case, folder)
+                exported = self._exported(case, folder, self._datasets(logged))
         except Exception as error:  # whatever happens to one case is its result
             failure = error
         return Outcome(
@@ -117,7 +118,13 @@ class Workshop:
             proving=self.proving,
         )
 
-    def _exported(self, case: Case, folder: Path) -> Exported:
+    def _datasets(self, logged: Logged) -> Datasets:
+        if not logged.validation:
+            return Datasets()
+        body = dump_npz(dict(logged.validation))
+        return Datasets(validation=self.store.put_bytes(body), validation_name="validation.npz")
+
+    def _exported(self, case: Case, folder: Path, datasets: Datasets) -> Exported:
         spec = ReleaseSpec.model_validate(yaml.safe_load(case.spec) or {})
         with self._place(INSPECT, self.home) as place:
             inspected = inspect(folder, place, spec, self.store, self.home / "inspections")
@@ -125,7 +132,7 @@ class Workshop:
         family.check(self.site, spec, inspected)
         files = self.store.put_tree(folder)
         version = ModelVersion(name=case.name, version=1, digest=files.sha256, flavor=inspected.flavor, files=files)
-        return export(self.site, version, family.contract(inspected), spec.export, Datasets(), spec.data)
+        return export(self.site, version, family.contract(inspected), spec.export, datasets, spec.data)
 
     @contextmanager
     def _unconfined(self) -> Iterator[None]:

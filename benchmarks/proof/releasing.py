@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.production import remove_model
+from benchmarks.machine import until
+from benchmarks.production import mlflow_client, remove_model
 from benchmarks.proof.asking import Judged, compared, renamed, size, tensors, truth
 from benchmarks.proof.case import Case, Form, Logged
 from benchmarks.proof.exporting import logging_options
@@ -24,7 +25,7 @@ from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.errors import ExportFailed, Refused
-from shiplift.runtime.base.names import release_name, serving_name
+from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.settings import alone, count_of, joined, rows_of
@@ -35,6 +36,7 @@ from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.store.registry.client import prepare_environment
 
 CLIENTS = 16
+_START_S = 60
 _SPEC = "\n".join((QUICK_SPEC, "slo: {regression: {p99_percent: 1000, throughput_percent: 1000, score: 1}}"))
 _REFUSALS = (ExportFailed.exit_code, Refused.exit_code)
 
@@ -78,13 +80,24 @@ class _Release:
         return result.model_copy(update={"depth": "released", "seconds": seconds})
 
     def _result(self) -> Result:
+        if self.case.before:
+            (self.folder / "before").mkdir()
+            self._released(self.case.before(self.folder / "before"))
+            mlflow_client(self.running).delete_registered_model(self.case.name)
         logged = self.case.build(self.folder)
-        version = self._log(logged)
-        report = wait_for(Releases(self.home), release_name(self.case.name, version, ""))
+        version, report = self._released(logged)
         if report.exit_code:
             return self._unreleased(report)
         asked = self._asked(logged, version)
         return asked.model_copy(update={"seconds": round(report.seconds, 1)})
+
+    def _released(self, logged: Logged) -> tuple[int, ReleaseReport]:
+        """Logs a version and waits for the end of its release, which is none that the name and number had before."""
+        known, name = Releases(self.home), self.case.name
+        old = set(known.of(name, 1))
+        version = self._log(logged)
+        new = until(lambda: set(known.of(name, version)) - old, f"the release of {name}", seconds=_START_S)
+        return version, wait_for(known, new.pop())
 
     def _log(self, logged: Logged) -> int:
         import mlflow
@@ -94,6 +107,9 @@ class _Release:
         model, options = logging_options(logged)
         with warnings.catch_warnings(), mlflow.start_run():
             warnings.simplefilter("ignore")
+            if logged.validation:
+                np.savez(self.folder / "validation.npz", **logged.validation)  # type: ignore[arg-type]
+                mlflow.log_artifact(str(self.folder / "validation.npz"), "shiplift")
             mlflow.log_text(merged(_SPEC, self.case.spec), "shiplift/shiplift.yaml")
             log = getattr(mlflow, self.case.flavor).log_model
             info = log(*model, name="model", registered_model_name=self.case.name, **options)

@@ -107,6 +107,39 @@ def _precise(torch: Any) -> Any:
     return Precise().double().eval()
 
 
+def _small(_: Path) -> Logged:
+    """Answers near 0.004, labelled with themselves: an error of 0.01 is all of them."""
+    import torch
+    from mlflow.models import infer_signature
+
+    class Small(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+
+        def forward(self, x: Any) -> Any:
+            return 0.004 + 0.001 * torch.tanh(self.layers(x))
+
+    torch.manual_seed(0)
+    model, known = Small().eval(), normal(6)(np.random.default_rng(0), 400)
+    with torch.inference_mode():
+        answers = model(torch.from_numpy(known)).numpy()
+    return Logged(
+        model=model,
+        options={"signature": infer_signature(known[:4], answers[:4]), "input_example": known[:4]},
+        rows=lambda count, seed: rows_like(known, count, seed),
+        validation={"input": known, "label": answers.ravel()},
+    )
+
+
+def _seeded(seed: int) -> Callable[[Any], Any]:
+    def make(torch: Any) -> Any:
+        torch.manual_seed(seed)
+        return torch.nn.Linear(6, 3).eval()
+
+    return make
+
+
 def _outputs(order: list[str]) -> Callable[[Path], Logged]:
     """A module that returns a dict whose order is not the signature's."""
 
@@ -225,6 +258,13 @@ WRONG_NETWORKS: tuple[Case, ...] = (
     _torch("large-ids", "the last bits of ids beyond 2^24", module(_large_ids, _FAR)),
     _torch("ids-outside", "ids outside the table raise", _sometimes_outside(_embedding)),
     _torch("double", "a difference of large numbers in float64", module(_precise, normal(6, kind=np.float64))),
+    _torch("small-labels", "`metric: mae` on labels near 0.004", _small, spec="data: {metric: mae}"),
+    _torch(
+        "created-again",
+        "deleted, and created again with other weights",
+        module(_seeded(2), normal(6)),
+        before=module(_seeded(1), normal(6)),
+    ),
     Case(
         name="a-onnx-centred",
         part="a",
