@@ -70,7 +70,8 @@ def written_ask(folder: Path, version: Exported, *, trees: bool) -> Ask:
     """
     written = folder / "written"
     if trees:
-        assert isinstance(version, ExportedGraph) and version.trees
+        assert isinstance(version, ExportedGraph)
+        assert version.trees
         form = version.trees.form
         return _of(
             "trees", trees_models.session(written / "trees" / CHECKPOINT, form, version.signature), version.signature
