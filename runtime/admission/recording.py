@@ -20,13 +20,14 @@ from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.oracle import answers_to, examine
 from shiplift.runtime.proof.ordinary import with_usual
 from shiplift.runtime.proof.questions.question import Asked, Questions
-from shiplift.runtime.proof.settings import count_of, rows_of
+from shiplift.runtime.proof.settings import Ask, count_of, rows_of, together
 from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.spec.model import Conversion
 
 ANSWERS = "answers.npz"
 LARGEST = f"random-{max(BATCHES)}"  # the set with the most rows that differ
 _EXAMINE_S, _ASK_S = 2.0, 3.0
+_FAST_S, _LARGE_BATCH = 0.02, 64  # a row of a model that may be asked this many rows to see how long they take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,10 @@ def record(
     mixes = None if original.takes_text else _examined(original, ask, sets)
     started = time.monotonic()
     answers = {name: answers_to(ask, inputs, batches=mixes is None) for name, inputs in sets.items()}
-    asked = make((time.monotonic() - started) / sum(len(each.errors) for each in answers.values()))
+    each = (time.monotonic() - started) / sum(len(some.errors) for some in answers.values())
+    if mixes is None and each < _FAST_S:
+        each = _seconds_per_row(ask, sets[LARGEST])
+    asked = make(each)
     made = {f"questions-{index}": questions for index, questions in enumerate(asked.questions)}
     for name, questions in made.items():
         answers[name] = answers_to(ask, questions.inputs, batches=mixes is None, seconds=_ASK_S)
@@ -91,6 +95,14 @@ def record(
     late = sum(len(each.origins) - len(answers[name].errors) for name, each in made.items())
     slow = (f"{late} rows: the original took too long",) if late else ()
     return Recorded(answers=answers, mixes=mixes, made=made, left_out=(*asked.left_out, *slow))
+
+
+def _seconds_per_row(ask: Ask, rows: Arrays) -> float:
+    """What a row takes in a large batch, as questions are asked: some models take as long for one row as for many."""
+    many = rows_of(rows, [at % count_of(rows) for at in range(_LARGE_BATCH)])
+    started = time.monotonic()
+    together(ask, many)
+    return (time.monotonic() - started) / _LARGE_BATCH
 
 
 def _questions(name: str, sets: Mapping[str, Arrays], made: Mapping[str, Questions]) -> Questions:

@@ -95,7 +95,8 @@ TRITON = ConfinementPolicy(
 # confines itself further before it loads anything.
 PYTHON_HOST = ConfinementPolicy(name="python host", hostile_code=True, confines=True)
 PYTHON_MODEL = ConfinementPolicy(name="python model", hostile_code=True, programs=False, open_files=256)
-INSTALL = ConfinementPolicy(name="install packages", network=True, resolves=True)
+# Starts pip, which then gives up starting anything else (`alone.py`).
+INSTALL = ConfinementPolicy(name="install packages", network=True, resolves=True, confines=True)
 
 
 @dataclass(frozen=True)

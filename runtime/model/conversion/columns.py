@@ -49,7 +49,7 @@ class Columns:
         return pd.DataFrame(columns)
 
     def in_front_of(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """The model with an input per column instead of its input `FEATURES`, (samples, columns) of FP32.
+        """The model with an input per column instead of its input `FEATURES`, (samples, columns) of the graph's type.
 
         Raises:
             ExportFailed: a column has the name of an output.
@@ -62,7 +62,8 @@ class Columns:
             )
         model = compose.add_prefix(model, _INNER, rename_inputs=False, rename_outputs=False)
         graph = model.graph
-        nodes = [node for spec in self.specs for node in self._read(spec)]
+        to = graph.input[0].type.tensor_type.elem_type
+        nodes = [node for spec in self.specs for node in self._read(spec, to)]
         parts = [_part(spec) for spec in self.specs]
         nodes.append(helper.make_node("Concat", parts, [FEATURES], axis=1))
         del graph.input[:]
@@ -73,11 +74,11 @@ class Columns:
         _declare_operators(model)
         return model
 
-    def _read(self, spec: TensorSpec) -> list[onnx.NodeProto]:
-        """The nodes that turn a column into numbers."""
+    def _read(self, spec: TensorSpec, to: int) -> list[onnx.NodeProto]:
+        """The nodes that turn a column into the type `to` of the features."""
         known = self.categories.get(spec.name)
         if known is None:
-            return [helper.make_node("Cast", [spec.name], [_part(spec)], to=TensorProto.FLOAT)]
+            return [helper.make_node("Cast", [spec.name], [_part(spec)], to=to)]
         read, name, keys = _keys(spec, known)
         codes = [float(code) for code in range(len(known))]
         encode = helper.make_node(

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import boosting, forests, graphs, sklearn_trees, torch_models
-from shiplift.runtime.model.conversion.columns import Columns
+from shiplift.runtime.model.conversion.columns import FEATURES, Columns
 from shiplift.runtime.model.conversion.forests import Forest
+from shiplift.runtime.model.conversion.frames import selects_columns
 from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
 from shiplift.runtime.model.reading import onnx_graphs, recording
 from shiplift.runtime.model.tensors import Arrays, as_input
@@ -126,12 +127,14 @@ class Sklearn(Original):
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Converts through `skl2onnx.to_onnx`. Float inputs become FP32; only probabilities are kept as scores."""
-        types = [(spec.name, self._type(spec)) for spec in self.specs]
+        joined = self.columns is not None and not selects_columns(self.model)
+        types = [(FEATURES, self._joined())] if joined else [(spec.name, self._type(spec)) for spec in self.specs]
         try:
             graph = sklearn_trees.with_missing(self._converted(types, min(opset, 21)), self.model)
         except Exception as error:
             raise failed("skl2onnx can't convert the model", error) from error
-        return graph if self._has_probabilities() or not self._classifies() else _first_output(graph)
+        graph = graph if self._has_probabilities() or not self._classifies() else _first_output(graph)
+        return self.columns.in_front_of(graph) if joined and self.columns else graph
 
     def forest(self) -> Forest | None:
         """An ensemble's trees."""
@@ -166,6 +169,13 @@ class Sklearn(Original):
         from sklearn.base import is_outlier_detector  # noqa: PLC0415
 
         return bool(is_outlier_detector(self.model))
+
+    def _joined(self) -> Any:
+        """The type of the columns as one matrix: texts, or numbers."""
+        from skl2onnx.common import data_types as kinds  # noqa: PLC0415
+
+        text = all(spec.datatype == "BYTES" for spec in self.specs)
+        return (kinds.StringTensorType if text else kinds.FloatTensorType)([None, len(self.specs)])
 
     def _type(self, spec: TensorSpec) -> Any:
         from skl2onnx.common import data_types as kinds  # noqa: PLC0415

@@ -19,10 +19,10 @@ def rounded(estimator: Any) -> Any:
     The graph compares float32. That changes no answer to features of float32, while half of the thresholds rounded to
     the nearest would let pass what they are to hold back.
     """
-    if not any(hasattr(part, "_predictors") for part in _within(estimator, set())):
+    if not any(hasattr(part, "_predictors") for part in within(estimator)):
         return estimator
     changed = copy.deepcopy(estimator)
-    for part in _within(changed, set()):
+    for part in within(changed):
         for predictor in (each for stage in getattr(part, "_predictors", ()) for each in stage):
             predictor.nodes["num_threshold"] = down_to_float32(predictor.nodes["num_threshold"])
     return changed
@@ -33,7 +33,7 @@ def with_missing(model: onnx.ModelProto, estimator: Any) -> onnx.ModelProto:
 
     A tree of the graph is one of the estimator's if its features and thresholds are the same.
     """
-    trees = [part.tree_ for part in _within(estimator, set()) if hasattr(part, "tree_")]
+    trees = [part.tree_ for part in within(estimator) if hasattr(part, "tree_")]
     branches = {_key(tree.feature, tree.threshold): tree.missing_go_to_left for tree in trees}
     for node in model.graph.node if branches else ():
         if node.op_type.startswith("TreeEnsemble"):
@@ -59,8 +59,12 @@ def _key(features: NDArray[Any], thresholds: NDArray[Any]) -> bytes:
     return features.astype(np.int64).tobytes() + down_to_float32(thresholds.astype(np.float64)).tobytes()
 
 
-def _within(part: Any, seen: set[int]) -> Iterator[Any]:
+def within(estimator: Any) -> Iterator[Any]:
     """An estimator, and all estimators that it is made of."""
+    yield from _within(estimator, set())
+
+
+def _within(part: Any, seen: set[int]) -> Iterator[Any]:
     if id(part) in seen:
         return
     seen.add(id(part))

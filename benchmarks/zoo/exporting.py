@@ -1,0 +1,79 @@
+"""A logged model scanned, converted and proved in this process, and asked fresh rows: no server and no sandbox."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from shiplift.runtime.admission import conversion, scan, verification
+from shiplift.runtime.admission.allowed import Pickle
+from shiplift.runtime.admission.examples import missing_example
+from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model.contracts import read_model
+from shiplift.runtime.model.tensors import Arrays, dump_npz, numpy_type
+from shiplift.runtime.records.tensor import TensorSpec
+from shiplift.runtime.spec.model import Conversion
+
+_SEED = 20240229
+_UNPACKED_MB = 2048
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """A model that was exported: its graph as a session, the inputs that clients send, and the form that is right."""
+
+    session: Any
+    inputs: tuple[TensorSpec, ...]
+    form: str
+
+    def dtype(self, spec: TensorSpec) -> np.dtype[Any]:
+        """An input's type in numpy."""
+        return numpy_type(spec.datatype)
+
+    def answer(self, inputs: Arrays) -> Arrays:
+        """What the graph answers, by output name."""
+        return onnx_models.answer(self.session, inputs)
+
+
+def export(folder: Path, work: Path, *, pickle: Pickle) -> Export:
+    """Exports the MLflow model in `folder` as a release does, except for the confinement; `work` gets its files.
+
+    Raises:
+        NotAdmitted: its files are unsafe, or it lacks something.
+        ExportFailed: it does not become a graph that answers the same.
+    """
+    os.environ.setdefault("PROMPTFOO_DISABLE_TELEMETRY", "1")  # as in the sandbox, where modelaudit runs otherwise
+    (examples := work / "examples").mkdir(parents=True)
+    for name in ("input_example.json", "serving_input_example.json"):
+        if (folder / name).is_file():
+            (folder / name).rename(examples / name)
+    logged = read_model(folder, examples, fallback=False)
+    judged = scan.scan_files(folder, examples, pickle=pickle, unpacked_mb=_UNPACKED_MB)
+    if refused := scan.objections(judged):
+        raise scan.refusal(refused)
+    example = logged.example if logged.example is not None else missing_example(folder, logged)[0]
+    (work / "example.npz").write_bytes(dump_npz(example))
+    made = conversion.convert(
+        folder=str(folder),
+        flavor=logged.flavor,
+        signature=logged.signature.model_dump(mode="json"),
+        example=str(work / "example.npz"),
+        out=str(work),
+        settings=Conversion().model_dump(mode="json"),
+        tabular=logged.tabular,
+        seed=_SEED,
+    )
+    file = work / "model" / "model.onnx"
+    proved = verification.verify(
+        model=str(file),
+        script="",
+        answers=str(work / "answers.npz"),
+        out=str(work),
+        **{name: made[name] for name in ("signature", "sets", "questions", "left_out", "trees")},
+        text="",
+    )
+    inputs = onnx_models.signature_of(onnx.load(file)).inputs
+    return Export(session=onnx_models.session(file), inputs=inputs, form="trees" if proved["differs"] else "graph")
