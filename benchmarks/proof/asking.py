@@ -80,6 +80,8 @@ def truth(case: Case, logged: Logged, model: Any, question: Any) -> Answers:
     if case.alone:
         return alone(ask, every)
     answers, few = answers_to(ask, every, batches=True), range(min(_CHECKED, size(question)))
+    if not answers.answered.all():
+        return alone(ask, every)
     if found := compare(answers.take(few), alone(ask, rows_of(every, few)), [case.name] * len(few)).first:
         raise ValueError(f"the original mixes rows, but the case doesn't say so: {found}")
     return answers
@@ -125,6 +127,7 @@ def mixed(ask: Ask, inputs: Arrays, seed: int) -> Answers:
     while at < count:
         rows = rows_of(inputs, order[at : at + int(rng.integers(1, _LARGEST + 1))])
         part = together(ask, rows)
-        parts.append(part if part.answered.all() else alone(ask, rows))
+        part = part if part.answered.all() else alone(ask, rows)
+        parts += [part.take([row]) for row in range(len(part.errors))]
         at += len(part.errors)
     return joined(parts).take(np.argsort(order))

@@ -22,6 +22,7 @@ from unittest.mock import patch
 import yaml
 
 from benchmarks.proof.case import Case, Logged
+from benchmarks.proof.logged_model import save
 from shiplift.runtime.admission import conversion
 from shiplift.runtime.admission.inspection import INSPECT, inspect
 from shiplift.runtime.confinement.policy import Entry
@@ -219,19 +220,3 @@ def _called(function: str, arguments: dict[str, Any], work: Path) -> dict[str, A
         result = getattr(importlib.import_module(module), name)(**json.loads(json.dumps(arguments)))
     made: dict[str, Any] = json.loads(json.dumps(result))
     return made
-
-
-def save(case: Case, logged: Logged, folder: Path) -> None:
-    """Writes a case's model to a folder, as MLflow does."""
-    import mlflow
-
-    flavor, (model, options) = getattr(mlflow, case.flavor), logging_options(logged)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        flavor.save_model(*model, path=str(folder), **options)
-
-
-def logging_options(logged: Logged) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What MLflow's functions that log a model take: the model, unless it is code, and the options."""
-    model = () if logged.model is None else (logged.model,)
-    return model, {"pip_requirements": [], **logged.options}

@@ -16,7 +16,7 @@ from benchmarks.machine import until
 from benchmarks.production import mlflow_client, remove_model
 from benchmarks.proof.asking import Judged, compared, renamed, size, tensors, truth
 from benchmarks.proof.case import Case, Form, Logged
-from benchmarks.proof.exporting import logging_options
+from benchmarks.proof.logged_model import options_of
 from benchmarks.proof.results import Result
 from benchmarks.proof.running import SEED, ended, failed, told
 from benchmarks.subjects import QUICK_SPEC, wait_for
@@ -104,7 +104,7 @@ class _Release:
 
         mlflow.set_tracking_uri(self.running.registry_uri)
         mlflow.set_registry_uri(self.running.registry_uri)
-        model, options = logging_options(logged)
+        model, options = options_of(self.case, logged)
         with warnings.catch_warnings(), mlflow.start_run():
             warnings.simplefilter("ignore")
             if logged.validation:
