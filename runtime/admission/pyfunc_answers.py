@@ -102,7 +102,7 @@ def _matched(right: Answers, given: Answers, origins: Sequence[str]) -> Judged:
     how = str(first) if first else f"it has no outputs ({given.errors[0]})"
     raise ExportFailed(
         f"the loaded model does not answer what mlflow.pyfunc answers: {how}".replace("the served form", "the model"),
-        do="Let the model's own code serve it (`export: {fallback: python}` with `admission: {python: sandbox}`).",
+        do="Let the model's own library serve it (`export: {fallback: auto}`).",
     )
 
 

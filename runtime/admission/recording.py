@@ -27,19 +27,21 @@ from shiplift.runtime.spec.model import Conversion
 ANSWERS = "answers.npz"
 LARGEST = f"random-{max(BATCHES)}"  # the set with the most rows that differ
 _EXAMINE_S, _ASK_S = 2.0, 3.0
-_FAST_S, _LARGE_BATCH = 0.02, 64  # a row of a model that may be asked this many rows to see how long they take
+_LONG_S, _LARGE_BATCH = 0.25, 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
     """The answers to each set of rows, and how a row's answer changes with its neighbours (None: it does not).
 
-    `made` are the questions among the sets, and `left_out` says what was not asked.
+    `made` are the questions among the sets, and `left_out` says what was not asked. Those in `precise` are only
+    for what computes in FP64.
     """
 
     answers: dict[str, Answers]
     mixes: Counterexample | None
     made: dict[str, Questions]
+    precise: tuple[str, ...]
     left_out: tuple[str, ...]
 
     def rows(self, sets: Mapping[str, Arrays]) -> dict[str, Questions]:
@@ -64,11 +66,11 @@ class Recorded:
 
 
 def record(
-    original: Original, sets: Mapping[str, Arrays], conversion: Conversion, make: Callable[[float], Asked]
+    original: Original, sets: Mapping[str, Arrays], conversion: Conversion, make: Callable[[float], tuple[Asked, Asked]]
 ) -> Recorded:
     """Asks the original all sets, after it was examined with rows of the largest random one, and then questions.
 
-    `make` makes these, knowing how many seconds a row takes.
+    `make` makes these, knowing how many seconds a row takes, and more for what computes in FP64.
 
     Raises:
         ExportFailed: it does not answer its own example, is not repeatable, or mixes the rows of the only batch size
@@ -80,13 +82,11 @@ def record(
 
     _require_example(original, sets["example"], conversion)
     mixes = None if original.takes_text else _examined(original, ask, sets)
-    started = time.monotonic()
     answers = {name: answers_to(ask, inputs, batches=mixes is None) for name, inputs in sets.items()}
-    each = (time.monotonic() - started) / sum(len(some.errors) for some in answers.values())
-    if mixes is None and each < _FAST_S:
-        each = _seconds_per_row(ask, sets[LARGEST])
-    asked = make(each)
+    asked, more = make(_seconds_per_row(ask, sets[LARGEST], batches=mixes is None))
     made = {f"questions-{index}": questions for index, questions in enumerate(asked.questions)}
+    precise = {f"precise-{index}": questions for index, questions in enumerate(more.questions)}
+    made |= precise
     for name, questions in made.items():
         answers[name] = answers_to(ask, questions.inputs, batches=mixes is None, seconds=_ASK_S)
     if noise := _noise(original, sets[LARGEST], answers[LARGEST], conversion):
@@ -94,15 +94,23 @@ def record(
     answers |= with_usual({name: (_questions(name, sets, made), each) for name, each in answers.items()})
     late = sum(len(each.origins) - len(answers[name].errors) for name, each in made.items())
     slow = (f"{late} rows: the original took too long",) if late else ()
-    return Recorded(answers=answers, mixes=mixes, made=made, left_out=(*asked.left_out, *slow))
+    return Recorded(answers=answers, mixes=mixes, made=made, precise=tuple(precise), left_out=(*asked.left_out, *slow))
 
 
-def _seconds_per_row(ask: Ask, rows: Arrays) -> float:
-    """What a row takes in a large batch, as questions are asked: some models take as long for one row as for many."""
-    many = rows_of(rows, [at % count_of(rows) for at in range(_LARGE_BATCH)])
-    started = time.monotonic()
-    together(ask, many)
-    return (time.monotonic() - started) / _LARGE_BATCH
+def _seconds_per_row(ask: Ask, rows: Arrays, *, batches: bool) -> float:
+    """What a row takes as questions are asked: in larger and larger batches, until one takes long.
+
+    Some models take as long for one row as for many.
+    """
+    size, most = (count_of(rows), _LARGE_BATCH) if batches else (1, 1)
+    while True:
+        some = rows_of(rows, [at % count_of(rows) for at in range(size)])
+        started = time.monotonic()
+        together(ask, some)
+        spent = time.monotonic() - started
+        if spent > _LONG_S or size >= most:
+            return spent / size
+        size *= 2
 
 
 def _questions(name: str, sets: Mapping[str, Arrays], made: Mapping[str, Questions]) -> Questions:

@@ -13,13 +13,21 @@ import yaml
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.conversion import boosting, forests, graphs, sklearn_trees, torch_models
+from shiplift.runtime.model.conversion import (
+    boosting,
+    double_trees,
+    forests,
+    graphs,
+    sklearn_linear,
+    sklearn_trees,
+    torch_models,
+)
 from shiplift.runtime.model.conversion.columns import FEATURES, Columns
 from shiplift.runtime.model.conversion.forests import Forest
 from shiplift.runtime.model.conversion.frames import selects_columns
 from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
 from shiplift.runtime.model.reading import onnx_graphs, recording
-from shiplift.runtime.model.tensors import Arrays, as_input
+from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.model.text.tasks import EXTRA, IMAGE_TASKS, TEXT_FLAVORS, task_of
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
@@ -127,10 +135,23 @@ class Sklearn(Original):
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Converts through `skl2onnx.to_onnx`. Float inputs become FP32; only probabilities are kept as scores."""
+        return self._graph(opset, double=False)
+
+    def to_double(self, opset: int) -> onnx.ModelProto:
+        """The same with FP64 in place of FP32, and with the trees' own thresholds."""
+        return self._graph(opset, double=True)
+
+    def _graph(self, opset: int, *, double: bool) -> onnx.ModelProto:
         joined = self.columns is not None and not selects_columns(self.model)
-        types = [(FEATURES, self._joined())] if joined else [(spec.name, self._type(spec)) for spec in self.specs]
+        types = (
+            [(FEATURES, self._joined(double=double))]
+            if joined
+            else [(spec.name, self._type(spec, double=double)) for spec in self.specs]
+        )
         try:
-            graph = sklearn_trees.with_missing(self._converted(types, min(opset, 21)), self.model)
+            graph = self._converted(types, min(opset, 21), double=double)
+            finished = double_trees.exact if double else sklearn_trees.with_missing
+            graph = finished(graph, self.model)
         except Exception as error:
             raise failed("skl2onnx can't convert the model", error) from error
         graph = graph if self._has_probabilities() or not self._classifies() else _first_output(graph)
@@ -140,10 +161,10 @@ class Sklearn(Original):
         """An ensemble's trees."""
         return forests.of_sklearn(self.model)
 
-    def _converted(self, types: list[tuple[str, Any]], opset: int) -> onnx.ModelProto:
+    def _converted(self, types: list[tuple[str, Any]], opset: int, *, double: bool) -> onnx.ModelProto:
         import skl2onnx  # noqa: PLC0415 - only for sklearn models
 
-        model = sklearn_trees.rounded(self.model)
+        model = sklearn_linear.corrected(self.model if double else sklearn_trees.rounded(self.model))
         versions = {"": opset, "ai.onnx.ml": _LEARNING_OPSET} if self._detects_outliers() else opset
         convert = partial(skl2onnx.to_onnx, model, initial_types=types, target_opset=versions)
         if not self._classifies():
@@ -151,7 +172,8 @@ class Sklearn(Original):
         try:
             return convert(options={id(model): {"zipmap": False}})
         except NameError:  # LinearSVC has no such option; giving it any keeps skl2onnx from adding one
-            return convert(options={id(model): {"output_class_labels": False}})
+            other = "raw_scores" if double else "output_class_labels"
+            return convert(options={id(model): {other: double}})
 
     def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
         """Those of the fitted estimator, and of what is within it."""
@@ -170,14 +192,15 @@ class Sklearn(Original):
 
         return bool(is_outlier_detector(self.model))
 
-    def _joined(self) -> Any:
+    def _joined(self, *, double: bool) -> Any:
         """The type of the columns as one matrix: texts, or numbers."""
         from skl2onnx.common import data_types as kinds  # noqa: PLC0415
 
         text = all(spec.datatype == "BYTES" for spec in self.specs)
-        return (kinds.StringTensorType if text else kinds.FloatTensorType)([None, len(self.specs)])
+        numbers = kinds.DoubleTensorType if double else kinds.FloatTensorType
+        return (kinds.StringTensorType if text else numbers)([None, len(self.specs)])
 
-    def _type(self, spec: TensorSpec) -> Any:
+    def _type(self, spec: TensorSpec, *, double: bool) -> Any:
         from skl2onnx.common import data_types as kinds  # noqa: PLC0415
 
         shape = [None, *spec.shape[1:]]
@@ -187,7 +210,7 @@ class Sklearn(Original):
             "INT32": kinds.Int64TensorType,
             "INT64": kinds.Int64TensorType,
         }
-        return table.get(spec.datatype, kinds.FloatTensorType)(shape)
+        return table.get(spec.datatype, kinds.DoubleTensorType if double else kinds.FloatTensorType)(shape)
 
 
 def _first_output(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -323,13 +346,3 @@ class Onnx(Original):
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """The logged graph, with its external data, and with an axis of samples on every tensor."""
         return graphs.with_samples_axis(graphs.load(self.file, path), self.shapes)
-
-
-def feeds(inputs: Arrays, specs: tuple[TensorSpec, ...]) -> Arrays:
-    """Arrays with the dtypes and names of an exported model's inputs, matched by name, otherwise by order."""
-    pairs = (
-        [(spec, inputs[spec.name]) for spec in specs]
-        if all(spec.name in inputs for spec in specs)
-        else zip(specs, inputs.values(), strict=True)
-    )
-    return {spec.name: as_input(array, spec) for spec, array in pairs}

@@ -17,7 +17,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import graph_contract, onnx_models
 from shiplift.runtime.model.conversion.torch_models import TorchModule
 from shiplift.runtime.model.tensors import Arrays, dump_npz
-from shiplift.runtime.records.proof import Proof
+from shiplift.runtime.records.proof import Form, Proof
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
 from tests.unit.examples import save, tensor
@@ -34,7 +34,8 @@ class Exported:
     signature: Signature
     notes: list[str]
     proof: Proof
-    differs: str
+    form: str
+    dropped: list[Form]
 
     @property
     def outputs(self) -> list[str]:
@@ -71,14 +72,16 @@ class Bench:
             seed=1,
             known=self._known(),
         )
-        file = out / "model" / "model.onnx"
+        graphs = [{"name": result["first"], "file": out / "model" / "model.onnx", "signature": result["signature"]}]
+        if result["second"]:
+            graphs.append(result["second"] | {"file": out / "double" / "model.onnx"})
         told = verify(
-            model=str(file),
+            graphs=[graph | {"file": str(graph["file"])} for graph in graphs],
             script="",
             answers=str(out / "answers.npz"),
-            signature=result["signature"],
             sets=result["sets"],
             questions=result["questions"],
+            precise=result["precise"],
             left_out=result["left_out"],
             text="",
             trees=result["trees"] if self.with_trees else None,
@@ -86,11 +89,12 @@ class Bench:
         )
         json.dumps(told)
         return Exported(
-            file=file,
-            signature=Signature.model_validate(result["signature"]),
+            file=graphs[told["served"]]["file"],
+            signature=Signature.model_validate(graphs[told["served"]]["signature"]),
             notes=result["notes"],
             proof=Proof.model_validate(told["proof"]),
-            differs=told["differs"],
+            form=told["form"],
+            dropped=[Form.model_validate(each) for each in told["dropped"]],
         )
 
     def _known(self) -> dict[str, Any] | None:
@@ -202,13 +206,14 @@ def test_a_graph_that_is_not_the_model_is_refused_with_the_first_difference(benc
         model.graph.node.extend(nodes)
         model.graph.initializer.append(axes)
         onnx.save(model, out / "other.onnx")
+        other = {"file": str(out / "other.onnx"), "signature": SIGNATURE.model_dump(mode="json")}
         verify(
-            model=str(out / "other.onnx"),
+            graphs=[{"name": "FP32 graph", **other}],
             script="",
             answers=str(out / "answers.npz"),
-            signature=SIGNATURE.model_dump(mode="json"),
             sets=["example", "random-7"],
             questions=[],
+            precise=[],
             left_out=[],
             text="",
             trees=None,
@@ -292,7 +297,8 @@ def test_a_label_that_depends_on_a_tie_is_seen(bench: Bench) -> None:
     pytest.importorskip("treelite")
     bench.with_trees = True
     exported = bench.export()  # its exact trees are the model
-    assert re.search(differs, exported.differs)
+    assert exported.form == "exact trees"
+    assert re.search(differs, exported.dropped[0].dropped)
     assert exported.proof.batches
 
 
