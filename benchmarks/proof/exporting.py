@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -65,22 +65,22 @@ class Proving:
 class Outcome:
     """How an export ended: with a record, or an error that refuses the version; `proof_seconds` of the `seconds`.
 
-    `proving` is what the halves that prove were given, by function.
+    `proving` is what the half that proved the served form was given.
     """
 
     exported: Exported | None
     error: Exception | None
     seconds: float
     proof_seconds: float
-    proving: dict[str, Proving] = field(default_factory=dict)
+    proving: Proving | None = None
 
 
 @dataclass(kw_only=True)
 class Workshop:
-    """A home with a store, in which models are exported one after the other; `kept` gets what was proved."""
+    """A home with a store, in which models are exported one after the other."""
 
     home: Path
-    proving: dict[str, Proving] = field(default_factory=dict)
+    proving: Proving | None = None
     proof_seconds: float = 0.0
 
     @property
@@ -103,7 +103,7 @@ class Workshop:
     def export(self, case: Case, logged: Logged, folder: Path) -> Outcome:
         """Logs a case's model to `folder`, admits and exports it; a refusal is an outcome, too."""
         save(case, logged, folder)
-        self.proving, self.proof_seconds, started = {}, 0.0, time.monotonic()
+        self.proving, self.proof_seconds, started = None, 0.0, time.monotonic()
         exported, failure = None, None
         try:
             with warnings.catch_warnings(), self._unconfined():
@@ -174,14 +174,13 @@ class Workshop:
             kept = self.home / "proving" / entry.function.rpartition(":")[2]
             shutil.rmtree(kept, ignore_errors=True)
             shutil.copytree(folder, kept)
-            self.proving[entry.function] = Proving(
-                function=entry.function, arguments=arguments, folder=kept, original=folder
-            )
-        call = self._timed(_called) if proves else _called
+            self.proving = Proving(function=entry.function, arguments=arguments, folder=kept, original=folder)
+        call = self._timed(_called) if entry.function in _TIMED else _called
         return call(entry.function, arguments, folder / "work")
 
 
-_PROVE = (graph_export.VERIFY.function, python_export.COMPARE.function)
+_PROVE = (graph_export.VERIFY.function, python_export.PROVE.function)
+_TIMED = (*_PROVE, python_export.ANSWER.function)
 _ASKS = ("record", "judge")  # the functions of the first half that ask the original for the proof
 
 

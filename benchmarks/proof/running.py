@@ -16,6 +16,7 @@ from benchmarks.proof.sabotaging import sabotaged
 from benchmarks.proof.serving_forms import forms_of
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.proof import served_by
 
 SEED = 977_231  # of fresh rows: the export's is another
 _FEW = 500  # fresh rows that show whether a sabotage changes answers
@@ -35,7 +36,7 @@ def exported(case: Case, *, sabotage: bool) -> Iterator[Result | Sabotage]:
         except Exception as error:  # a case must not end the others
             result, version = failed(case, error), None
         yield result
-        if sabotage and version is not None and result.outcome == "right":
+        if sabotage and version is not None and outcome.proving and result.outcome == "right":
             fresh = tensors(logged.rows(_FEW, SEED))
             yield from sabotaged(case.name, version, outcome.proving, folder / "sabotage", fresh)
 
@@ -62,7 +63,7 @@ def _asked(case: Case, logged: Logged, workshop: Workshop, version: Exported, fo
     with forms_of(workshop, version, Path(sys.prefix), folder / "forms") as forms:
         seen = [judged(right, form.ask, asked, form.first, batches=form.batches, seed=SEED) for form in forms]
         names, batches = tuple(form.form for form in forms), all(form.batches for form in forms)
-    reason = getattr(version, "differs", "") or "; ".join(version.notes)
+    reason = served_by(version.forms) or "; ".join(version.notes)
     return told(case, seen, names, batches=batches, reason=reason, rows=size(question))
 
 

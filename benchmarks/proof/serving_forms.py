@@ -8,10 +8,11 @@ from typing import Any
 
 from benchmarks.proof.case import Form
 from benchmarks.proof.exporting import Workshop
+from benchmarks.proof.sabotages.mutation import Files
 from shiplift.runtime.model import onnx_models, trees_models
 from shiplift.runtime.model.conversion.loaders import feeds
+from shiplift.runtime.model.python.asking import asking, settings_of
 from shiplift.runtime.model.python.bundle import write_bundle
-from shiplift.runtime.model.python.entry import asking, settings_of
 from shiplift.runtime.model.python.environments import readable
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.model.text.fronts import load_front
@@ -53,7 +54,7 @@ def forms_of(workshop: Workshop, exported: Exported, prefix: Path, work: Path) -
         yield [_front(front, exported.front.signature, running)]
         return
     assert isinstance(exported, ExportedGraph)
-    forms = [] if exported.differs else [_of("graph", running, exported.signature)]
+    forms = [] if exported.form == "exact trees" else [_of("graph", running, exported.signature)]
     if exported.trees:
         file = workshop.store.fetch(exported.trees.files, work / "trees") / CHECKPOINT
         forms.append(
@@ -62,13 +63,13 @@ def forms_of(workshop: Workshop, exported: Exported, prefix: Path, work: Path) -
     yield forms
 
 
-def written_ask(folder: Path, version: Exported, *, trees: bool) -> Ask:
-    """How to ask the graph, or the trees, in the folder that a proof is given.
+def written_ask(files: Files, version: Exported, *, trees: bool) -> Ask:
+    """How to ask the graph, or the trees, that a proof is given.
 
     Raises:
         ShipliftError, or what the engine does: it does not load.
     """
-    written = folder / "written"
+    written = files.folder / "written"
     if trees:
         assert isinstance(version, ExportedGraph)
         assert version.trees
@@ -76,7 +77,7 @@ def written_ask(folder: Path, version: Exported, *, trees: bool) -> Ask:
         return _of(
             "trees", trees_models.session(written / "trees" / CHECKPOINT, form, version.signature), version.signature
         ).ask
-    running = onnx_models.session(written / "model" / "model.onnx")
+    running = onnx_models.session(files.graph)
     if isinstance(version, ExportedText | ExportedImage):
         return _front(load_front(written / "text")[0], version.front.signature, running).ask
     return _of("graph", running, version.signature).ask

@@ -1,4 +1,4 @@
-"""All models of parts a and c."""
+"""All models of parts a and c, and those of them whose exports are sabotaged."""
 
 from benchmarks.proof.case import Case
 from benchmarks.proof.cases.right_boosters import RIGHT_BOOSTERS
@@ -17,4 +17,18 @@ CASES: tuple[Case, ...] = (
     *RIGHT_BOOSTERS,
     *RIGHT_NETWORKS,
     *RIGHT_TEXTS,
+)
+
+# Of each family and engine a few, with as few trees and layers as they need: a sabotage of a small model is no easier to
+# find, and its proof runs as often as there are sabotages.
+SABOTAGED = frozenset(
+    {
+        *("sklearn-logistic", "sklearn-bayes", "sklearn-mlp", "sklearn-ridge", "sklearn-svr", "sklearn-kmeans"),
+        *("sklearn-tree", "sklearn-forest", "sklearn-hist-boosting", "sklearn-boosting-regressor", "sklearn-isolation"),
+        *("sklearn-frame-logistic", "sklearn-frame-ridge", "a-tree-missing", "a-scaler-tree", "a-forest-ties"),
+        *("lightgbm-regressor", "lightgbm-binary", "xgboost-regressor", "xgboost-binary", "catboost-classifier"),
+        *("torch-mlp", "torch-batchnorm", "torch-cnn", "torch-lstm", "torch-attention", "torch-table", "torch-bag"),
+        *("torch-double", "a-torch-hashed-ids", "a-torch-large-ids", "a-torch-outputs", "onnx-two-outputs"),
+        *("text-classifier", "text-sentences", "image-classifier", "python-tensor", "python-frame"),
+    }
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.proof.sabotages.mutation import Mutation
+from benchmarks.proof.sabotages.mutation import Files, Mutation
 
 _FOLDER = Path("written/text")
 _SETTINGS = ("text.json", "image.json", "pixels.json")
@@ -14,11 +14,12 @@ _TOKENIZER = "tokenizer.json"
 Change = Callable[[dict[str, Any]], str | None]
 
 
-def _of_files(name: str, files: tuple[str, ...], change: Change) -> Mutation:
+def _of_files(name: str, names: tuple[str, ...], change: Change) -> Mutation:
     """A mutation of the first of these JSON files that exists."""
 
-    def apply(folder: Path) -> str | None:
-        file = next((folder / _FOLDER / each for each in files if (folder / _FOLDER / each).is_file()), None)
+    def apply(files: Files) -> str | None:
+        folder = files.folder / _FOLDER
+        file = next((folder / each for each in names if (folder / each).is_file()), None)
         if file is None:
             return None
         content = json.loads(file.read_text())
@@ -26,7 +27,7 @@ def _of_files(name: str, files: tuple[str, ...], change: Change) -> Mutation:
         file.write_text(json.dumps(content))
         return what
 
-    return Mutation(name=name, apply=apply)
+    return Mutation(name=name, of="front", apply=apply)
 
 
 def labels_shifted(settings: dict[str, Any]) -> str | None:

@@ -1,7 +1,6 @@
 """Sabotages of what a graph knows: weights, tables, categories, classes, and the nodes of its trees."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +8,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from benchmarks.proof.sabotages.mutation import Mutation
+from benchmarks.proof.sabotages.mutation import Files, Mutation
 
-MODEL = Path("written/model/model.onnx")
 _FEW = 4  # values that make a tensor of weights
 _TABLE = 8  # rows that make a table
 
@@ -21,15 +19,14 @@ Change = Callable[[onnx.ModelProto], str | None]
 def of_graph(name: str, change: Change, *, subtle: bool = False) -> Mutation:
     """A mutation that changes the graph of an export."""
 
-    def apply(folder: Path) -> str | None:
-        file = folder / MODEL
-        model = onnx.load(file)
+    def apply(files: Files) -> str | None:
+        model = onnx.load(files.graph)
         what = change(model)
         if what:
-            onnx.save(model, file)
+            onnx.save(model, files.graph)
         return what
 
-    return Mutation(name=name, apply=apply, subtle=subtle)
+    return Mutation(name=name, of="graph", apply=apply, subtle=subtle)
 
 
 def _weights(model: onnx.ModelProto, least: int = _FEW) -> Iterator[tuple[onnx.TensorProto, NDArray[Any]]]:

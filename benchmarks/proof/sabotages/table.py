@@ -13,9 +13,10 @@ MUTATIONS: tuple[Mutation, ...] = (*WEIGHTS, *NODES, *TREES, *FRONTS, *PYTHON)
 
 
 def mutations_of(version: Exported) -> tuple[Mutation, ...]:
-    """What can be done to an export: of a graph that is not served, only its trees are sabotaged."""
+    """What can be done to what an export serves."""
     if isinstance(version, ExportedPython):
         return PYTHON
     if not isinstance(version, ExportedGraph):
         return (*WEIGHTS, *NODES, *FRONTS)
-    return (*(() if version.differs else (*WEIGHTS, *NODES)), *(TREES if version.trees else ()))
+    graph = () if version.form == "exact trees" else (*WEIGHTS, *NODES)
+    return (*graph, *(TREES if version.trees else ()))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.proof.sabotages.mutation import Mutation
+from benchmarks.proof.sabotages.mutation import Files, Mutation
 from shiplift.runtime.records.trees import CHECKPOINT
 
 _FILE = Path("written/trees") / CHECKPOINT
@@ -18,10 +18,10 @@ Change = Callable[[Any, Any], str | None]  # of a tree's accessor and its inner 
 def _of_trees(name: str, change: Change) -> Mutation:
     """A mutation of the first tree in which there is something to change."""
 
-    def apply(folder: Path) -> str | None:
+    def apply(files: Files) -> str | None:
         import treelite
 
-        file = folder / _FILE
+        file = files.folder / _FILE
         if not file.is_file():
             return None
         model = treelite.Model.deserialize(file)
@@ -33,7 +33,7 @@ def _of_trees(name: str, change: Change) -> Mutation:
                 return f"tree {at}: {what}"
         return None
 
-    return Mutation(name=f"trees-{name}", apply=apply, dropped="trees", subtle=name.endswith("one-ulp"))
+    return Mutation(name=f"trees-{name}", of="trees", apply=apply, subtle=name.endswith("one-ulp"))
 
 
 def threshold_moved(tree: Any, inner: Any) -> str | None:

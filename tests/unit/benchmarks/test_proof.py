@@ -15,9 +15,10 @@ from benchmarks.proof.fresh import rows_like
 from benchmarks.proof.goals import missed
 from benchmarks.proof.results import Result, Results, Sabotage, read, write
 from benchmarks.proof.sabotages.graph_nodes import NODES
-from benchmarks.proof.sabotages.graph_weights import MODEL, WEIGHTS
+from benchmarks.proof.sabotages.graph_weights import WEIGHTS
+from benchmarks.proof.sabotages.mutation import Files
 from benchmarks.proof.sabotages.table import MUTATIONS
-from benchmarks.proof.table import CASES
+from benchmarks.proof.table import CASES, SABOTAGED
 from shiplift.runtime.proof.answers import Answers
 
 ROWS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
@@ -30,6 +31,7 @@ def test_the_table_has_models_and_sabotages_enough_and_no_name_twice() -> None:
     assert sum(case.part == "a" for case in CASES) >= 40
     assert sum(case.part == "c" for case in CASES) >= 60
     assert len({case.name for case in CASES}) == len(CASES)
+    assert {case.name for case in CASES} >= SABOTAGED
     assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS)
 
 
@@ -190,10 +192,9 @@ def test_sabotages_change_what_a_graph_answers(
         rows = {model.graph.input[0].name: near_thresholds(model)}
     before, changed = answers(model, rows), set[str]()
     for mutation in (*WEIGHTS, *NODES):
-        file = tmp_path / mutation.name / MODEL
-        file.parent.mkdir(parents=True)
+        file = tmp_path / f"{mutation.name}.onnx"
         onnx.save(model, file)
-        if mutation.apply(tmp_path / mutation.name) is not None:
+        if mutation.apply(Files(folder=tmp_path, graph=file)) is not None:
             after = answers(onnx.load(file), rows)
             changed |= set() if all(map(np.array_equal, before, after)) else {mutation.name}
     assert expected <= changed
