@@ -19,8 +19,8 @@ CASES: tuple[Case, ...] = (
     *RIGHT_TEXTS,
 )
 
-# Of each family and engine a few, with as few trees and layers as they need: a sabotage of a small model is no easier to
-# find, and its proof runs as often as there are sabotages.
+# A few of each family and engine, all small: a sabotage of a small model is no easier to find, and the proof runs once
+# for each.
 SABOTAGED = frozenset(
     {
         *("sklearn-logistic", "sklearn-bayes", "sklearn-mlp", "sklearn-ridge", "sklearn-svr", "sklearn-kmeans"),

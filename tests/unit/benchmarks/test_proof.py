@@ -1,4 +1,4 @@
-"""The benchmark of the proof: its sabotages change what a graph answers, its fresh rows are fresh, its results count."""
+"""The benchmark of the proof: its sabotages change answers, its fresh rows are fresh, its results are judged."""
 
 from collections.abc import Callable
 from pathlib import Path
