@@ -133,7 +133,7 @@ class Workshop:
         family.check(self.site, spec, inspected)
         files = self.store.put_tree(folder)
         version = ModelVersion(name=case.name, version=1, digest=files.sha256, flavor=inspected.flavor, files=files)
-        return export(self.site, version, family.contract(inspected), spec.export, datasets, spec.data)
+        return export(self.site, version, family.contract(self.site, spec, inspected), spec.export, datasets, spec.data)
 
     @contextmanager
     def _unconfined(self) -> Iterator[None]:

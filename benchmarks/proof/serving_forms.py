@@ -10,11 +10,10 @@ from benchmarks.proof.case import Form
 from benchmarks.proof.exporting import Workshop
 from benchmarks.proof.sabotages.mutation import Files
 from shiplift.runtime.model import onnx_models, trees_models
-from shiplift.runtime.model.conversion.loaders import feeds
 from shiplift.runtime.model.python.asking import asking, settings_of
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.model.python.environments import readable
-from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.model.tensors import Arrays, feeds
 from shiplift.runtime.model.text.fronts import load_front
 from shiplift.runtime.proof.settings import Ask
 from shiplift.runtime.records.kinds.exported import (
