@@ -3,6 +3,7 @@
 from typing import Literal
 
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.tensor import Signature
 
 FormName = Literal["fp32 graph", "exact trees", "fp64 graph"]  # in the order in which they are tried
 
@@ -55,6 +56,15 @@ class SettingAsked(Record):
 
     name: str
     rows: int
+
+
+class OfferedGraph(Record):
+    """A graph that may be the model: `model.onnx` in this folder of what the conversion wrote, and notes about it."""
+
+    name: FormName
+    folder: Literal["model", "double"]
+    signature: Signature
+    notes: tuple[str, ...] = ()
 
 
 class DroppedForm(Record):
