@@ -129,7 +129,7 @@ def _off(exact: NDArray[np.float64], rounded: NDArray[np.float64]) -> float:
 
 def _numbers(fields: dict[str, Any], name: str) -> NDArray[np.float64]:
     if f"{name}_as_tensor" in fields:
-        return numpy_helper.to_array(fields[f"{name}_as_tensor"].t).astype(np.float64)
+        return np.asarray(numpy_helper.to_array(fields[f"{name}_as_tensor"].t), np.float64)
     return np.array(fields[name].floats if name in fields else (), np.float64)
 
 
