@@ -9,7 +9,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.zoo.case import Case
-from benchmarks.zoo.results import RESULTS, Results, read, write
+from benchmarks.zoo.cases.estimators import cases as generated
+from benchmarks.zoo.results import EXPORTS, RESULTS, Results, read, write
 from benchmarks.zoo.table import CASES
 
 _EXAMPLES = """\
@@ -18,6 +19,7 @@ examples:
   python -m benchmarks.zoo --quick --only 'sklearn-*' --only onnx-voice
   python -m benchmarks.zoo --resume                        what the results don't have yet
   python -m benchmarks.zoo --resume --only 'hf-*' --json   the same, of these
+  python -m benchmarks.zoo --export-only --only 'sklearn/*/frame'
 """
 
 
@@ -32,20 +34,20 @@ def missing(case: Case) -> str:
     return f"{', '.join(lacking)} is not installed: {case.install}" if lacking else ""
 
 
-def chosen(only: list[str], done: Results | None) -> list[Case]:
+def chosen(table: tuple[Case, ...], only: list[str], done: Results | None) -> list[Case]:
     """The cases to run: those whose names fit a shell pattern, or all if there is none, without those in `done`.
 
     Raises:
         SystemExit: a pattern fits no case.
     """
     for pattern in only:
-        if not any(fnmatch.fnmatchcase(case.name, pattern) for case in CASES):
+        if not any(fnmatch.fnmatchcase(case.name, pattern) for case in table):
             raise SystemExit(f"no case is called '{pattern}': see --list")
     finished = {result.name for result in done.cases} if done else set()
     patterns = only or ["*"]
     return [
         case
-        for case in CASES
+        for case in table
         if case.name not in finished and any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)
     ]
 
@@ -77,6 +79,19 @@ def run(cases: list[Case], file: Path, earlier: Results | None, *, quick: bool) 
     return results
 
 
+def run_exports(cases: list[Case], file: Path, earlier: Results | None) -> Results:
+    """Exports cases one after the other, without a stack; the results are written after each."""
+    from benchmarks.server_comparison import machine
+    from benchmarks.zoo.export_only import results as ended
+
+    results = earlier or Results(machine=machine())
+    for result in ended(cases):
+        tell(f"{result.name}: {result.outcome} {result.form} {result.seconds:g} s {result.reason}")
+        results = results.including(result)
+        write(file, results)
+    return results
+
+
 def main() -> None:
     """Runs the cases that the command line names; exits with 1 if one did not end as its table says."""
     parser = argparse.ArgumentParser(
@@ -93,19 +108,29 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="keep earlier results, and run only the missing cases")
     parser.add_argument("--json", action="store_true", help="also print the results as JSON")
     parser.add_argument("--list", action="store_true", help="list the cases without running them")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
+    parser.add_argument("--out", type=Path, help="where the JSON goes")
+    parser.add_argument(
+        "--export-only",
+        action="store_true",
+        help="scan, convert and prove the generated cases in this process, and ask the graphs; no server",
+    )
     arguments = parser.parse_args()
+    table, file = (generated(), EXPORTS) if arguments.export_only else (CASES, RESULTS)
+    file = arguments.out or file
     if arguments.list:
-        print("\n".join(f"{case.name:<28}{case.flavor:<24}{case.right:<10}{case.about}" for case in CASES))
+        print("\n".join(f"{case.name:<28}{case.flavor:<24}{case.right:<10}{case.about}" for case in table))
         return
-    earlier = read(arguments.out) if arguments.resume or arguments.only else None
-    wanted = chosen(arguments.only, earlier if arguments.resume else None)
+    earlier = read(file) if arguments.resume or arguments.only else None
+    wanted = chosen(table, arguments.only, earlier if arguments.resume else None)
     lacking = {case.name: missing(case) for case in wanted}
     for name, what in lacking.items():
         if what:
             tell(f"{name}: skipped, {what}")
     able = [case for case in wanted if not lacking[case.name]]
-    results = run(able, arguments.out, earlier, quick=arguments.quick) if able else earlier
+    if able and arguments.export_only:
+        results: Results | None = run_exports(able, file, earlier)
+    else:
+        results = run(able, file, earlier, quick=arguments.quick) if able else earlier
     if arguments.json and results:
         print(results.model_dump_json())
     ran = {case.name for case in able}

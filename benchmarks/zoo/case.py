@@ -14,10 +14,11 @@ Right = Literal["promoted", "refused"]
 class Logged:
     """A model that is ready to be logged, and what it is asked afterwards.
 
-    `log` calls a flavor's `log_model` with `name` and `registered_model_name`. `question` is what
+    `log` calls a flavor's `log_model` with `name` and `registered_model_name`, and `save` its `save_model` with a path:
+    a case without one is not exported by itself. `question` is what
     `mlflow.pyfunc.load_model(uri).predict` takes; `inputs` are the same samples for production, by input name, with
     samples along the first axis. `answer` turns pyfunc's prediction into arrays by output name (an unnamed one is "",
-    which is production's only output). Without a `question`, MLflow can't ask the model: then `original` has its own
+    which is production's first output). Without a `question`, MLflow can't ask the model: then `original` has its own
     answers.
     """
 
@@ -26,6 +27,7 @@ class Logged:
     question: Any = None
     answer: Callable[[Any], Arrays] | None = None
     original: Arrays | None = None
+    save: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,8 @@ class Case:
 
     `build` gets an empty folder. `reason` is a part of the message with which a `refused` case has to be refused, and
     `why` says it in README's words. `needs` are the modules to import, `install` what brings those beyond Shiplift's
-    extra `all`. `spec` is added to the release spec. With `sequence`, the samples are the steps of one.
+    extra `all`. `spec` is added to the release spec. With `sequence`, the samples are the steps of one. `input` is the
+    kind of data, in the cases that differ by it.
     """
 
     name: str
@@ -48,3 +51,4 @@ class Case:
     install: str = ""
     spec: str = ""
     sequence: bool = False
+    input: str = ""

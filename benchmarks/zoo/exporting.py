@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from shiplift.runtime.admission import conversion, scan, verification
 from shiplift.runtime.admission.allowed import Pickle
 from shiplift.runtime.admission.examples import missing_example
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.contracts import read_model
-from shiplift.runtime.model.tensors import Arrays, as_input, dump_npz
+from shiplift.runtime.model.tensors import Arrays, dump_npz, numpy_type
 from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
@@ -22,11 +23,15 @@ _UNPACKED_MB = 2048
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """A model that was exported: its graph as a session, and the inputs that clients send."""
+    """A model that was exported: its graph as a session, the inputs that clients send, and the form that is right."""
 
     session: Any
     inputs: tuple[TensorSpec, ...]
-    rows_proved: int
+    form: str
+
+    def dtype(self, spec: TensorSpec) -> np.dtype[Any]:
+        """An input's type in numpy."""
+        return numpy_type(spec.datatype)
 
     def answer(self, inputs: Arrays) -> Arrays:
         """What the graph answers, by output name."""
@@ -69,11 +74,5 @@ def export(folder: Path, work: Path, *, pickle: Pickle) -> Export:
         text="",
     )
     file = work / made["graphs"][proved["served"]]["folder"] / "model.onnx"
-    rows = sum(each["rows"] for each in proved["proof"]["asked"])
-    inputs = onnx_models.signature_of(onnx_models.onnx.load(file)).inputs
-    return Export(session=onnx_models.session(file), inputs=inputs, rows_proved=rows)
-
-
-def column(values: Any, spec: TensorSpec) -> Any:
-    """A column of a data frame as clients send it: (rows, 1) of the input's type."""
-    return as_input(np.asarray(values).reshape(-1, 1), spec)
+    inputs = onnx_models.signature_of(onnx.load(file)).inputs
+    return Export(session=onnx_models.session(file), inputs=inputs, form=proved["form"])

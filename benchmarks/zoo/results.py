@@ -7,6 +7,7 @@ from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.records.base import Record
 
 RESULTS = Path(__file__).parents[1] / "results" / "zoo.json"
+EXPORTS = RESULTS.with_name("zoo_exports.json")
 METHOD = {
     "max_difference": "between production's answer and mlflow.pyfunc's (the original's where pyfunc takes no such"
     " input), over all outputs; in the outputs' own unit; texts must be equal",
@@ -22,16 +23,21 @@ class Result(Record):
     """How a case ended: `failed` is whatever the case's table does not call right; then `reason` says what.
 
     `exit_code` is the release's; None if there was no end of a release. `served` is the engine and the precision in
-    production. `quick` results come from short searches and windows: their throughput is not a measurement.
+    production. Exported by themselves, `form` is graph or trees, and `wrong` of the fresh `rows` were answered
+    otherwise. `quick` results come from short searches and windows: their throughput is not a measurement.
     """
 
     name: str
     flavor: str
-    outcome: Literal["promoted", "refused", "failed"]
+    outcome: Literal["promoted", "exported", "refused", "failed"]
     reason: str = ""
     exit_code: int | None = None
     served: str = ""
     quick: bool = False
+    input: str = ""
+    form: str = ""
+    rows: int = 0
+    wrong: int = 0
     seconds: float = 0.0
     max_difference: float | None = None
     throughput: float | None = None

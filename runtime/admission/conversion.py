@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 
 from shiplift.runtime.admission.known_rows import asked_of, precise, validation_rows
+from shiplift.runtime.admission.pyfunc_answers import Judged, judge
 from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, in_file, record
 from shiplift.runtime.admission.second_forms import First, SecondForm, write_second
 from shiplift.runtime.base.errors import ExportFailed
@@ -88,6 +89,8 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     sets = original.tensors(requests)
     plain = not (original.takes_text or conversion.preprocess)
     recorded = record(original, sets, conversion, _making(original, logged, requests, known if plain else None, plain))
+    judged = judge(Path(folder), original, logged.inputs, recorded.rows(sets)) if plain else Judged()
+    recorded = recorded.beginning_with(_first_output(judged, original, conversion))
 
     def finished(model: onnx.ModelProto) -> onnx.ModelProto:
         model = postprocess.in_graph(_pick(model, conversion.outputs), conversion.postprocess, conversion.top_k)
@@ -124,7 +127,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
         "sets": list(sets),
         "questions": [name for name in recorded.made if name not in recorded.precise],
         "precise": list(recorded.precise),
-        "left_out": list(recorded.left_out),
+        "left_out": [*recorded.left_out, *judged.left_out],
         "notes": [*original.notes, *second.notes, *([NOT_EXACT.format(why=why)] if why else [])],
         "text": text.model_dump(mode="json") if text else None,
         "trees": trees.model_dump(mode="json") if trees else None,
@@ -132,7 +135,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
 
 
 def _first(model: onnx.ModelProto, exported: Signature, notes: tuple[str, ...]) -> OfferedGraph:
-    name: FormName = "fp64 graph" if double_graphs.computes_in_double(model.graph) else "fp32 graph"
+    name: FormName = "FP64 graph" if double_graphs.computes_in_double(model.graph) else "FP32 graph"
     return OfferedGraph(name=name, folder="model", signature=exported, notes=notes)
 
 
@@ -221,6 +224,11 @@ def _trees(
         return exact_trees.write(forest, exported, example, asked, work, seed=seed), ""
     except NotExactError as error:
         return None, str(error)
+
+
+def _first_output(judged: Judged, original: Original, conversion: Conversion) -> str:
+    """The output to begin with: what pyfunc answers, unless the author says otherwise."""
+    return "" if conversion.outputs or original.probable else judged.answered
 
 
 def rehearse(flavor: str) -> None:

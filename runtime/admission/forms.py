@@ -15,7 +15,7 @@ from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import feeds
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import Questions
-from shiplift.runtime.records.proof import DroppedForm, FormName, OfferedGraph, Proof
+from shiplift.runtime.records.proof import Form, FormName, OfferedGraph, Proof
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.trees import TreesForm
 
@@ -30,7 +30,7 @@ class Served:
     at: int
     form: FormName
     proof: Proof | None = None
-    dropped: tuple[DroppedForm, ...] = ()
+    dropped: tuple[Form, ...] = ()
     trees_differ: str = ""
 
 
@@ -54,7 +54,7 @@ class Forms:
         Raises:
             ExportFailed: none is right.
         """
-        dropped: list[DroppedForm] = []
+        dropped: list[Form] = []
         for at, graph in enumerate(graphs):
             known = graph.signature.inputs in self._proved
             trees = self._of_trees(graph.signature)
@@ -68,12 +68,12 @@ class Forms:
                     trees_differ=trees if isinstance(trees, str) else "",
                 )
             except ExportFailed as error:
-                dropped.append(DroppedForm(name=graph.name, why=error.what))
+                dropped.append(Form(name=graph.name, dropped=error.what))
                 last = error
             if isinstance(trees, Proof):
                 return Served(at=at, form="exact trees", proof=trees, dropped=tuple(dropped))
             if trees and not known:
-                dropped.append(DroppedForm(name="exact trees", why=trees))
+                dropped.append(Form(name="exact trees", dropped=trees))
         raise _none_right(dropped, last)
 
     def _of_graph(self, graph: OfferedGraph) -> Proof:
@@ -81,7 +81,7 @@ class Forms:
         running, threaded = onnx_models.session(file), None
         if onnx_models.stored_bytes(file) <= onnx_models.LARGE_BYTES:
             threaded = onnx_models.session(file, threads=THREADS)
-        asked = self._asked(graph.signature.inputs, precise=graph.name == "fp64 graph")
+        asked = self._asked(graph.signature.inputs, precise=graph.name == "FP64 graph")
         return prove(running, threaded, asked, batches=graph.signature.batch != 1)
 
     def _of_trees(self, signature: Signature) -> Proof | str:
@@ -113,8 +113,8 @@ class Forms:
         ]
 
 
-def _none_right(dropped: Sequence[DroppedForm], last: ExportFailed) -> ExportFailed:
+def _none_right(dropped: Sequence[Form], last: ExportFailed) -> ExportFailed:
     """The error of the last form if there is but one, or what all of them answer."""
     if len(dropped) == 1:
         return last
-    return ExportFailed("; ".join(f"{each.name}: {each.why}" for each in dropped), do=last.do)
+    return ExportFailed("; ".join(f"{each.name}: {each.dropped}" for each in dropped), do=last.do)

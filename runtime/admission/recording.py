@@ -20,13 +20,14 @@ from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.oracle import answers_to, examine
 from shiplift.runtime.proof.ordinary import with_usual
 from shiplift.runtime.proof.questions.question import Asked, Questions
-from shiplift.runtime.proof.settings import count_of, rows_of
+from shiplift.runtime.proof.settings import Ask, count_of, rows_of, together
 from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.spec.model import Conversion
 
 ANSWERS = "answers.npz"
 LARGEST = f"random-{max(BATCHES)}"  # the set with the most rows that differ
 _EXAMINE_S, _ASK_S = 2.0, 3.0
+_LONG_S, _LARGE_BATCH = 0.25, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,18 @@ class Recorded:
     made: dict[str, Questions]
     precise: tuple[str, ...]
     left_out: tuple[str, ...]
+
+    def rows(self, sets: Mapping[str, Arrays]) -> dict[str, Questions]:
+        """Each set's rows."""
+        return {name: _questions(name, sets, self.made) for name in self.answers}
+
+    def beginning_with(self, output: str) -> "Recorded":
+        """The same with this output before the others, which is the one that is scored; empty: as they are."""
+        answers = {
+            name: replace(each, outputs=dict(sorted(each.outputs.items(), key=lambda pair: pair[0] != output)))
+            for name, each in self.answers.items()
+        }
+        return replace(self, answers=answers) if output else self
 
     def batches(self, sets: Mapping[str, Arrays]) -> tuple[dict[str, Arrays], dict[str, Arrays]]:
         """Inputs and right answers by set: in the batches that were asked, or one row where rows would mix."""
@@ -69,9 +82,8 @@ def record(
 
     _require_example(original, sets["example"], conversion)
     mixes = None if original.takes_text else _examined(original, ask, sets)
-    started = time.monotonic()
     answers = {name: answers_to(ask, inputs, batches=mixes is None) for name, inputs in sets.items()}
-    asked, more = make((time.monotonic() - started) / sum(len(each.errors) for each in answers.values()))
+    asked, more = make(_seconds_per_row(ask, sets[LARGEST], batches=mixes is None))
     made = {f"questions-{index}": questions for index, questions in enumerate(asked.questions)}
     precise = {f"precise-{index}": questions for index, questions in enumerate(more.questions)}
     made |= precise
@@ -83,6 +95,22 @@ def record(
     late = sum(len(each.origins) - len(answers[name].errors) for name, each in made.items())
     slow = (f"{late} rows: the original took too long",) if late else ()
     return Recorded(answers=answers, mixes=mixes, made=made, precise=tuple(precise), left_out=(*asked.left_out, *slow))
+
+
+def _seconds_per_row(ask: Ask, rows: Arrays, *, batches: bool) -> float:
+    """What a row takes as questions are asked: in larger and larger batches, until one takes long.
+
+    Some models take as long for one row as for many.
+    """
+    size, most = (count_of(rows), _LARGE_BATCH) if batches else (1, 1)
+    while True:
+        some = rows_of(rows, [at % count_of(rows) for at in range(size)])
+        started = time.monotonic()
+        together(ask, some)
+        spent = time.monotonic() - started
+        if spent > _LONG_S or size >= most:
+            return spent / size
+        size *= 2
 
 
 def _questions(name: str, sets: Mapping[str, Arrays], made: Mapping[str, Questions]) -> Questions:

@@ -76,12 +76,12 @@ def write_second(
         made, notes = None, (_NOT_MADE.format(why=error.what),)
     if made is not None:
         model = double_graphs.with_types(finished(made), inputs, wide=wide)
-        return SecondForm(graph=_written("fp64 graph", model, work, saved), notes=notes)
+        return SecondForm(graph=_written("FP64 graph", model, work, saved), notes=notes)
     narrow = {spec.name for spec in first.signature.inputs if spec.datatype == "FP32"}
     if not doubles & narrow:
         return SecondForm(notes=notes)
     model = double_graphs.with_wide_inputs(onnx.load(first.file), doubles & narrow)
-    return SecondForm(graph=_written("fp32 graph", model, work, saved), notes=notes)
+    return SecondForm(graph=_written("FP32 graph", model, work, saved), notes=notes)
 
 
 def _written(

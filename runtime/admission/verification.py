@@ -78,7 +78,9 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
     asked = [(name, feeds(recorded[name][0].inputs, graph.signature.inputs), recorded[name][1]) for name in sets]
     if served.form != "exact trees":
         running = onnx_models.session(file)
-        parity += [_case(running, *each, graph.signature, name) for name, *each in asked if each[1].answered.all()]
+        parity += [
+            _case(running, rows, right, graph.signature, name) for name, rows, right in asked if right.answered.all()
+        ]
         parity += _text_cases(running, Path(text)) if text else []
     _, rows, right = asked[sets.index(EXAMPLE)]
     kept = {f"input/{name}": array for name, array in rows.items()}

@@ -121,6 +121,7 @@ class Sandbox:
             "memory_mb": limits.memory_mb,
             "cpu_s": limits.timeout_s * (os.cpu_count() or 1),
             "file_mb": limits.file_mb,
+            "answer_s": limits.answer_s,
         }
         line = json.dumps(request).encode() + b"\n"
         threading.Thread(target=_write, args=(self._stdin(), line), daemon=True).start()

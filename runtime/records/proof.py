@@ -1,11 +1,12 @@
 """The proof that what is served answers what its author's model answers: what was asked, and the first difference."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.tensor import Signature
 
-FormName = Literal["fp32 graph", "exact trees", "fp64 graph"]  # in the order in which they are tried
+FormName = Literal["FP32 graph", "exact trees", "FP64 graph", "Python"]  # in the order in which they are tried
 
 
 class Counterexample(Record):
@@ -67,11 +68,21 @@ class OfferedGraph(Record):
     notes: tuple[str, ...] = ()
 
 
-class DroppedForm(Record):
-    """A way to serve a model that does not answer what the model does: the first difference, or why it does not run."""
+class Form(Record):
+    """A form in which a version could be served: a graph, exact trees, or its own library in Python.
+
+    `dropped` says why it is not served, with the counterexample if there is one; empty: it is.
+    """
 
     name: FormName
-    why: str
+    dropped: str = ""
+
+
+def served_by(forms: Sequence[Form]) -> str:
+    """Which of the forms that were tried serves, and why none before it does; empty if the first one does."""
+    served = " and ".join(form.name for form in forms if not form.dropped)
+    dropped = "; ".join(f"{form.name} was dropped: {form.dropped.rstrip('.')}" for form in forms if form.dropped)
+    return f"Served by: {served}, because {dropped}." if served and dropped else ""
 
 
 class Proof(Record):

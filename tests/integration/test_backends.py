@@ -12,10 +12,11 @@ import pytest
 from onnx import helper
 from tritonclient import grpc
 
-from shiplift.runtime.base.errors import MissingTool
+from shiplift.runtime.base.errors import MissingTool, ServerFailed
 from shiplift.runtime.records.precision import Engine
 from shiplift.runtime.serving.triton.building import native
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
+from shiplift.runtime.spec.serving_settings import Serving
 from tests.integration import backends
 from tests.integration.backends import (
     DTYPES,
@@ -112,6 +113,20 @@ def test_more_threads_per_instance_give_the_same_answers(engine: Engine, tmp_pat
     with served(tmp_path, onnx_model, instances=2, threads=2, engine=engine) as server, ThreadPoolExecutor(4) as pool:
         for answer in pool.map(lambda _: ask(server, {"x": x}).as_numpy("y"), range(20)):
             assert np.allclose(answer, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_model_whose_warm_up_fails_can_be_loaded_again_and_again(engine: Engine, tmp_path: Path) -> None:
+    unbatched = model(
+        [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)], [("x", "FP32", ["n", 3])], [("y", "FP32", [])]
+    )
+    put(tmp_path, unbatched, engine=engine, serving=Serving(), example={"x": np.ones((1, 3), np.float32)})
+    with server_for(tmp_path) as (_, client):
+        for _ in range(10):
+            with pytest.raises(ServerFailed, match="failed to run warmup sample"):
+                client.load("m")
+        client.unload("m")
+        assert client.live()
 
 
 @pytest.mark.slow

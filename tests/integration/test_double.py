@@ -50,9 +50,8 @@ def test_naive_bayes_on_digits_is_served_in_fp64_to_many_clients_at_once(tmp_pat
 
     exported = export(place, version, contract, Conversion(timeout_s=120), Datasets(), Data())
     assert isinstance(exported, ExportedGraph)
-    assert exported.form == "fp64 graph", exported.notes
-    assert [each.name for each in exported.dropped] == ["fp32 graph"]
-    assert exported.notes[0].startswith("Served as fp64 graph: as fp32 graph, what would be served is not the model")
+    assert exported.form == "FP64 graph", exported.notes
+    assert [(each.name, bool(each.dropped)) for each in exported.forms] == [("FP32 graph", True), ("FP64 graph", False)]
     offered = quantize(place, TARGET, exported, Datasets(), Data(), Quantization())
     assert [(each.engine, each.precision) for each in offered.kept] == [("onnxruntime", "fp64")], offered
     package = packaged(place, TARGET, version, exported, offered).packages[0]

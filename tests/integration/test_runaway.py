@@ -192,7 +192,8 @@ def production(lab: Lab) -> Server:
     running = stack.read(lab.home)
     assert running is not None
     ports = Ports(http=running.http_port, grpc=running.grpc_port, metrics=running.metrics_port)
-    return Server(process=running.processes["triton"], ports=ports, repository=lab.home / "production" / "models")
+    repository, log = lab.home / "production" / "models", lab.home / "logs" / "triton.log"
+    return Server(process=running.processes["triton"], ports=ports, repository=repository, log=log)
 
 
 def answered(server: Server, name: str, value: float) -> bool:

@@ -13,20 +13,20 @@ from typing import Any
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import EVALUATE, Entry
 from shiplift.runtime.confinement.workplace import Workplace, workplace
+from shiplift.runtime.families.known_data import known_data
 from shiplift.runtime.families.work import Exporting
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.text.fronts import takes_images
 from shiplift.runtime.records.kinds.contract import DeclaredGraph, DeclaredImage, DeclaredText
 from shiplift.runtime.records.kinds.exported import ExportedGraph, ExportedImage, ExportedText, Front
 from shiplift.runtime.records.model import Isolation, ParityCase
-from shiplift.runtime.records.proof import DroppedForm, FormName, OfferedGraph, Proof
+from shiplift.runtime.records.proof import Form, FormName, OfferedGraph, Proof
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import NOT_EXACT, ExactTrees, TreesForm
 
 CONVERT = Entry("shiplift.runtime.admission.conversion:convert")
 VERIFY = Entry("shiplift.runtime.admission.verification:verify", EVALUATE)
 _SEED = 20240229
-_NEXT = "Served as {form}: {dropped}."
 _UNREFUSED = (
     "Warning: the model refuses rows that its graph answers: {}. Clients that send such rows get an answer, where the "
     "model gives an error."
@@ -88,7 +88,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
         )
         require_regular(verifying.sandbox.work, "reference.npz")
         served = converted.graphs[int(result["served"])]
-        dropped = tuple(DroppedForm.model_validate(each) for each in result["dropped"])
+        dropped = tuple(Form.model_validate(each) for each in result["dropped"])
         common = {
             "model": work.store.put_tree(written / served.folder),
             "signature": served.signature,
@@ -98,7 +98,6 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
             "reference": work.store.put_file(verifying.sandbox.work / "reference.npz"),
             "isolation": converted.isolation,
             "notes": (
-                *_told(result["form"], dropped),
                 *work.contract.notes,
                 *converted.notes,
                 *served.notes,
@@ -116,14 +115,15 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
             torchscript=work.store.put_tree(written / "torchscript") if torchscript else None,
             trees=_exact_trees(work, converted, written) if not result["trees"] else None,
             form=result["form"],
-            dropped=dropped,
+            forms=_forms(dropped, result["form"], converted, result["trees"]),
         )
 
 
-def _told(form: FormName, dropped: Sequence[DroppedForm]) -> tuple[str, ...]:
-    """A note about the forms that were dropped before the one that is served."""
-    reasons = "; ".join(f"as {each.name}, {each.why}" for each in dropped)
-    return (_NEXT.format(form=form, dropped=reasons),) if dropped else ()
+def _forms(dropped: Sequence[Form], form: FormName, converted: _Converted, trees_differ: str) -> tuple[Form, ...]:
+    """The forms that were tried: the exact trees beside a right graph, too."""
+    beside = converted.trees and form != "exact trees" and not any(each.name == "exact trees" for each in dropped)
+    trees = (Form(name="exact trees", dropped=trees_differ),) if beside else ()
+    return (*dropped, Form(name=form), *trees)
 
 
 def _doubt(difference: str) -> tuple[str, ...]:
@@ -159,21 +159,6 @@ def _with_front(
     return ExportedImage(**common, front=front) if images else ExportedText(**common, front=front)
 
 
-def _known(work: GraphWork, place: Workplace) -> dict[str, Any] | None:
-    """The author's validation data, of which the proof asks rows; None: there are none."""
-    file, policy = work.datasets.validation, work.site.policy
-    if file is None:
-        return None
-    return {
-        "file": str(work.store.fetch(file, place.folder / "validation")),
-        "name": work.datasets.validation_name,
-        "label": work.data.label,
-        "columns": list(work.data.slices),
-        "unpacked_mb": policy.unpacked_mb,
-        "samples": policy.samples,
-    }
-
-
 def _convert(place: Workplace, work: GraphWork) -> _Converted:
     """Converts in the sandbox, which runs the model's code."""
     contract, store = work.contract, work.store
@@ -190,7 +175,7 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
             "settings": work.conversion.model_dump(mode="json"),
             "tabular": isinstance(contract, DeclaredGraph) and contract.tabular,
             "seed": _SEED,
-            "known": _known(work, place) if isinstance(contract, DeclaredGraph) else None,
+            "known": known_data(work, place) if isinstance(contract, DeclaredGraph) else None,
         },
         work.limits("loading or converting the model"),
     )

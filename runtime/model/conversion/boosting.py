@@ -295,15 +295,33 @@ class CatBoost(Boosted):
         graph, (name, _) = model.graph, types[0]
         trees = graph.node[0]
         trees.input[0] = graph.input[0].name = name
-        outputs = ["variable"] if self._objective() == "regression" else ["label", "probabilities"]
         del graph.node[1:]
-        trees.output[:] = outputs
         labels = graph.output[0].type.tensor_type.elem_type
         del graph.output[:]
-        for output, kind in zip(outputs, [labels, TensorProto.FLOAT], strict=False):
-            shape = ["batch"] if output == "label" else ["batch", len(self.model.classes_) or 1]
-            graph.output.append(helper.make_tensor_value_info(output, kind, shape))
+        if self._objective() == "regression":
+            targets = _as_regressor(trees)
+            trees.output[:] = ["variable"]
+            declared = [("variable", TensorProto.FLOAT, ["batch", targets])]
+        else:
+            trees.output[:] = ["label", "probabilities"]
+            probabilities = ("probabilities", TensorProto.FLOAT, ["batch", len(self.model.classes_)])
+            declared = [("label", labels, ["batch"]), probabilities]
+        graph.output.extend(helper.make_tensor_value_info(*output) for output in declared)
         return model
+
+
+def _as_regressor(trees: onnx.NodeProto) -> int:
+    """Makes it a regressor: CatBoost writes one of several targets as a classifier. Returns how many there are."""
+    if trees.op_type == "TreeEnsembleRegressor":
+        return 1
+    kept = [each for each in trees.attribute if not each.name.startswith(("classlabels", "post_transform"))]
+    for attribute in kept:
+        attribute.name = attribute.name.replace("class_", "target_")
+    targets = 1 + max(next(each.ints for each in kept if each.name == "target_ids"))
+    del trees.attribute[:]
+    trees.attribute.extend([*kept, helper.make_attribute("n_targets", targets)])
+    trees.op_type = "TreeEnsembleRegressor"
+    return int(targets)
 
 
 BOOSTERS: dict[str, Callable[..., Original]] = {"lightgbm": LightGbm, "xgboost": XGBoost, "catboost": CatBoost}

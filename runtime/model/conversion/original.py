@@ -13,7 +13,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion.forests import Forest
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.facts import ModelFacts
-from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.records.tensor import FLOATS, Signature, TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
 
@@ -98,7 +98,7 @@ def wants_probabilities(folder: Path, outputs: tuple[TensorSpec, ...]) -> bool:
     meta = yaml.safe_load((folder / "MLmodel").read_text())
     if "proba" in str(meta["flavors"].get("python_function", {}).get("predict_fn", "")):
         return True
-    floats = bool(outputs) and all(spec.datatype in ("FP16", "FP32", "FP64") for spec in outputs)
+    floats = bool(outputs) and all(spec.datatype in FLOATS for spec in outputs)
     return floats and (len(outputs) > 1 or any(size > 1 for size in outputs[0].shape[1:]))
 
 

@@ -136,6 +136,15 @@ class TritonClient:
                 versions.setdefault(model.name, []).append(int(model.version))
         return versions
 
+    def states(self) -> dict[str, set[str]]:
+        """Every model of the repository that was ever loaded, with the states of its versions, such as `READY`."""
+        with self._translated("the server"):
+            index = self._client.get_model_repository_index(headers=self._key, client_timeout=_CALL_S).models
+        states: dict[str, set[str]] = {}
+        for model in index:
+            states.setdefault(model.name, set()).add(model.state)
+        return states
+
     def load(
         self, model: str, config: model_config_pb2.ModelConfig | None = None, *, timeout_s: float = _LOAD_S
     ) -> float:

@@ -267,7 +267,6 @@ assert importlib.util.find_spec("sklearn.externals.array_api_compat.torch")
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_loading_a_scikit_learn_model_imports_no_torch(tmp_path: Path) -> None:
     """skops would, by a walk through all of scikit-learn; other code still gets the shim for torch's arrays."""
     import mlflow.sklearn

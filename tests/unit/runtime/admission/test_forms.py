@@ -88,9 +88,9 @@ def wrong_in_fp32() -> dict[str, tuple[Any, Any]]:
 def test_a_model_that_is_wrong_in_fp32_is_served_in_fp64(tmp_path: Path) -> None:
     for name, (model, rows) in wrong_in_fp32().items():
         form = exported(tmp_path / name, model, rows)
-        assert form.form == "fp64 graph", (name, form.dropped)
-        assert form.dropped[0].name == "fp32 graph"
-        assert "the served form" in form.dropped[0].why, name
+        assert form.form == "FP64 graph", (name, form.dropped)
+        assert form.dropped[0].name == "FP32 graph"
+        assert "the served form" in form.dropped[0].dropped, name
         assert {spec.datatype for spec in form.signature.inputs} == {"FP64"}, name
         assert "FP32" not in {spec.datatype for spec in form.signature.outputs}, "the author declared FP64"
         assert right(form, model, fresh(rows)), name
@@ -100,7 +100,7 @@ def test_a_model_that_is_wrong_in_fp32_is_served_in_fp64(tmp_path: Path) -> None
 def test_clients_of_fp32_send_fp32_to_a_graph_in_fp64(tmp_path: Path) -> None:
     name, (model, rows) = next(iter(wrong_in_fp32().items()))
     form = exported(tmp_path / "model", model, rows, datatype="FP32")
-    assert (form.form, form.signature.inputs[0].datatype) == ("fp64 graph", "FP32"), name
+    assert (form.form, form.signature.inputs[0].datatype) == ("FP64 graph", "FP32"), name
     assert right(form, model, fresh(rows, "FP32"))
 
 
@@ -122,7 +122,7 @@ def test_a_model_that_is_right_in_fp32_keeps_its_form(tmp_path: Path) -> None:
         )
     ):
         form = exported(tmp_path / str(index), model, unit)
-        assert form.form == "fp32 graph", (model, form.dropped)
+        assert form.form == "FP32 graph", (model, form.dropped)
         assert not form.dropped
         assert not (tmp_path / str(index) / "out" / second_forms.FOLDER).exists(), "it needs no second graph"
         assert right(form, model, fresh(unit, "FP32").astype(np.float64)), model
@@ -136,8 +136,8 @@ def test_trees_that_compare_fp64_are_served_in_it_where_rows_are_that_close(tmp_
     steps = 1 + np.arange(400)[:, None] * 1e-9
     model = HistGradientBoostingClassifier(max_iter=9, min_samples_leaf=5).fit(steps, np.arange(400) // 40 % 2)
     form = exported(tmp_path / "model", model, steps)
-    assert (form.form, form.signature.inputs[0].datatype) == ("fp64 graph", "FP64"), form.dropped
-    assert [each.name for each in form.dropped] == ["fp32 graph", "exact trees"]
+    assert (form.form, form.signature.inputs[0].datatype) == ("FP64 graph", "FP64"), form.dropped
+    assert [each.name for each in form.dropped] == ["FP32 graph", "exact trees"]
     assert right(form, model, steps)
 
 
@@ -159,4 +159,4 @@ def test_a_booster_that_compares_fp64_has_exact_trees_for_clients_of_fp64(tmp_pa
     mlflow_lightgbm.save_model(model, str(bench.folder), pip_requirements=[])
     form = bench.export()
     assert (form.form, form.signature.inputs[0].datatype) == ("exact trees", "FP64"), form.dropped
-    assert [each.name for each in form.dropped][:2] == ["fp32 graph", "exact trees"]
+    assert [each.name for each in form.dropped][:2] == ["FP32 graph", "exact trees"]

@@ -17,7 +17,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import graph_contract, onnx_models
 from shiplift.runtime.model.conversion.torch_models import TorchModule
 from shiplift.runtime.model.tensors import Arrays, dump_npz
-from shiplift.runtime.records.proof import DroppedForm, OfferedGraph, Proof
+from shiplift.runtime.records.proof import Form, OfferedGraph, Proof
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
 from tests.unit.examples import save, tensor
@@ -35,7 +35,7 @@ class Exported:
     notes: list[str]
     proof: Proof
     form: str
-    dropped: list[DroppedForm]
+    dropped: list[Form]
 
     @property
     def outputs(self) -> list[str]:
@@ -92,7 +92,7 @@ class Bench:
             notes=[*result["notes"], *served.notes],
             proof=Proof.model_validate(told["proof"]),
             form=told["form"],
-            dropped=[DroppedForm.model_validate(each) for each in told["dropped"]],
+            dropped=[Form.model_validate(each) for each in told["dropped"]],
         )
 
     def _known(self) -> dict[str, Any] | None:
@@ -204,7 +204,7 @@ def test_a_graph_that_is_not_the_model_is_refused_with_the_first_difference(benc
         model.graph.node.extend(nodes)
         model.graph.initializer.append(axes)
         onnx.save(model, file)
-        graph = OfferedGraph(name="fp32 graph", folder="model", signature=SIGNATURE)
+        graph = OfferedGraph(name="FP32 graph", folder="model", signature=SIGNATURE)
         verify(
             written=str(out),
             graphs=[graph.model_dump(mode="json")],
@@ -296,7 +296,7 @@ def test_a_label_that_depends_on_a_tie_is_seen(bench: Bench) -> None:
     bench.with_trees = True
     exported = bench.export()  # its exact trees are the model
     assert exported.form == "exact trees"
-    assert re.search(differs, exported.dropped[0].why)
+    assert re.search(differs, exported.dropped[0].dropped)
     assert exported.proof.batches
 
 

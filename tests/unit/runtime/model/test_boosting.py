@@ -160,7 +160,7 @@ def test_lightgbm_s_graph_is_right_for_float32_on_both_sides_of_every_threshold(
     np.testing.assert_allclose(served.reshape(right.shape), right, atol=1e-5)
 
 
-@pytest.mark.parametrize("how", ["binary", "texts", "multi", "value", "frame"])
+@pytest.mark.parametrize("how", ["binary", "texts", "multi", "value", "values", "frame"])
 def test_catboost_answers_in_onnx_as_it_does_itself(tmp_path: Path, how: str) -> None:
     import catboost
     import mlflow
@@ -171,8 +171,10 @@ def test_catboost_answers_in_onnx_as_it_does_itself(tmp_path: Path, how: str) ->
     targets = {"binary": high.astype(int), "texts": np.where(high, "yes", "no"), "multi": np.digitize(x[:, 0], [-1, 1])}
     kind = catboost.CatBoostClassifier if how in targets else catboost.CatBoostRegressor
     frame = pd.DataFrame({name: x[:, at].astype(np.float64) for at, name in enumerate("abcd")})
-    model = kind(iterations=8, verbose=0, allow_writing_files=False)
-    model.fit(frame if how == "frame" else x, targets.get(how, x[:, 0] * 3))
+    loss = {"loss_function": "MultiRMSE"} if how == "values" else {}
+    model = kind(iterations=8, verbose=0, allow_writing_files=False, **loss)
+    numbers = np.stack([x[:, 0] * 3e5, x[:, 1]], axis=1) if how == "values" else x[:, 0] * 3
+    model.fit(frame if how == "frame" else x, targets.get(how, numbers))
     mlflow.catboost.save_model(model, str(tmp_path / "model"), pip_requirements=[])
     specs = tuple(tensor(name, -1, 1, datatype="FP64") for name in "abcd") if how == "frame" else (tensor("x", -1, 4),)
     asked = {name: np.array(frame[name]).reshape(-1, 1) for name in frame} if how == "frame" else {"x": x}

@@ -7,7 +7,8 @@ import numpy as np
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.zoo.exporting import column, export
+from benchmarks.zoo.export_only import column
+from benchmarks.zoo.exporting import export
 
 
 def exported(model: Any, example: Any, folder: Path) -> Any:

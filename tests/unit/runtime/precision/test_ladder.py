@@ -74,7 +74,6 @@ def test_a_rung_whose_process_is_killed_is_a_reason_and_no_end(bench: Bench, mon
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_of_calibrated_graphs_and_nncf_s_the_faster_one_is_kept_on_each_engine(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,124 @@
+"""`--export-only`: each case exported in a process of its own, without a server, and its graph asked fresh rows."""
+
+import multiprocessing
+import time
+import warnings
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from benchmarks.zoo.answers import named
+from benchmarks.zoo.case import Case, Logged
+from benchmarks.zoo.cases.estimators import Impossible
+from benchmarks.zoo.exporting import Export, export
+from benchmarks.zoo.results import Result
+from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.model.tensors import Arrays, as_input
+from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.comparison import compare
+from shiplift.runtime.records.tensor import TensorSpec
+
+_SECONDS = 90.0
+
+
+def results(cases: list[Case]) -> Iterator[Result]:
+    """How each case ends, without those that scikit-learn itself can't fit; everything is imported once, here."""
+    import mlflow.pyfunc
+    import mlflow.sklearn  # noqa: F401
+    import modelaudit.core  # noqa: F401
+    import skl2onnx  # noqa: F401
+    import skops.io  # noqa: F401
+    import treelite  # noqa: F401
+
+    for case in cases:
+        started = time.monotonic()
+        if result := _apart(case):
+            yield result.model_copy(update={"input": case.input, "seconds": round(time.monotonic() - started, 1)})
+
+
+def _apart(case: Case) -> Result | None:
+    """A case in a process of its own, which is ended when its time is up; None if it is impossible."""
+    processes = multiprocessing.get_context("fork")
+    ours, theirs = processes.Pipe(duplex=False)
+    process = processes.Process(target=_send, args=(case, theirs))
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(_SECONDS):
+            return _ended(case, "failed", f"it did not end in {_SECONDS:g} s")
+        told = ours.recv()
+        return Result.model_validate_json(told) if told else None
+    except EOFError:
+        return _ended(case, "failed", "its process crashed")
+    finally:
+        process.kill()
+        process.join()
+
+
+def _send(case: Case, to: Connection) -> None:
+    warnings.simplefilter("ignore")
+    with TemporaryDirectory(prefix="zoo-case-") as folder:
+        try:
+            result: Result | None = _result(case, Path(folder))
+        except Impossible:
+            result = None
+        except ShipliftError as error:
+            result = _ended(case, "refused", error.what)
+        except Exception as error:  # a case must not end the others
+            result = _ended(case, "failed", f"{type(error).__name__}: {error}")
+        to.send(result.model_dump_json() if result else "")
+
+
+def _ended(case: Case, outcome: Any, reason: str = "") -> Result:
+    return Result(name=case.name, flavor=case.flavor, outcome=outcome, reason=" ".join(reason.split())[:600])
+
+
+def _result(case: Case, folder: Path) -> Result:
+    (built := folder / "built").mkdir()
+    logged = case.build(built)
+    try:
+        assert logged.save, "the case can't be saved by itself"
+        logged.save(path=str(folder / "model"))
+        expected = _expected(logged, folder / "model")
+    except Exception as error:
+        raise Impossible(str(error)) from error
+    exported = export(folder / "model", folder / "work", pickle="sandbox")
+    wrong, reason = _wrong(expected, exported.answer(sent(logged.question, exported)))
+    ended = _ended(case, "failed" if wrong else "exported", reason)
+    return ended.model_copy(update={"form": exported.form, "rows": len(expected.errors), "wrong": wrong})
+
+
+def _expected(logged: Logged, folder: Path) -> Answers:
+    """What MLflow answers to the fresh rows."""
+    if logged.original is not None:
+        return Answers.of(logged.original)
+    import mlflow
+
+    prediction = mlflow.pyfunc.load_model(str(folder)).predict(logged.question)
+    return Answers.of(named(prediction) if not hasattr(prediction, "toarray") else {"": prediction.toarray()})
+
+
+def _wrong(expected: Answers, actual: Arrays) -> tuple[int, str]:
+    """How many rows the graph's first outputs answer otherwise, and the first of them."""
+    names = list(expected.outputs)
+    served = Answers.of(dict(zip(names, actual.values(), strict=False)))
+    found = compare(expected, served, ("fresh",) * len(expected.errors))
+    return sum(each.rows for each in found.wrong), str(found.first or "")
+
+
+def sent(question: Any, exported: Export) -> Arrays:
+    """Rows as clients send them: a matrix, or a column for each input."""
+    if hasattr(question, "toarray"):
+        question = question.toarray()
+    if not hasattr(question, "columns"):
+        return {spec.name: np.ascontiguousarray(question).astype(exported.dtype(spec)) for spec in exported.inputs}
+    return {spec.name: column(question[spec.name], spec) for spec in exported.inputs}
+
+
+def column(values: Any, spec: TensorSpec) -> Any:
+    """A column of a data frame as clients send it: (rows, 1) of the input's type."""
+    return as_input(np.asarray(values).reshape(-1, 1), spec)
