@@ -25,6 +25,7 @@ from shiplift.runtime.model.conversion.forests import NotExactError
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.onnx_models import LARGE_BYTES, answer, session, signature_of, stored_bytes
 from shiplift.runtime.model.samples import input_sets
+from shiplift.runtime.model.splits import of_trees
 from shiplift.runtime.model.tensors import Arrays, dump_npz, feeds, load_npz
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import Asked
@@ -221,7 +222,9 @@ def _trees(
             raise NotExactError("`export.postprocess` changes its scores")
         if [spec.name for spec in exported.inputs] != [spec.name for spec in logged.inputs]:
             raise NotExactError("its graph has other inputs")
-        return exact_trees.write(forest, exported, example, asked, work, seed=seed), ""
+        return exact_trees.write(
+            forest, exported, example, asked, work, splits=of_trees(original.trees()), seed=seed
+        ), ""
     except NotExactError as error:
         return None, str(error)
 

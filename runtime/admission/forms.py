@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import onnx
+
 from shiplift.runtime.admission import exact_trees
 from shiplift.runtime.admission.proving import THREADS, Asked, prove
 from shiplift.runtime.base.errors import ExportFailed
@@ -78,6 +80,8 @@ class Forms:
 
     def _of_graph(self, graph: OfferedGraph) -> Proof:
         file = self.folder / graph.folder / "model.onnx"
+        if self.trees:
+            exact_trees.require_own_splits(self.folder, onnx.load(file).graph)
         running, threaded = onnx_models.session(file), None
         if onnx_models.stored_bytes(file) <= onnx_models.LARGE_BYTES:
             threaded = onnx_models.session(file, threads=THREADS)

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
-from shiplift.runtime.admission import second_forms
+from shiplift.runtime.admission import exact_trees, second_forms
+from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import feeds
 from shiplift.runtime.records.tensor import Signature
@@ -160,3 +162,19 @@ def test_a_booster_that_compares_fp64_has_exact_trees_for_clients_of_fp64(tmp_pa
     form = bench.export()
     assert (form.form, form.signature.inputs[0].datatype) == ("exact trees", "FP64"), form.dropped
     assert [each.name for each in form.dropped][:2] == ["FP32 graph", "exact trees"]
+
+
+def test_a_threshold_of_a_large_forest_that_is_off_by_an_ulp_is_none_of_the_model_s(tmp_path: Path) -> None:
+    pytest.importorskip("treelite")
+    from sklearn.ensemble import RandomForestRegressor
+
+    rows = ROWS.astype(np.float32)
+    model = RandomForestRegressor(30, random_state=0).fit(rows, VALUES)
+    form = exported(tmp_path / "model", model, rows, datatype="FP32")
+    assert form.form == "FP32 graph"
+    graph = onnx.load(form.file).graph
+    exact_trees.require_own_splits(form.file.parents[1], graph)
+    (values,) = (field.floats for node in graph.node for field in node.attribute if field.name == "nodes_values")
+    values[4000] = np.nextafter(np.float32(values[4000]), np.float32(np.inf))
+    with pytest.raises(ExportFailed, match=r"it splits column \d at .*, and no node of the model does that"):
+        exact_trees.require_own_splits(form.file.parents[1], graph)
