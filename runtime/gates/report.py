@@ -28,6 +28,7 @@ _TREND = 12  # versions
 # Each colour has a contrast of at least 3 against both backgrounds, light and dark; a test checks it.
 _INK, _ACCENT, _SECOND, _FAINT, _LIMIT = "#010203", "#3b82f6", "#d97706", "#64748b", "#ef4444"
 _COLOURS: dict[Precision, str] = {
+    "fp64": "#0284c7",
     "fp32": _FAINT,
     "fp16": "#059669",
     "bf16": "#0d9488",

@@ -21,6 +21,8 @@ from shiplift.runtime.model.conversion.columns import FEATURES, Columns
 from shiplift.runtime.model.conversion.forests import Forest, NotExactError
 from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
 from shiplift.runtime.model.reading import recording
+from shiplift.runtime.model.reading.found import Tree
+from shiplift.runtime.model.reading.reader import Reader
 from shiplift.runtime.model.reading.rounding import down_to_float32
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.facts import ModelFacts
@@ -91,6 +93,10 @@ class Boosted(Original):
     def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
         """Those of the booster, with the categories that it keeps."""
         return recording.facts_of(self.model, inputs, self.columns.categories if self.columns else {})
+
+    def trees(self) -> tuple[Tree, ...]:
+        """The booster's trees, in its own arrays."""
+        return Reader(np.dtype(np.float32)).predictor(self.model).trees
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Converts through the library's converter, which computes with features as FP32."""

@@ -30,6 +30,8 @@ from shiplift.runtime.model.conversion.forests import Forest
 from shiplift.runtime.model.conversion.frames import matrices
 from shiplift.runtime.model.conversion.original import Original, failed, wants_probabilities
 from shiplift.runtime.model.reading import onnx_graphs, recording
+from shiplift.runtime.model.reading.found import Tree
+from shiplift.runtime.model.reading.reader import Reader
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.model.text.tasks import EXTRA, IMAGE_TASKS, TEXT_FLAVORS, task_of
 from shiplift.runtime.records.facts import ModelFacts
@@ -156,6 +158,10 @@ class Sklearn(Original):
     def forest(self) -> Forest | None:
         """An ensemble's trees."""
         return forests.of_sklearn(self.model)
+
+    def trees(self) -> tuple[Tree, ...]:
+        """An ensemble's trees, in its own arrays."""
+        return Reader(np.dtype(np.float32)).predictor(self.model).trees
 
     def _converted(self, model: Any, types: list[tuple[str, Any]], opset: int, *, double: bool) -> onnx.ModelProto:
         import skl2onnx  # noqa: PLC0415 - only for sklearn models
