@@ -161,5 +161,7 @@ def test_the_source_compiles_without_a_warning(backend: native.Backend, tmp_path
         pytest.skip("no C compiler on this machine")
     flags: list[str | Path] = [*native.FLAGS, "-Wextra", "-Werror", "-o", tmp_path / "program"]
     for source in backend.programs.values():
-        done = subprocess.run([compiler, *flags, *source], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [compiler, *flags, *source, *native.LIBRARIES], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr

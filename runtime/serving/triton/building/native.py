@@ -20,7 +20,7 @@ from shiplift.runtime.base.errors import MissingTool
 COMMON = Path(__file__).parent.parent / "backends" / "common"
 COMPILER = "ziglang==0.17.1"
 FLAGS = ("-std=gnu17", "-O2", "-Wall", "-Wno-deprecated-non-prototype", "-fno-sanitize=undefined")
-_LIBRARIES = ("-ldl", "-lm", "-lpthread")
+LIBRARIES = ("-ldl", "-lm", "-lpthread")
 _WORKER = "model_worker"
 
 
@@ -103,7 +103,7 @@ def build(backend: Backend, to: Path, packages: Path, compiler: Sequence[str | P
     (to / backend.links).symlink_to(os.path.relpath(engine, to))  # the environment may be moved
     for name, words in backend.programs.items():
         run(
-            [*compiler, *FLAGS, *words, "-o", to / name, *_LIBRARIES],
+            [*compiler, *FLAGS, *words, "-o", to / name, *LIBRARIES],
             failed=f"the {backend.engine} backend can't be built: {Path(compiler[0]).name}",
             do="Check that this compiler can build a shared library from C; with none on the PATH, one is downloaded.",
         )
