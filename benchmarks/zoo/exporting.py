@@ -50,7 +50,7 @@ def export(folder: Path, work: Path, *, pickle: Pickle) -> Export:
     for name in ("input_example.json", "serving_input_example.json"):
         if (folder / name).is_file():
             (folder / name).rename(examples / name)
-    logged = read_model(folder, examples, fallback=False)
+    logged = read_model(folder, examples)
     judged = scan.scan_files(folder, examples, pickle=pickle, unpacked_mb=_UNPACKED_MB)
     if refused := scan.objections(judged):
         raise scan.refusal(refused)

@@ -329,6 +329,7 @@ def _svg(draw: Callable[[Any], None]) -> str:
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     ink = {
+        "text.parse_math": False,  # names are the author's: `$\frac{1$` is no formula
         "text.color": _INK,
         "axes.edgecolor": _INK,
         "axes.labelcolor": _INK,
@@ -343,6 +344,6 @@ def _svg(draw: Callable[[Any], None]) -> str:
         draw(axes)
         page = io.StringIO()
         figure.savefig(page, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    svg = page.getvalue()
+    svg = printable(page.getvalue(), lines=True)
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'role="img"', svg, count=1)
