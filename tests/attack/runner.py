@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from shiplift.runtime.confinement import sandbox
 from shiplift.runtime.confinement.policy import CONVERT, WAIVABLE, ConfinementPolicy, Entry, SandboxLimits
 from shiplift.runtime.confinement.sandbox import Sandbox
 from tests.unit.runtime.confinement.attacks import PRELUDE
@@ -137,7 +137,7 @@ def _without(layers: str) -> Iterator[None]:
     if not layers:
         yield
         return
-    start = sandbox.subprocess.Popen
+    start = subprocess.Popen
     program = _WITHOUT.replace("{layer}", "\n".join(LAYERS[layer] for layer in layers.split()))
 
     def started(command: list[str], **options: object) -> object:
@@ -145,5 +145,5 @@ def _without(layers: str) -> Iterator[None]:
         return start([sys.executable, "-I", "-c", program, command[4]], **options)  # type: ignore[call-overload]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sandbox.subprocess, "Popen", started)
+        patch.setattr(subprocess, "Popen", started)
         yield

@@ -80,7 +80,7 @@ def test_a_webhook(headers: dict[str, str], body: bytes) -> None:
     assert signatures.check_github(("secret",), headers, body)
     assert signatures.check_gitlab(("secret",), headers, body, now=now)
     for host in ("github", "gitlab"):
-        pushes.read_push(host, body, lambda *_: None)  # type: ignore[arg-type] # a host of the two
+        pushes.read_push(host, body, lambda *_: None)
     with suppress(ValueError):
         WebhookBody.model_validate_json(body)
 
