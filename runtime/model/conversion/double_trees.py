@@ -81,7 +81,8 @@ def _set(node: onnx.NodeProto, fitted: dict[bytes, list[FittedTree]]) -> bool:
     fields = {field.name: field for field in node.attribute}
     of_tree, features = np.array(fields["nodes_treeids"].ints), np.array(fields["nodes_featureids"].ints)
     leaf = np.array(fields["nodes_modes"].strings) == b"LEAF"
-    values, missing = _numbers(fields, "nodes_values"), np.array(fields[_MISSING].ints)
+    values = _numbers(fields, "nodes_values")
+    missing = np.array(fields[_MISSING].ints) if _MISSING in fields else np.zeros(len(values), np.int64)
     kind = _WEIGHTS[node.op_type]
     weights, owners = _numbers(fields, f"{kind}_weights"), np.array(fields[f"{kind}_treeids"].ints)
     base, found = _numbers(fields, "base_values"), []
@@ -97,11 +98,13 @@ def _set(node: onnx.NodeProto, fitted: dict[bytes, list[FittedTree]]) -> bool:
         values[at], missing[at] = nearest.threshold, np.where(leaf[at], 0, nearest.missing)
         if nearest.leaves is not None:
             weights[mine] = nearest.leaves[nodeids[mine]]
-    if found and found[0].base is not None and found[0].base.size == base.size:
+    if not found:
+        return False
+    if found[0].base is not None and found[0].base.size == base.size:
         base = found[0].base
     tables = {"nodes_values": values, f"{kind}_weights": weights, "base_values": base}
     _write(node, tables, missing)
-    return bool(found) and found[0].leaves is None
+    return found[0].leaves is None
 
 
 def _nearest(

@@ -45,7 +45,9 @@ def original_of(model: Any) -> Original:
     elif type(model).__module__.startswith("xgboost"):
         kind = XGBoost
     made: Original = object.__new__(kind)
-    made.__dict__.update({"model": model, "columns": None, "spec": tensor("x", -1, 6), "specs": (tensor("x", -1, 6),)})
+    how = {"method": "predict", "probable": False, "count": 3}
+    own = {"model": model, "columns": None, "spec": tensor("x", -1, 6), "specs": (tensor("x", -1, 6),)}
+    made.__dict__.update(own | how)
     return made
 
 
@@ -186,7 +188,7 @@ def test_a_model_that_refuses_rows_near_its_thresholds_has_no_exact_trees(tmp_pa
 
 def test_an_outlier_detector_s_graph_has_its_labels_and_scores() -> None:
     original = original_of(EXACT["isolation"]())
-    graph = original.to_onnx({}, 20, Path())
+    graph = original.to_onnx({"x": X[:4]}, 20, Path())
     label, scores = onnxruntime.InferenceSession(graph.SerializeToString()).run(None, {"x": X})
     answers = original.answer({"x": X})
     assert label.shape == answers["label"].shape
