@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.tensor import Signature
 
 _SHOWN = 300  # characters of a reason
 
@@ -58,6 +59,15 @@ class SettingAsked(Record):
 
     name: str
     rows: int
+
+
+class OfferedGraph(Record):
+    """A graph that may be the model: `model.onnx` in this folder of what the conversion wrote, and notes about it."""
+
+    name: FormName
+    folder: Literal["model", "double"]
+    signature: Signature
+    notes: tuple[str, ...] = ()
 
 
 class Form(Record):
