@@ -1,5 +1,6 @@
 """The proof that what is served answers what its author's model answers: what was asked, and the first difference."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -89,7 +90,8 @@ class Form(Record):
 def served_by(forms: Sequence[Form]) -> str:
     """Which of the forms that were tried serves, and why none before it does; empty if the first one does."""
     served = " and ".join(form.name for form in forms if not form.dropped)
-    dropped = "; ".join(f"{form.name} was dropped: {form.reason}" for form in forms if form.dropped)
+    before = itertools.takewhile(lambda form: form.dropped, forms)
+    dropped = "; ".join(f"{form.name} was dropped: {form.reason}" for form in before)
     return f"Served by: {served}, because {dropped}." if served and dropped else ""
 
 
