@@ -152,11 +152,12 @@ class _Seen:
         count, started = len(rows.origins), time.monotonic()
         parts = [alone(ask, rows_of(rows.inputs, range(min(fewest, count))))]
         if count > fewest and time.monotonic() < end:
+            started = time.monotonic()  # the first answers take longer: libraries are imported
             rest = rows_of(rows.inputs, range(fewest, count))
             parts.append(answers_to(ask, rest, batches=False, seconds=end - time.monotonic()))
         right = joined(parts)
         done = len(right.errors)
-        self._seconds = self._seconds or (time.monotonic() - started) / done
+        self._seconds = self._seconds or (time.monotonic() - started) / len(parts[-1].errors)
         self._late(count - done, "alone")
         self.rows[name] = Questions(inputs=rows_of(rows.inputs, range(done)), origins=rows.origins[:done])
         self.right[name] = right

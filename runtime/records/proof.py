@@ -1,10 +1,13 @@
 """The proof that what is served answers what its author's model answers: what was asked, and the first difference."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal
 
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.tensor import Signature
+
+_SHOWN = 300  # characters of a reason
 
 FormName = Literal["FP32 graph", "exact trees", "FP64 graph", "Python"]  # in the order in which they are tried
 
@@ -77,11 +80,18 @@ class Form(Record):
     name: FormName
     dropped: str = ""
 
+    @property
+    def reason(self) -> str:
+        """Why it was dropped, for a sentence: converters can be wordy."""
+        text = self.dropped.rstrip(".")
+        return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
 
 def served_by(forms: Sequence[Form]) -> str:
     """Which of the forms that were tried serves, and why none before it does; empty if the first one does."""
     served = " and ".join(form.name for form in forms if not form.dropped)
-    dropped = "; ".join(f"{form.name} was dropped: {form.dropped.rstrip('.')}" for form in forms if form.dropped)
+    before = itertools.takewhile(lambda form: form.dropped, forms)
+    dropped = "; ".join(f"{form.name} was dropped: {form.reason}" for form in before)
     return f"Served by: {served}, because {dropped}." if served and dropped else ""
 
 

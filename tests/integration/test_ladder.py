@@ -17,7 +17,8 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.records.kinds.exported import Exported, ExportedPython
 from shiplift.runtime.records.release import ReleaseReport
 from tests.integration.conftest import FAST, Lab
-from tests.integration.test_python_models import log_python, rows
+from tests.integration.test_python_models import log_python
+from tests.integration.test_python_models import rows as some_rows
 
 RNG = np.random.default_rng(3)
 TABLE = pd.DataFrame(RNG.normal(size=(60, 3)), columns=["age", "income", "debt"])
@@ -46,9 +47,10 @@ def promoted(lab: Lab, name: str, version: int, fresh: Any) -> Exported:
     story = lab.engine.story(report)
     assert story.exported
     right = np.asarray(lab.mlflow.pyfunc.load_model(f"models:/{name}/{version}").predict(fresh))
-    answers = [next(iter(lab.engine.discover(name).infer(each).values())) for each in (asked(fresh), asked(fresh[:1]))]
-    np.testing.assert_allclose(answers[0].reshape(right.shape), right, rtol=1e-5)
-    np.testing.assert_allclose(answers[1].reshape(right[:1].shape), right[:1], rtol=1e-5)
+    served = lab.engine.discover(name)
+    for rows in (slice(0, 8), slice(8, 16), slice(16, 17)):  # FAST allows batches of 8
+        answer = next(iter(served.infer(asked(fresh[rows])).values()))
+        np.testing.assert_allclose(answer.reshape(right[rows].shape), right[rows], rtol=1e-5)
     return story.exported
 
 
@@ -74,7 +76,7 @@ def test_a_model_without_a_converter_is_served_by_its_own_library_without_a_sett
     assert {each.name for each in exported.proof.settings} >= {"alone", "in batches", "at every place of a batch"}
     report = lab.engine.story(lab.wait("kernel-of-data", version))
     assert report.how_exported.startswith("Served by: Python, because FP32 graph was dropped: ")
-    assert exported.forms[0].dropped.rstrip(".") in report.how_exported
+    assert "KernelRidge" in report.how_exported
 
 
 @pytest.mark.slow
@@ -104,7 +106,7 @@ def test_a_model_whose_graph_differs_ends_in_a_form_that_does_not(lab: Lab, kind
 
 @pytest.mark.slow
 def test_a_pickle_is_refused_with_the_line_that_lets_its_library_serve_it(lab: Lab) -> None:
-    x = rows(40)
+    x = some_rows(40)
     model = KernelRidge(kernel="rbf").fit(x, x.sum(axis=1))
     spec = f"{FAST}\nadmission: {{pickle: sandbox}}"
     version = log(lab, "kernel-pickled", "sklearn", model, x, spec=spec, serialization_format="pickle")
@@ -123,7 +125,7 @@ def test_a_python_model_that_samples_is_refused_with_what_to_set(lab: Lab) -> No
         def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
             return model_input + np.random.default_rng().normal(size=model_input.shape).astype(np.float32)
 
-    version = log_python(lab, "sampled", Sampled(), rows(6), spec=PYTHON)
+    version = log_python(lab, "sampled", Sampled(), some_rows(6), spec=PYTHON)
     reason = refused(lab, "sampled", version).reason
     assert "the model is not repeatable: to row 0 of the example rows" in reason
     assert "Seed what it samples" in reason

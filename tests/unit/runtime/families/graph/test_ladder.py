@@ -130,7 +130,10 @@ def test_the_first_form_that_is_right_serves_and_those_before_it_are_told(tmp_pa
     assert served_by(made.forms) == "Served by: Python, because FP32 graph was dropped: no converter for KernelRidge."
     assert made.notes[0].startswith("Warning: the model's own library serves it")
     assert made.notes[1:] == ("of its own",)
-    assert served_by(exported(forms=(Form(name="FP32 graph"),)).forms) == ""
+    assert served_by((Form(name="FP32 graph"), Form(name="exact trees", dropped="row 5"))) == ""
+    wordy = served_by((Form(name="FP32 graph", dropped="no. " * 200), Form(name="Python")))
+    assert wordy.endswith("....")
+    assert len(wordy) < 400
 
 
 @pytest.mark.parametrize(
