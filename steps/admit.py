@@ -51,11 +51,12 @@ def admit(site: Site, request: Request) -> Admitted:
         inspected = inspect(model, place, spec, store, Path(site.home) / "inspections")
         table.recognised(inspected).check(site, spec, inspected)
         datasets = datasets_of(registry, run_id, spec, model, store)
-        admitted = _admitted(info, run_id, spec, inspected, model, store, datasets)
+        admitted = _admitted(site, info, run_id, spec, inspected, model, store, datasets)
         return admitted.model_copy(update={"recorded_requests": recorded_of(registry, run_id, spec, model, store)})
 
 
 def _admitted(
+    site: Site,
     info: VersionInfo,
     run_id: str,
     spec: ReleaseSpec,
@@ -75,7 +76,7 @@ def _admitted(
             run_id=run_id,
             registered_at=info.created_at,
         ),
-        contract=table.recognised(inspected).contract(inspected),
+        contract=table.recognised(inspected).contract(site, spec, inspected),
         datasets=datasets,
         scan=inspected.scan,
         wanted=Wanted(targets=spec.targets),

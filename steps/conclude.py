@@ -111,6 +111,7 @@ def _report(site: Site, request: Request, trigger: Trigger, ending: Ending, stor
         serving_beside=story.deployed[1:],
         not_served=not_served(ending, story.deployed),
         left_out=dict(story.left_out),
+        forms=story.exported.forms if story.exported else (),
     )
 
 
@@ -132,7 +133,7 @@ def _publish(
         release=report.release,
         verdict=str(report.verdict),
         outcome=report.outcome,
-        reason="; ".join(text for text in (report.reason, report.targets_note) if text),
+        reason="; ".join(text for text in (report.reason, report.targets_note, report.served_by) if text),
         report=page,
         report_link=registry.link(run_id, page),
         **({"commit": trigger.commit} if trigger.commit else {}),

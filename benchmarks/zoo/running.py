@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.production import remove_model
 from benchmarks.protocols import request_bytes
 from benchmarks.server_comparison import Effort, measure
 from benchmarks.sides import Side
@@ -24,7 +25,6 @@ from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.machine.served import served
-from shiplift.runtime.serving.member_models import drop_models
 from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, as_tensor, infer_one_by_one
 
 CLIENTS = 16
@@ -49,7 +49,7 @@ class Runner:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:600]
             result = Result(name=case.name, flavor=case.flavor, outcome="failed", reason=reason)
         finally:
-            self._remove(case)
+            remove_model(self.home, self.running, case.name)
         seconds = result.seconds or round(time.monotonic() - started, 1)
         return result.model_copy(update={"seconds": seconds, "quick": self.quick})
 
@@ -130,20 +130,6 @@ class Runner:
         if window.errors:
             raise Failed(f"{window.errors} of {window.requests} requests failed under load: {window.first_error}")
         return round(window.throughput_per_s, 1)
-
-    def _remove(self, case: Case) -> None:
-        """Forgets a model: first in the registry, from which the dispatcher would put it back."""
-        import mlflow
-
-        name, production = serving_name(case.name), self.home / "production"
-        try:
-            mlflow.MlflowClient(self.running.registry_uri).delete_registered_model(case.name)
-        except mlflow.exceptions.MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-        (production / "served" / f"{name}.json").unlink(missing_ok=True)
-        with TritonClient(self._grpc) as client:
-            drop_models(client, production / "models", [name])
 
 
 def merged(spec: str, more: str) -> str:

@@ -129,8 +129,8 @@ def show_report(report: ReleaseReport) -> None:
     style = _STYLES.get(report.heading.lower(), "")
     stdout.print(Text.assemble((report.heading, f"bold {style}"), f"  {report.model} version {report.version}"))
     stdout.print(report.reason, markup=False)
-    if report.targets_note:
-        stdout.print(f"note: {report.targets_note}", markup=False)
+    for note in filter(None, (report.targets_note, report.served_by)):
+        stdout.print(f"note: {note}", markup=False)
     if report.checks:
         stdout.print(gates(report.checks))
     if report.endpoint:

@@ -5,9 +5,9 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
-from prometheus_client.exposition import ThreadingWSGIServer
 
 from shiplift.pipelines.engines.argo.workflows import Run
+from shiplift.runtime.host.bounded_threads import BoundedThreads, Received
 from shiplift.runtime.records.release import ReleaseReport
 
 _STAGE_S = (0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200)
@@ -89,11 +89,13 @@ def web(registry: CollectorRegistry, answers: Mapping[str, Callable[[], bool]]) 
 
 def listen(application: Callable[..., Iterable[bytes]], port: int) -> WSGIServer:
     """A server for the application that listens on every address. The caller runs it."""
-    return make_server("", port, application, ThreadingWSGIServer, handler_class=_Quiet)
+    return make_server("", port, application, _Server, handler_class=_Quiet)
 
 
-class _Quiet(WSGIRequestHandler):
-    timeout = 10  # seconds until an idle connection is closed
+class _Server(BoundedThreads, WSGIServer):
+    """A thread per connection."""
 
+
+class _Quiet(Received, WSGIRequestHandler):
     def log_message(self, *_: Any) -> None:
         """Logs nothing: a line per scrape would fill the log."""

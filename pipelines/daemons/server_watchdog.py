@@ -1,13 +1,15 @@
 """Frees production's Triton from executions that never end. Runs as a child process of the dispatcher.
 
-The bundled server's backends stop an execution at its time limit. An execution that continues even then can't be ended
-from inside the server, so this watchdog acts from outside, in steps:
+The bundled server's backends stop an execution at its time limit, or end the model's own worker. An instance of the
+Python backend that continues even then can't be ended from inside the server, so this watchdog acts, in steps:
 1. It reloads the stuck model, which gives it new instances and leaves other models alone.
 2. If that doesn't help, it ends the server, and the dispatcher starts it again.
 3. If the last restart was too recent, it unloads only the stuck model, and restarts the server later.
 
 A model that answers golden requests wrongly, or refuses them, is reloaded from the artifact store; if that doesn't
-help, steps 2 and 3 follow. A server that uses too much memory is ended at once. Its log is emptied when too long.
+help, steps 2 and 3 follow. A model that is not loaded is no reason for a restart: it is tried again, after pauses
+(`runtime.serving.machine.loading`). A server that uses too much memory is ended at once. Its log is emptied when too
+long.
 """
 
 import contextlib
@@ -23,12 +25,17 @@ from google.protobuf.text_format import ParseError
 from shiplift.pipelines.daemons.prober import Prober
 from shiplift.pipelines.engines.local import incidents, site_file, stack
 from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.text import printable
 from shiplift.runtime.guest.pod.heartbeat import MARGIN_S, Counters, Heartbeat, answer, counters
 from shiplift.runtime.host.processes import stop
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.machine import server_memory
+from shiplift.runtime.serving.machine.loading import Loader
+from shiplift.runtime.serving.machine.quarantine import crashed
 from shiplift.runtime.serving.machine.recovery import reinstall, reload_stuck, unload_stuck
 from shiplift.runtime.serving.machine.restarts import HEALTHY_S, Restarts
+from shiplift.runtime.serving.machine.served import every_served, names_in_server
 from shiplift.runtime.serving.triton.config import parse
 
 _LOOK_S = 1.0
@@ -55,6 +62,8 @@ class ServerWatchdog:
         self._stopped: dict[str, float] | None = None
         self._reloaded: dict[str, float] = {}
         self._unloaded: set[str] = set()
+        self._loader: Loader | None = None
+        self._crashes: dict[str, tuple[float, int]] = {}
         self._restarts = Restarts()
         self._memory_mb = 0
 
@@ -79,11 +88,14 @@ class ServerWatchdog:
         self._answered_at = now
         models = counters(metrics)
         self._note_stopped(models)
+        self._note_crashed(pid)
+        missing = self._load_missing(running)
         if self._unloaded and not self._restarts.wait_s(now):
             self._restart_stuck(running, "", f"{', '.join(sorted(self._unloaded))} got stuck and had to wait", now)
         else:
-            self._free(running, self._prober.failing() | self._heartbeat.stuck(models, now), now)
-            self._hurry(running, self._prober.slow(), now)
+            stuck = self._prober.failing() | self._heartbeat.stuck(models, now)
+            self._free(running, {model: why for model, why in stuck.items() if model not in missing}, now)
+            self._hurry(running, {name: why for name, why in self._prober.slow().items() if name not in missing}, now)
 
     def _forget(self, pid: int) -> None:
         """Starts over with a new server process, whose counters begin at 0.
@@ -95,8 +107,23 @@ class ServerWatchdog:
         self._pid = pid
         self._answered_at = self._clock()
         self._heartbeat = Heartbeat(patience_of=partial(answer_patience_s, self._home))
-        self._reloaded, self._unloaded = {}, set()
+        self._reloaded, self._unloaded, self._crashes = {}, set(), {}
+        if self._loader:
+            self._loader.close()
+        self._loader = None
         self._memory_mb = memory_limit_mb(self._home)
+
+    def _load_missing(self, running: stack.Stack) -> set[str]:
+        """Loads what should serve and does not, when its pause is over; returns the served names that this concerns."""
+        if self._loader is None:
+            repository = self._home / "production" / "models"
+            self._loader = Loader(repository, f"{stack.HOST}:{running.grpc_port}")
+        try:
+            missing = self._loader.look(but=frozenset(self._unloaded))
+        except ShipliftError:  # the server's silence is dealt with elsewhere
+            return set()
+        packages = [each.package for each in every_served(self._home)] if missing else []
+        return {serving_name(package.model) for package in packages if missing & names_in_server(package)}
 
     def _bound_log(self) -> None:
         log = self._home / "logs" / "triton.log"
@@ -120,6 +147,16 @@ class ServerWatchdog:
             if stopped > before.get(model, 0):
                 incidents.note(self._home, model, "an execution was stopped at the time limit of a request")
         self._stopped = now
+
+    def _note_crashed(self, pid: int) -> None:
+        for each in crashed(pid):
+            key, now = f"{each.model}/{each.version}", (each.at, each.crashes)
+            if self._crashes.get(key) != now:
+                self._crashes[key] = now
+                event = (
+                    f"its worker {printable(each.why)}, crash {each.crashes} in a row: it waits {each.pause_s:.0f} s"
+                )
+                incidents.note(self._home, printable(each.model), event)
 
     def _free(self, running: stack.Stack, stuck: dict[str, str], now: float) -> None:
         self._reloaded = {model: at for model, at in self._reloaded.items() if model in stuck}

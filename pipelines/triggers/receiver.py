@@ -9,7 +9,6 @@ import argparse
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
@@ -17,12 +16,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.concurrency import run_in_threadpool
 from uvicorn.middleware.proxy_headers import _TrustedHosts
 
-from shiplift.pipelines.triggers.connections import guarded
 from shiplift.pipelines.triggers.intake import Deliveries, Intake, of_github, of_gitlab, of_mlflow
 from shiplift.pipelines.triggers.request_limits import Decide, DeliveryMetrics, RequestLimiter, answer
 from shiplift.pipelines.triggers.settings import DeliveryLimits, Listening, TriggerSettings, load, read_secrets
 from shiplift.runtime.base.daemon import log_as_json, run_main
 from shiplift.runtime.base.errors import ShipliftError, StackDown, Temporary, UsageError
+from shiplift.runtime.host.listeners import ConnectionLimits, listener
 from shiplift.runtime.store.registry.rest import RestRegistry
 
 MAX_BODY_BYTES = 64 * 1024
@@ -130,36 +129,26 @@ def serve(intake: Intake, listening: Listening, limits: DeliveryLimits) -> None:
     log_as_json()
     app = create_app(intake, limits)
     trusted = _TrustedHosts(list(listening.trusted_proxies))
+    connections = ConnectionLimits(
+        connections=limits.connections,
+        connections_per_source=limits.connections_per_source,
+        header_timeout_s=limits.header_timeout_s,
+    )
     if listening.health_port:
         health = create_health_app(intake, app.state.metrics)
-        configuration = _uvicorn(health, listening.host, listening.health_port, guarded(limits))
-        threading.Thread(target=uvicorn.Server(configuration).run, daemon=True).start()
-    configuration = _uvicorn(
+        own = listener(health, listening.host, listening.health_port, connections, grace_s=_GRACE_S)
+        threading.Thread(target=uvicorn.Server(own).run, daemon=True).start()
+    configuration = listener(
         app,
         listening.host,
         listening.port,
-        guarded(limits, exempt=lambda source: source in trusted),
-        limit_concurrency=limits.connections,
+        connections,
+        exempt=lambda source: source in trusted,
+        grace_s=_GRACE_S,
         proxy_headers=bool(listening.trusted_proxies),
         forwarded_allow_ips=list(listening.trusted_proxies),
     )
     uvicorn.Server(configuration).run()
-
-
-def _uvicorn(app: FastAPI, host: str, port: int, protocol: type[Any], **more: Any) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        http=protocol,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=5,
-        timeout_graceful_shutdown=_GRACE_S,
-        h11_max_incomplete_event_size=16 * 1024,
-        **{"proxy_headers": False, **more},
-    )
 
 
 def main() -> None:

@@ -5,7 +5,8 @@ It returns only files and JSON; the parent trusts none of it and compares the an
 
 import logging
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,20 +15,22 @@ from typing import Any
 import numpy as np
 import onnx
 
-from shiplift.runtime.admission.known_rows import asked_of, validation_rows
+from shiplift.runtime.admission.known_rows import asked_of, precise, validation_rows
+from shiplift.runtime.admission.pyfunc_answers import Judged, judge
 from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, in_file, record
+from shiplift.runtime.admission.second_forms import First, SecondForm, write_second
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.conversion import batching, exact_trees, loaders, postprocess, rehearsal
+from shiplift.runtime.model.conversion import batching, double_graphs, exact_trees, loaders, postprocess, rehearsal
 from shiplift.runtime.model.conversion.forests import NotExactError
-from shiplift.runtime.model.conversion.loaders import feeds
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.onnx_models import LARGE_BYTES, answer, session, signature_of, stored_bytes
 from shiplift.runtime.model.samples import input_sets
-from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
+from shiplift.runtime.model.splits import of_trees
+from shiplift.runtime.model.tensors import Arrays, dump_npz, feeds, load_npz
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import Asked
 from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, count_of, rows_of, with_neighbours
-from shiplift.runtime.records.proof import Counterexample
+from shiplift.runtime.records.proof import Counterexample, FormName, OfferedGraph
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import NOT_EXACT, TreesForm
 from shiplift.runtime.spec.model import Conversion
@@ -79,70 +82,121 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     """
     logging.disable(logging.WARNING)
     logged, conversion = Signature.model_validate(signature), Conversion.model_validate(settings)
-    original = loaders.load(
-        Path(folder), flavor, logged.inputs, logged.outputs, tabular=tabular, max_megapixels=conversion.max_megapixels
-    )
-    if original.takes_text:
-        _check_settings(conversion)
-    elif conversion.preprocess:
-        from shiplift.runtime.model.conversion.encoded_images import EncodedImages  # noqa: PLC0415 - Pillow, if needed
-
-        original = EncodedImages(
-            original,
-            logged.inputs,
-            conversion.preprocess,
-            conversion.max_megapixels,
-            finished=lambda behind, inputs: answered(behind, inputs, conversion),
-        )
+    original = _loaded(Path(folder), flavor, logged, conversion, tabular=tabular)
     work = Path(out)
     shutil.rmtree(work / "model", ignore_errors=True)
     (work / "model").mkdir(parents=True)
     requests = input_sets(_restored(load_npz(Path(example)), logged), logged.inputs, seed=seed)
     sets = original.tensors(requests)
     plain = not (original.takes_text or conversion.preprocess)
-    validation = validation_rows(known, logged.inputs) if plain else {}
+    recorded = record(original, sets, conversion, _making(original, logged, requests, known if plain else None, plain))
+    judged = judge(Path(folder), original, logged.inputs, recorded.rows(sets)) if plain else Judged()
+    recorded = recorded.beginning_with(_first_output(judged, original, conversion))
 
-    def make(seconds_per_row: float) -> Asked:
-        if not plain:
-            return Asked(questions=())
-        facts = original.facts(logged.inputs, requests["example"])
-        return asked_of(facts, requests["example"], validation, seconds_per_row, narrow=original.narrow)
+    def finished(model: onnx.ModelProto) -> onnx.ModelProto:
+        model = postprocess.in_graph(_pick(model, conversion.outputs), conversion.postprocess, conversion.top_k)
+        return _in_order(_cleaned(model), [*recorded.answers["example"].outputs])
 
-    recorded = record(original, sets, conversion, make)
-    model = original.to_onnx(sets["example"], conversion.opset, work / "model")
-    model = postprocess.in_graph(_pick(model, conversion.outputs), conversion.postprocess, conversion.top_k)
-    model = _in_order(_cleaned(model), [*recorded.answers["example"].outputs])
-    exported, file = signature_of(model), work / "model" / "model.onnx"
+    started = time.monotonic()
+    model = finished(original.to_onnx(sets["example"], conversion.opset, work / "model"))
+    seconds, exported, file = time.monotonic() - started, signature_of(model), work / "model" / "model.onnx"
     _require_as_many(recorded.answers["example"], exported)
     rows = sets | {name: questions.inputs for name, questions in recorded.made.items()}
-    asked = {name: feeds(inputs, exported.inputs) for name, inputs in rows.items()}
+    asked = {name: feeds(inputs, exported.inputs) for name, inputs in rows.items() if name not in recorded.precise}
     answers = {name: _aligned(each, exported) for name, each in recorded.answers.items()}
-    notes: tuple[str, ...] = ()
-    mixes = recorded.mixes
-    if not mixes:
-        right = {name: list(answers[name].outputs.values()) for name in sets if answers[name].answered.all()}
-        notes = batching.save_with_any_batch(model, file, {name: asked[name] for name in right}, right)
-        mixes = _mixes_of_graph(file, asked[LARGEST], answers[LARGEST]) if plain else None
-    if mixes:
-        notes = batching.save_for_one_sample(model, file, mixes, asked[LARGEST])
+
+    def saved(model: onnx.ModelProto, file: Path) -> tuple[str, ...]:
+        taken = {name: feeds(inputs, signature_of(model).inputs) for name, inputs in sets.items()}
+        return _saved(model, file, recorded.mixes, taken, answers, plain=plain)
+
+    notes = saved(model, file)
     exported = signature_of(onnx.load(file, load_external_data=False))
     if conversion.torchscript:
         (work / "torchscript").mkdir(exist_ok=True)
         original.to_torchscript(*recorded.batches(sets), work / "torchscript" / "model.pt", conversion)
     origins = {name: (name,) * count_of(inputs) for name, inputs in sets.items()}
     origins |= {name: questions.origins for name, questions in recorded.made.items()}
-    (work / ANSWERS).write_bytes(dump_npz(in_file(asked, answers, origins)))
+    (work / ANSWERS).write_bytes(dump_npz(in_file(rows, answers, origins)))
+    first = First(file=file, signature=exported, seconds=seconds, asked=asked, answers=answers)
+    second = SecondForm()
+    if plain and not recorded.mixes:
+        second = write_second(original, first, logged, finished, saved, conversion.opset, work)
     text = original.write_text(requests["example"], work, exported)
     trees, why = _trees(original, exported, logged, conversion, requests["example"], work, seed)
     return {
-        "signature": exported.model_dump(mode="json"),
+        "graphs": [graph.model_dump(mode="json") for graph in (_first(model, exported, notes), second.graph) if graph],
         "sets": list(sets),
-        "questions": list(recorded.made),
-        "left_out": list(recorded.left_out),
-        "notes": [*original.notes, *notes, *([NOT_EXACT.format(why=why)] if why else [])],
+        "questions": [name for name in recorded.made if name not in recorded.precise],
+        "precise": list(recorded.precise),
+        "left_out": [*recorded.left_out, *judged.left_out],
+        "notes": [*original.notes, *second.notes, *([NOT_EXACT.format(why=why)] if why else [])],
         "text": text.model_dump(mode="json") if text else None,
         "trees": trees.model_dump(mode="json") if trees else None,
     }
+
+
+def _first(model: onnx.ModelProto, exported: Signature, notes: tuple[str, ...]) -> OfferedGraph:
+    name: FormName = "FP64 graph" if double_graphs.computes_in_double(model.graph) else "FP32 graph"
+    return OfferedGraph(name=name, folder="model", signature=exported, notes=notes)
+
+
+def _loaded(folder: Path, flavor: str, logged: Signature, conversion: Conversion, *, tabular: bool) -> Original:
+    """The original, which takes images if the spec says how these become pixels."""
+    original = loaders.load(
+        folder, flavor, logged.inputs, logged.outputs, tabular=tabular, max_megapixels=conversion.max_megapixels
+    )
+    if original.takes_text:
+        _check_settings(conversion)
+        return original
+    if not conversion.preprocess:
+        return original
+    from shiplift.runtime.model.conversion.encoded_images import EncodedImages  # noqa: PLC0415 - Pillow, if needed
+
+    return EncodedImages(
+        original,
+        logged.inputs,
+        conversion.preprocess,
+        conversion.max_megapixels,
+        finished=lambda behind, inputs: answered(behind, inputs, conversion),
+    )
+
+
+def _making(
+    original: Original,
+    logged: Signature,
+    requests: dict[str, Arrays],
+    known: dict[str, Any] | None,
+    plain: bool,
+) -> Callable[[float], tuple[Asked, Asked]]:
+    """What makes the questions, and the precise ones, once it is known how many seconds a row takes."""
+    validation = validation_rows(known, logged.inputs)
+
+    def make(seconds_per_row: float) -> tuple[Asked, Asked]:
+        if not plain:
+            return Asked(questions=()), Asked(questions=())
+        facts = original.facts(logged.inputs, requests["example"])
+        rows = (facts, requests["example"], validation, seconds_per_row)
+        return asked_of(*rows, narrow=original.narrow), precise(*rows, narrow=original.narrow)
+
+    return make
+
+
+def _saved(
+    model: onnx.ModelProto,
+    file: Path,
+    mixes: Counterexample | None,
+    sets: Mapping[str, Arrays],
+    answers: Mapping[str, Answers],
+    *,
+    plain: bool,
+) -> tuple[str, ...]:
+    """Writes the graph for any batch, or for one sample where rows mix, of the original or the graph; returns notes."""
+    notes: tuple[str, ...] = ()
+    if not mixes:
+        right = {name: list(answers[name].outputs.values()) for name in sets if answers[name].answered.all()}
+        notes = batching.save_with_any_batch(model, file, {name: sets[name] for name in right}, right)
+        mixes = _mixes_of_graph(file, sets[LARGEST], answers[LARGEST]) if plain else None
+    return batching.save_for_one_sample(model, file, mixes, sets[LARGEST]) if mixes else notes
 
 
 def _trees(
@@ -168,9 +222,16 @@ def _trees(
             raise NotExactError("`export.postprocess` changes its scores")
         if [spec.name for spec in exported.inputs] != [spec.name for spec in logged.inputs]:
             raise NotExactError("its graph has other inputs")
-        return exact_trees.write(forest, exported, example, asked, work, seed=seed), ""
+        return exact_trees.write(
+            forest, exported, example, asked, work, splits=of_trees(original.trees()), seed=seed
+        ), ""
     except NotExactError as error:
         return None, str(error)
+
+
+def _first_output(judged: Judged, original: Original, conversion: Conversion) -> str:
+    """The output to begin with: what pyfunc answers, unless the author says otherwise."""
+    return "" if conversion.outputs or original.probable else judged.answered
 
 
 def rehearse(flavor: str) -> None:
@@ -234,7 +295,10 @@ def _mixes_of_graph(file: Path, inputs: Arrays, right: Answers) -> Counterexampl
     """How a graph's answers to rows depend on their neighbours, though the original's do not; of a large one, none."""
     if stored_bytes(file) > LARGE_BYTES:
         return None
-    running = session(file, lean=True)
+    try:
+        running = session(file, lean=True)
+    except ExportFailed:  # the proof says so, and tries the next form
+        return None
     few = range(min(count_of(inputs), MOST_NEIGHBOURS))
     rows, alone = rows_of(inputs, few), right.take(few)
     return with_neighbours(lambda some: answer(running, some), rows, alone, [LARGEST] * len(few))
@@ -260,6 +324,7 @@ def _aligned(answers: Answers, exported: Signature) -> Answers:
         answers,
         outputs={names[name]: array for name, array in outputs.items()},
         noise={names[name]: array for name, array in answers.noise.items()},
+        usual={names[name]: array for name, array in answers.usual.items()},
     )
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from shiplift.runtime.admission.allowed import Pickle
 from shiplift.runtime.admission.examples import missing_example
+from shiplift.runtime.admission.own_library import OwnLibrary, of_library
 from shiplift.runtime.admission.pipelines import is_pipeline, read_pipeline
 from shiplift.runtime.admission.scan import objections, scan_files
 from shiplift.runtime.model.contracts import read_model
 from shiplift.runtime.model.tensors import Arrays, dump_npz
-from shiplift.runtime.records.model import PYTHON
+from shiplift.runtime.records.model import FALL_BACK, PYTHON
 
 _SCANNERS = ("text", "manifest", "zip", "pytorch_zip", "pickle", "onnx", "metadata", "jinja2_template")
 PRELOAD = ("modelaudit.core", "onnx", *(f"modelaudit.scanners.{name}_scanner" for name in _SCANNERS))
@@ -29,14 +30,14 @@ def inspect(
     out: str,
     pickle: Pickle,
     python: Pickle,
-    fallback: bool,
+    own_library: bool,
     unpacked_mb: int,
     states: dict[str, str] | None,
 ) -> dict[str, Any]:
     """The contract and the scan of the MLflow model in `folder`; writes the input example to `out/example.npz`.
 
-    `states` are those that the spec names; None: look for some. `fallback`: the model's own code may serve it. Files to
-    which the scan objects are not opened any further.
+    `states` are those that the spec names; None: look for some. With `own_library`, what it takes to serve the model as
+    it was logged is read, too. Files to which the scan objects are not opened any further.
 
     Raises:
         NotAdmitted: the version has no signature, no usable input example, or no known flavor.
@@ -46,11 +47,14 @@ def inspect(
     if is_pipeline(Path(folder)):
         logged, code = read_pipeline(Path(folder))
     else:
-        logged = read_model(Path(folder), Path(examples), states, python=python == "sandbox", fallback=fallback)
+        logged = read_model(Path(folder), Path(examples), states, python=python == "sandbox")
     scan = scan_files(
         Path(folder), Path(examples), pickle=pickle, unpacked_mb=unpacked_mb, python=logged.flavor == PYTHON, code=code
     )
-    example: Arrays | None = {} if objections(scan) else logged.example
+    refused = bool(objections(scan))
+    own = own_library and not refused and logged.flavor in FALL_BACK
+    library = of_library(Path(folder), logged.flavor, pickle=pickle, unpacked_mb=unpacked_mb) if own else OwnLibrary()
+    example: Arrays | None = {} if refused else logged.example
     notes = list(logged.notes)
     if example is None:
         example, note = missing_example(Path(folder), logged)
@@ -61,7 +65,9 @@ def inspect(
         "signature": logged.signature.model_dump(mode="json"),
         "tabular": logged.tabular,
         "states": logged.states,
-        "requirements": list(logged.requirements),
+        "requirements": list(logged.requirements or library.requirements),
+        "own_code": library.own_code,
+        "no_python": library.obstacle.model_dump(mode="json") if library.obstacle else None,
         "task": logged.task,
         "code": list(code),
         "notes": notes,

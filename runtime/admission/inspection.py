@@ -24,7 +24,7 @@ from shiplift.runtime.confinement.workplace import Workplace
 from shiplift.runtime.host.installed import package_digest
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.model import Scan
+from shiplift.runtime.records.model import Obstacle, Scan
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.serving_settings import told_states
@@ -42,7 +42,8 @@ class Inspected:
     """What the sandbox read from a version: its scan, and its contract with the input example, stored as NPZ.
 
     `states` maps each input that takes a state to the output with its next value. `task` is that of a Hugging Face
-    model, `code` are a pipeline's Python files.
+    model, `code` are a pipeline's Python files. `own_code` names the author's code that the model's own library would
+    run, empty if the model is data alone; `no_python` says why that library can't serve it.
     """
 
     scan: Scan
@@ -55,6 +56,8 @@ class Inspected:
     code: tuple[str, ...]
     notes: tuple[str, ...]
     example: Artifact
+    own_code: str = ""
+    no_python: Obstacle | None = None
 
 
 class Kept(Record):
@@ -73,7 +76,7 @@ def inspect(model: Path, place: Workplace, spec: ReleaseSpec, store: ArtifactSto
     asked = {
         "pickle": spec.admission.pickle,
         "python": spec.admission.python,
-        "fallback": spec.export.fallback == "python",
+        "own_library": spec.export.fallback != "none",
         "unpacked_mb": int(2 * spec.admission.max_size_mb),
         "states": told_states(spec.serving),
     }
@@ -124,6 +127,8 @@ def _inspected(answer: dict[str, Any], example: Callable[[], Artifact]) -> Inspe
             task=str(answer["task"]),
             code=tuple(str(path) for path in answer["code"]),
             notes=tuple(str(note) for note in answer["notes"]),
+            own_code=str(answer["own_code"]),
+            no_python=Obstacle.model_validate(answer["no_python"]) if answer["no_python"] else None,
             example=example(),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # pydantic's errors are ValueErrors

@@ -6,13 +6,14 @@ from typing import Any
 from shiplift.runtime.model.datasets import load_samples
 from shiplift.runtime.model.tensors import Arrays, DataLimits
 from shiplift.runtime.proof.questions.asking import questions
-from shiplift.runtime.proof.questions.question import Asked, Budget, KnownRows
+from shiplift.runtime.proof.questions.question import Asked, Budget, KnownRows, Questions
+from shiplift.runtime.proof.settings import rows_of
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
 GIVEN = ("example", "validation", "recorded")  # origins of rows that somebody asked, or will
 _SEED = 20240229
-_COARSE = "Values on thresholds were not asked: the model compares in FP64, and clients send FP32."
+_NEAR = ("threshold", "tie", "leaf")  # origins of rows that are on thresholds, or beside them
 _FEW, _ROWS, _SECONDS = 64, 2000, 2.0
 _BYTES = 16 << 20  # of all questions: fewer images than rows of a table
 
@@ -20,21 +21,28 @@ _BYTES = 16 << 20  # of all questions: fewer images than rows of a table
 def asked_of(facts: ModelFacts, example: Arrays, validation: Arrays, seconds_per_row: float, *, narrow: bool) -> Asked:
     """The questions for a model of which these `facts` are known, fewer of one that is slow.
 
-    `narrow`: FP64 is served as FP32. Then no values are asked that are closer to a threshold than clients can say.
+    `narrow`: its graph computes in FP32 what the model does in FP64. Then values beside a threshold are its neighbours
+    in FP32; those in FP64 are `precise`.
     """
     each = max(1, sum(array[:1].nbytes for array in example.values()))
     rows = max(_FEW, min(_ROWS, _BYTES // each))
     budget = Budget(rows=rows, seconds=_SECONDS, seconds_per_row=seconds_per_row)
-    coarse = narrow and any(spec.datatype == "FP64" for spec in facts.inputs)
     known = KnownRows(example=example, validation=validation)
-    return questions(_without_thresholds(facts) if coarse else facts, known, budget, _SEED)
+    return questions(facts, known, budget, _SEED, coarse=narrow)
 
 
-def _without_thresholds(facts: ModelFacts) -> ModelFacts:
-    if not any(column.thresholds for column in facts.columns):
-        return facts
-    columns = tuple(column.model_copy(update={"thresholds": ()}) for column in facts.columns)
-    return facts.model_copy(update={"columns": columns, "boxes": (), "notes": (*facts.notes, _COARSE)})
+def precise(facts: ModelFacts, example: Arrays, validation: Arrays, seconds_per_row: float, *, narrow: bool) -> Asked:
+    """More questions for what computes in FP64: values that are as near to a threshold as FP64 tells them apart."""
+    doubles = any(spec.datatype == "FP64" for spec in facts.inputs)
+    if not (narrow and doubles and any(column.thresholds for column in facts.columns)):
+        return Asked(questions=())
+    asked = asked_of(facts, example, validation, seconds_per_row, narrow=False)
+    return Asked(questions=tuple(part for part in map(_near_thresholds, asked.questions) if part.origins))
+
+
+def _near_thresholds(asked: Questions) -> Questions:
+    at = [row for row, origin in enumerate(asked.origins) if origin.partition(":")[0] in _NEAR]
+    return Questions(inputs=rows_of(asked.inputs, at), origins=tuple(asked.origins[row] for row in at))
 
 
 def validation_rows(known: dict[str, Any] | None, inputs: tuple[TensorSpec, ...]) -> Arrays:

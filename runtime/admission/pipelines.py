@@ -14,7 +14,7 @@ from shiplift.runtime.composition.signature import pipeline_signature
 from shiplift.runtime.model.contracts import LoggedModel, metadata
 from shiplift.runtime.model.tensors import Arrays, as_input, fits, load_npz
 from shiplift.runtime.records.model import PIPELINE
-from shiplift.runtime.records.tensor import TensorSpec
+from shiplift.runtime.records.tensor import FLOATS, TensorSpec
 from shiplift.runtime.store.pipelines import read_definition
 
 EXAMPLE_FILE = "example.npz"
@@ -68,7 +68,7 @@ def _example(file: Path, inputs: tuple[TensorSpec, ...]) -> Arrays | None:
                 f"{EXAMPLE_FILE} has {spec.name!r} of shape {array.shape}: the pipeline takes rows of {spec.shape[1:]}",
                 do=_DO,
             )
-        if spec.datatype in ("FP16", "FP32", "FP64") and not np.isfinite(array).all():
+        if spec.datatype in FLOATS and not np.isfinite(array).all():
             raise NotAdmitted(f"{EXAMPLE_FILE} holds NaN or infinity in {spec.name!r}", do=_DO)
     if len({len(array) for array in example.values()}) > 1:
         raise NotAdmitted(f"the inputs in {EXAMPLE_FILE} have different numbers of rows", do=_DO)

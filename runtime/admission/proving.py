@@ -139,6 +139,6 @@ def _require_same(found: Counterexample | None) -> None:
     if found:
         raise ExportFailed(
             f"what would be served is not the model: {found}",
-            do="Let the model's own code serve it (`export: {fallback: python}` with `admission: {python: sandbox}`), "
-            "or export it to ONNX yourself and log that.",
+            do="Let the model's own library serve it (`export: {fallback: auto}`), or export it to ONNX yourself and "
+            "log that.",
         )

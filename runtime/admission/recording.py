@@ -1,7 +1,7 @@
 """What the original answers, each row as if it were asked alone: the answers that the exported graph has to give.
 
-In a file, a set of rows has the arrays `SET/input/NAME` and `SET/output/NAME`, `SET/noise/NAME` where that is known,
-and with a text for each row `SET/origins`, and `SET/errors`, empty where there is none.
+In a file, a set of rows has the arrays `SET/input/NAME` and `SET/output/NAME`, `SET/noise/NAME` and `SET/usual/NAME`
+where these are known, and with a text for each row `SET/origins`, and `SET/errors`, empty where there is none.
 """
 
 import time
@@ -18,27 +18,43 @@ from shiplift.runtime.model.samples import BATCHES
 from shiplift.runtime.model.tensors import Arrays, under
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.oracle import answers_to, examine
+from shiplift.runtime.proof.ordinary import with_usual
 from shiplift.runtime.proof.questions.question import Asked, Questions
-from shiplift.runtime.proof.settings import count_of, rows_of
+from shiplift.runtime.proof.settings import Ask, count_of, rows_of, together
 from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.spec.model import Conversion
 
 ANSWERS = "answers.npz"
 LARGEST = f"random-{max(BATCHES)}"  # the set with the most rows that differ
 _EXAMINE_S, _ASK_S = 2.0, 3.0
+_LONG_S, _LARGE_BATCH = 0.25, 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
     """The answers to each set of rows, and how a row's answer changes with its neighbours (None: it does not).
 
-    `made` are the questions among the sets, and `left_out` says what was not asked.
+    `made` are the questions among the sets, and `left_out` says what was not asked. Those in `precise` are only
+    for what computes in FP64.
     """
 
     answers: dict[str, Answers]
     mixes: Counterexample | None
     made: dict[str, Questions]
+    precise: tuple[str, ...]
     left_out: tuple[str, ...]
+
+    def rows(self, sets: Mapping[str, Arrays]) -> dict[str, Questions]:
+        """Each set's rows."""
+        return {name: _questions(name, sets, self.made) for name in self.answers}
+
+    def beginning_with(self, output: str) -> "Recorded":
+        """The same with this output before the others, which is the one that is scored; empty: as they are."""
+        answers = {
+            name: replace(each, outputs=dict(sorted(each.outputs.items(), key=lambda pair: pair[0] != output)))
+            for name, each in self.answers.items()
+        }
+        return replace(self, answers=answers) if output else self
 
     def batches(self, sets: Mapping[str, Arrays]) -> tuple[dict[str, Arrays], dict[str, Arrays]]:
         """Inputs and right answers by set: in the batches that were asked, or one row where rows would mix."""
@@ -50,11 +66,11 @@ class Recorded:
 
 
 def record(
-    original: Original, sets: Mapping[str, Arrays], conversion: Conversion, make: Callable[[float], Asked]
+    original: Original, sets: Mapping[str, Arrays], conversion: Conversion, make: Callable[[float], tuple[Asked, Asked]]
 ) -> Recorded:
     """Asks the original all sets, after it was examined with rows of the largest random one, and then questions.
 
-    `make` makes these, knowing how many seconds a row takes.
+    `make` makes these, knowing how many seconds a row takes, and more for what computes in FP64.
 
     Raises:
         ExportFailed: it does not answer its own example, is not repeatable, or mixes the rows of the only batch size
@@ -66,17 +82,41 @@ def record(
 
     _require_example(original, sets["example"], conversion)
     mixes = None if original.takes_text else _examined(original, ask, sets)
-    started = time.monotonic()
     answers = {name: answers_to(ask, inputs, batches=mixes is None) for name, inputs in sets.items()}
-    asked = make((time.monotonic() - started) / sum(len(each.errors) for each in answers.values()))
+    asked, more = make(_seconds_per_row(ask, sets[LARGEST], batches=mixes is None))
     made = {f"questions-{index}": questions for index, questions in enumerate(asked.questions)}
+    precise = {f"precise-{index}": questions for index, questions in enumerate(more.questions)}
+    made |= precise
     for name, questions in made.items():
         answers[name] = answers_to(ask, questions.inputs, batches=mixes is None, seconds=_ASK_S)
     if noise := _noise(original, sets[LARGEST], answers[LARGEST], conversion):
         answers = {name: replace(each, noise=noise) for name, each in answers.items()}
+    answers |= with_usual({name: (_questions(name, sets, made), each) for name, each in answers.items()})
     late = sum(len(each.origins) - len(answers[name].errors) for name, each in made.items())
     slow = (f"{late} rows: the original took too long",) if late else ()
-    return Recorded(answers=answers, mixes=mixes, made=made, left_out=(*asked.left_out, *slow))
+    return Recorded(answers=answers, mixes=mixes, made=made, precise=tuple(precise), left_out=(*asked.left_out, *slow))
+
+
+def _seconds_per_row(ask: Ask, rows: Arrays, *, batches: bool) -> float:
+    """What a row takes as questions are asked: in larger and larger batches, until one takes long.
+
+    Some models take as long for one row as for many.
+    """
+    size, most = (count_of(rows), _LARGE_BATCH) if batches else (1, 1)
+    while True:
+        some = rows_of(rows, [at % count_of(rows) for at in range(size)])
+        started = time.monotonic()
+        together(ask, some)
+        spent = time.monotonic() - started
+        if spent > _LONG_S or size >= most:
+            return spent / size
+        size *= 2
+
+
+def _questions(name: str, sets: Mapping[str, Arrays], made: Mapping[str, Questions]) -> Questions:
+    """A set's rows; those that were not made are all from the set of that name."""
+    inputs = sets.get(name)
+    return made[name] if inputs is None else Questions(inputs=inputs, origins=(name,) * count_of(inputs))
 
 
 def answered(original: Original, inputs: Arrays, conversion: Conversion) -> Arrays:
@@ -107,6 +147,7 @@ def in_file(
         named |= {f"{name}/input/{key}": array[:count] for key, array in asked[name].items()}
         named |= {f"{name}/output/{key}": np.asarray(array) for key, array in each.outputs.items()}
         named |= {f"{name}/noise/{key}": array for key, array in each.noise.items()}
+        named |= {f"{name}/usual/{key}": array for key, array in each.usual.items()}
         named[f"{name}/errors"] = np.array(each.errors, dtype=np.str_)
         named[f"{name}/origins"] = np.array(origins[name][:count], dtype=np.str_)
     return named
@@ -115,8 +156,8 @@ def in_file(
 def from_file(arrays: Arrays, name: str) -> tuple[Questions, Answers]:
     """A set's rows, and the original's answers to them."""
     errors, origins = (tuple(arrays[f"{name}/{each}"].tolist()) for each in ("errors", "origins"))
-    outputs, noise = (under(f"{name}/{each}/", arrays) for each in ("output", "noise"))
-    answers = Answers(outputs=outputs, errors=errors, noise=noise)
+    outputs, noise, usual = (under(f"{name}/{each}/", arrays) for each in ("output", "noise", "usual"))
+    answers = Answers(outputs=outputs, errors=errors, noise=noise, usual=usual)
     return Questions(inputs=under(f"{name}/input/", arrays), origins=origins), answers
 
 

@@ -61,6 +61,15 @@ def scan_files(
     return _scan(findings, len(files) + len(data), started)
 
 
+def pickled(folder: Path, *, unpacked_mb: int) -> str:
+    """The first file below `folder` that `pickle: refuse` would refuse; empty if there is none.
+
+    Of files that a scan has accepted, these are the pickles of frameworks.
+    """
+    judge = ScanRules(pickle="refuse", budget_bytes=unpacked_mb << 20)
+    return next((finding.file for file in regular_files(folder) for finding in _file(file, judge)), "")
+
+
 def objections(scan: Scan) -> list[Finding]:
     """The findings that refuse a version."""
     return [finding for finding in scan.findings if finding.severity == "critical"]

@@ -7,27 +7,24 @@ proof. It needs a sandbox too: a graph may loop for ever in C, where only the en
 """
 
 import math
-import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from shiplift.runtime.admission import exact_trees
 from shiplift.runtime.admission.formats import onnx_files, torchscript
-from shiplift.runtime.admission.proving import THREADS, Asked, prove
-from shiplift.runtime.admission.recording import from_file
+from shiplift.runtime.admission.forms import Forms, Served
+from shiplift.runtime.admission.recording import ANSWERS, from_file
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.graph_digest import graph_digest
-from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz, under
+from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, feeds, load_npz, under
 from shiplift.runtime.model.text.fronts import load_front
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.records.model import ParityCase
-from shiplift.runtime.records.proof import Proof
+from shiplift.runtime.records.proof import OfferedGraph, Proof
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.trees import TreesForm
 
@@ -37,30 +34,71 @@ EXAMPLE = "example"  # the set whose rows production is asked again and again
 
 def verify(  # noqa: PLR0913 - an entry takes JSON by name
     *,
-    model: str,
+    written: str,
+    graphs: list[dict[str, Any]],
     script: str,
-    answers: str,
-    signature: dict[str, Any],
     sets: list[str],
     questions: list[str],
+    precise: list[str],
     left_out: list[str],
     text: str,
     trees: dict[str, Any] | None,
     out: str,
 ) -> dict[str, Any]:
-    """Compares the ONNX file `model` with the original's `answers`; returns the proof, cases, opset and graph's digest.
+    """Compares graphs with the original's answers, in turn, until one is right; returns its proof and more.
 
-    `answers` is as `admission.recording` says. The arrays of the set `EXAMPLE` are written to `out/reference.npz`,
-    without the set's name. The `questions` are asked, too, and `left_out` says what was not. `script` is the
-    TorchScript file, empty if there is none: it is read, never loaded. `text` is the folder of the files around a text
-    model's graph, empty for other models; `texts.npz` is next to it. `trees` says how the forest beside the answers is
-    served, if there is one, and then the result says how its answers differ. A sandbox entry.
+    The `graphs`, as in `OfferedGraph`, are in the folder `written`, with `answers.npz` as `admission.recording` says.
+    The arrays of the set `EXAMPLE` are written to `out/reference.npz`, without the set's name, as the served graph
+    takes them. The `questions` are asked, too, `precise` ones of what computes in FP64, and `left_out` says what was
+    not. `script` is the TorchScript file, empty if there is none: it is read, never loaded. `text` is the folder of the
+    files around a text model's graph, empty for other models; `texts.npz` is next to it. `trees` says how the forest
+    beside the answers is served, if there is one: it is the next form after each graph, and the result says how its
+    answers differ. A sandbox entry.
 
     Raises:
-        ExportFailed: the model must not be opened, does not run, or answers differently than the original.
+        ExportFailed: a model must not be opened, or none of the forms runs and answers as the original does.
         DataInvalid: the answers can't be read.
     """
-    file, expected = Path(model), Signature.model_validate(signature)
+    folder, offered = Path(written), [OfferedGraph.model_validate(each) for each in graphs]
+    for file in (folder / graph.folder / "model.onnx" for graph in offered):
+        _require_harmless(file, script)
+        script = ""  # it is next to the first one
+    progress("comparing both models")
+    originals = load_npz(folder / ANSWERS)
+    recorded = {name: from_file(originals, name) for name in (*sets, *questions, *precise)}
+    forms = Forms(
+        folder=folder,
+        recorded=recorded,
+        precise=tuple(precise),
+        trees=TreesForm.model_validate(trees) if trees else None,
+    )
+    served = forms.first_right(offered) if not text else Served(at=0, form=offered[0].name)
+    graph, file = offered[served.at], folder / offered[served.at].folder / "model.onnx"
+    parity: list[ParityCase] = []
+    asked = [(name, feeds(recorded[name][0].inputs, graph.signature.inputs), recorded[name][1]) for name in sets]
+    if served.form != "exact trees":
+        running = onnx_models.session(file)
+        parity += [
+            _case(running, rows, right, graph.signature, name) for name, rows, right in asked if right.answered.all()
+        ]
+        parity += _text_cases(running, Path(text)) if text else []
+    _, rows, right = asked[sets.index(EXAMPLE)]
+    kept = {f"input/{name}": array for name, array in rows.items()}
+    kept |= {f"output/{name}": array for name, array in right.outputs.items()}
+    (Path(out) / REFERENCE).write_bytes(dump_npz(kept))
+    return {
+        "served": served.at,
+        "form": served.form,
+        "dropped": [each.model_dump(mode="json") for each in served.dropped],
+        "proof": _with(served.proof, left_out).model_dump(mode="json") if served.proof else None,
+        "parity": [case.model_dump(mode="json") for case in parity],
+        "opset": _opset(file),
+        "graph": graph_digest(file),
+        "trees": served.trees_differ,
+    }
+
+
+def _require_harmless(file: Path, script: str) -> None:
     problems = list(onnx_files.problems(file))
     if script:
         problems += torchscript.file_problems(Path(script))
@@ -69,58 +107,6 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
             f"the conversion wrote a model that must not be opened: {'; '.join(problems[:3])}",
             do="Check what the model's code does when it is loaded.",
         )
-    progress("comparing both models")
-    originals = load_npz(Path(answers))
-    running = onnx_models.session(file)
-    asked = [from_file(originals, name) for name in (*sets, *questions)]
-    forest = TreesForm.model_validate(trees) if trees else None
-    otherwise = _of_trees(Path(answers).parent, forest, expected, asked) if forest else None
-    proved, differs = (None, "") if text else _of_graph(file, running, asked, expected, otherwise)
-    parity = [] if differs else [(name, *each) for name, each in zip(sets, asked, strict=False)]
-    cases = [_case(running, rows.inputs, right, expected, name) for name, rows, right in parity if right.answered.all()]
-    cases += _text_cases(running, Path(text)) if text else []
-    reference = under(f"{EXAMPLE}/", originals)
-    kept = {name: array for name, array in reference.items() if name.startswith(("input/", "output/"))}
-    (Path(out) / REFERENCE).write_bytes(dump_npz(kept))
-    return {
-        "proof": _with(proved, left_out).model_dump(mode="json") if proved else None,
-        "parity": [case.model_dump(mode="json") for case in cases],
-        "opset": _opset(file),
-        "graph": graph_digest(file),
-        "differs": differs,
-        "trees": otherwise if isinstance(otherwise, str) else "",
-    }
-
-
-def _of_graph(
-    file: Path, running: Any, asked: Asked, signature: Signature, trees: Proof | str | None
-) -> tuple[Proof, str]:
-    """The proof of the graph; or that of the model's `trees`, and how its graph differs.
-
-    Raises:
-        ExportFailed: it differs, and so do its trees, or it has none.
-    """
-    threaded = None
-    if onnx_models.stored_bytes(file) <= onnx_models.LARGE_BYTES:
-        threaded = onnx_models.session(file, threads=THREADS)
-    try:
-        return prove(running, threaded, asked, batches=signature.batch != 1), ""
-    except ExportFailed as error:
-        if not isinstance(trees, Proof):
-            raise
-        return trees, error.what
-
-
-def _of_trees(folder: Path, form: TreesForm, signature: Signature, asked: Asked) -> Proof | str:
-    """The proof of the forest in a folder, or how it differs."""
-    running = exact_trees.checked(folder, form, signature)
-    if isinstance(running, str):
-        return running
-    most = min(THREADS, len(os.sched_getaffinity(0)))  # treelite refuses more than there are cores
-    try:
-        return prove(running, replace(running, threads=most), asked, batches=True)
-    except ExportFailed as error:
-        return error.what
 
 
 def _with(proved: Proof, left_out: list[str]) -> Proof:

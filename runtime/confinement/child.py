@@ -13,12 +13,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.base.errors import ExportFailed, SandboxLimit, ShipliftError
+from shiplift.runtime.base.patience import impatient
 from shiplift.runtime.base.progress import listening
 from shiplift.runtime.confinement.init import EXIT_CODE, confine
-from shiplift.runtime.confinement.messages import Sender
+from shiplift.runtime.confinement.messages import ANSWER_BATCHES, Sender
 from shiplift.runtime.confinement.policy import ConfinementPolicy
+from shiplift.runtime.guest.fronts.panics import panicked
 
+_RUN_IT = "Run the model locally to see what it does."
 _HEADROOM_MB = 1024  # the model does not pay for the private pages of shared libraries and for thread stacks
 
 
@@ -26,9 +29,9 @@ def main(start: dict[str, Any]) -> None:
     """Runs one request.
 
     `start` has `policy`, `entry` (`module:function`), `preload`, and two descriptors: `answer`, and `set_up`, to which
-    the processes above the model's code report which mechanisms hold. The request has `arguments`, `memory_mb`, `cpu_s`
-    and `file_mb`. Lines before it may have `expect`, a key of the entry's PRELOAD_FOR, and `rehearse`. With `rehearse`,
-    the entry module's function of that name runs the coming task on something small.
+    the processes above the model's code report which mechanisms hold. The request has `arguments`, `memory_mb`,
+    `cpu_s`, `file_mb` and `answer_s`. Lines before it may have `expect`, a key of the entry's PRELOAD_FOR, and
+    `rehearse`. With `rehearse`, the entry module's function of that name runs the coming task on something small.
     """
     policy = ConfinementPolicy.from_json(start["policy"])
     held = confine(policy, _refusing(start["set_up"]), close=(start["set_up"], start["answer"]))
@@ -52,11 +55,22 @@ def main(start: dict[str, Any]) -> None:
 
 def _run(function: Any, request: dict[str, Any], sender: Sender) -> None:
     _limit(request["memory_mb"], request["cpu_s"], request["file_mb"])
+    impatient(request["answer_s"], lambda reason: _give_up(sender, reason))
     try:
         with listening(sender.progress):
             sender.value(function(**request["arguments"]))
     except ShipliftError as error:
         sender.error(error)
+    except BaseException as error:
+        if not panicked(error):
+            raise
+        sender.error(ExportFailed(f"a library that the model uses panicked: {error}", do=_RUN_IT))
+
+
+def _give_up(sender: Sender, reason: str) -> NoReturn:
+    """Ends the process from a thread beside the one that a model keeps busy."""
+    sender.error(SandboxLimit(f"the model {reason}", do=ANSWER_BATCHES))
+    os._exit(0)
 
 
 def _leave() -> NoReturn:

@@ -20,11 +20,13 @@ from shiplift.runtime.base.text import printable
 MOST_BYTES = 16 << 20
 _PROGRESS_CHARACTERS, _PROGRESS_EVERY_S = 200, 0.1
 _ERROR_CHARACTERS = 600
+ANSWER_BATCHES = "Make the model answer batches of every size in time: it is served with others than its example's."
 # The errors that may come out of a sandbox, each with our own advice: the process's text can't be trusted.
 _ADVICE: dict[type[ShipliftError], str] = {
     errors.NotAdmitted: "Change the model's files, and log it again.",
     errors.ExportFailed: "Run the model locally to see what it does.",
     errors.DataInvalid: "Compare the data with the model's signature.",
+    errors.SandboxLimit: ANSWER_BATCHES,
     errors.QuantizeFailed: "Leave that precision out of the spec's targets.",
     errors.SpecInvalid: "Change the spec.",
     errors.StorageFull: "Free some space, then `shiplift rerun`.",

@@ -95,7 +95,8 @@ TRITON = ConfinementPolicy(
 # confines itself further before it loads anything.
 PYTHON_HOST = ConfinementPolicy(name="python host", hostile_code=True, confines=True)
 PYTHON_MODEL = ConfinementPolicy(name="python model", hostile_code=True, programs=False, open_files=256)
-INSTALL = ConfinementPolicy(name="install packages", network=True, resolves=True)
+# Starts pip, which then gives up starting anything else (`alone.py`).
+INSTALL = ConfinementPolicy(name="install packages", network=True, resolves=True, confines=True)
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class Entry:
 class SandboxLimits:
     """What one run may use: resident memory in MiB, wall-clock and CPU seconds, and the size of a file in MiB.
 
+    `answer_s` is the wall-clock time for one answer of a model that the run asks (`base.patience`).
     `task`, `settings` and `all_memory` are for the error message: what exceeded the limit, the spec's section that sets
     it (empty: none), and whether `memory_mb` is below the spec's value because this machine has no more.
     """
@@ -120,6 +122,7 @@ class SandboxLimits:
     memory_mb: int
     timeout_s: int
     file_mb: int = 65536
+    answer_s: float = 120
     task: str = "loading or converting the model"
     settings: str = "export"
     all_memory: bool = False

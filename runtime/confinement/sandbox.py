@@ -121,6 +121,7 @@ class Sandbox:
             "memory_mb": limits.memory_mb,
             "cpu_s": limits.timeout_s * (os.cpu_count() or 1),
             "file_mb": limits.file_mb,
+            "answer_s": limits.answer_s,
         }
         line = json.dumps(request).encode() + b"\n"
         threading.Thread(target=_write, args=(self._stdin(), line), daemon=True).start()
@@ -195,6 +196,7 @@ def _environment(work: Path) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         "PROMPTFOO_DISABLE_TELEMETRY": "1",
         "GIT_PYTHON_REFRESH": "quiet",
+        "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin take 100 times as long where others use the cores, too
     }
 
 

@@ -4,18 +4,21 @@ A call from a foreign architecture ends the process. Every call that is not on t
 """
 
 import errno
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from itertools import product
 
 import seccompy
 from seccompy import Action, CmpOp, Filter
 from seccompy.syscalls import AARCH64_SYSCALLS, X86_64_SYSCALLS
 
-from shiplift.runtime.confinement import calls
+from shiplift.runtime.confinement import arguments, calls
+from shiplift.runtime.confinement.arguments import Rule
 from shiplift.runtime.confinement.policy import ConfinementPolicy
 
 _TABLES = {"x86_64": X86_64_SYSCALLS, "aarch64": AARCH64_SYSCALLS}
-_EQ, _BELOW, _MASKED = CmpOp.EQ, CmpOp.LT, CmpOp.MASKED_EQ
+_O_ACCMODE, _O_TRUNC = 0o3, 0o1000
+_EQ, _MASKED = CmpOp.EQ, CmpOp.MASKED_EQ
 
 
 def restrict(policy: ConfinementPolicy, *, own_pids: bool) -> None:
@@ -35,11 +38,12 @@ def build(policy: ConfinementPolicy, *, own_pids: bool, machine: str = "") -> Fi
     """
     machine = machine or _machine()
     filt = _Named(_TABLES[machine])
-    filt.allow(calls.ALWAYS)
-    _processes(filt, policy)
+    filt.allow(_names(policy))
     _others(filt, policy, own_pids=own_pids)
-    _descriptors(filt, policy)
-    _sockets(filt, policy)
+    # Landlock controls truncation only since its third version.
+    for name, index in (("open", 1), ("openat", 2)):
+        filt.fail((name,), errno.EPERM, (index, _MASKED, _O_TRUNC, _O_TRUNC | _O_ACCMODE))
+    filt.keep(rules(policy))
     filt.fail(calls.IGNORED, 0)
     filt.fail(calls.ABSENT, errno.ENOSYS)
     return filt.filter
@@ -64,10 +68,17 @@ class _Named:
             if name in self._table:
                 self.filter.allow(self._table[name], args=conditions or None)
 
-    def allow_values(self, names: Iterable[str], index: int, values: Iterable[int]) -> None:
-        for name in names:
-            for value in values:
-                self.allow((name,), (index, _EQ, value))
+    def keep(self, kept: Iterable[Rule]) -> None:
+        """Allows calls by rule; a call that has rules meets the error of the first of them if none fits."""
+        errors: dict[str, int] = {}
+        for rule in kept:
+            words = [[(each.index, _MASKED, value, each.mask) for value in each.values] for each in rule.arguments]
+            for name in rule.calls:
+                errors.setdefault(name, rule.error)
+                for conditions in product(*words):
+                    self.allow((name,), *conditions)
+        for name, error in errors.items():
+            self.fail((name,), error)
 
     def fail(self, names: Iterable[str], error: int, *conditions: tuple[int, int, int, int]) -> None:
         for name in names:
@@ -75,18 +86,27 @@ class _Named:
                 self.filter.errno(self._table[name], error, args=conditions or None)
 
 
-def _processes(filt: _Named, policy: ConfinementPolicy) -> None:
-    # clone's flags are plain bits: none may make a namespace, and without `programs` only threads are made.
-    thread = 0 if policy.programs else calls.THREAD
-    filt.allow(("clone",), (0, _MASKED, thread, calls.NAMESPACES | thread))
+def _names(policy: ConfinementPolicy) -> Iterator[str]:
+    """The calls that a policy allows whatever they are asked."""
+    yield from calls.ALWAYS
     if policy.programs:
-        filt.allow(calls.PROGRAMS)
-    filt.allow(("prlimit64",), (0, _EQ, 0))  # 0 is the caller itself
-    filt.allow(("personality",), (0, _EQ, calls.QUERY_PERSONALITY))
-    filt.allow_values(("prctl",), 0, calls.PRCTLS)
+        yield from calls.PROGRAMS
     if policy.confines:
-        filt.allow(calls.CONFINING)
-        filt.allow_values(("seccomp",), 0, (calls.SECCOMP_SET_FILTER,))
+        yield from calls.CONFINING
+    if policy.network:
+        yield from (name for name in calls.SERVER if policy.connects or name != "connect")
+
+
+def rules(policy: ConfinementPolicy) -> Iterator[Rule]:
+    """The rules for the arguments of calls under a policy."""
+    yield from arguments.ALWAYS
+    yield from arguments.PROCESSES if policy.programs else arguments.THREADS
+    yield from arguments.ADDRESSED if policy.network and policy.resolves else arguments.CONNECTED
+    yield from arguments.IOCTL
+    yield from arguments.GPU_IOCTL if policy.gpu else ()
+    yield from arguments.CONFINES if policy.confines else ()
+    yield from arguments.NETWORK if policy.network else ()
+    yield from arguments.DATAGRAMS if policy.network and policy.resolves else ()
 
 
 def _others(filt: _Named, policy: ConfinementPolicy, *, own_pids: bool) -> None:
@@ -97,33 +117,7 @@ def _others(filt: _Named, policy: ConfinementPolicy, *, own_pids: bool) -> None:
     if own_pids:
         filt.allow(calls.OTHERS)
         return
-    import os  # noqa: PLC0415
-
     filt.allow(("sched_setaffinity",), (0, _EQ, 0))
     filt.allow(("kill", "tgkill"), (0, _EQ, os.getpid()))
     if policy.confines:
         filt.allow(("kill",))
-
-
-def _descriptors(filt: _Named, policy: ConfinementPolicy) -> None:
-    """Refuses `open` with O_TRUNC but no write access: Landlock controls truncation only since its third version."""
-    for name, index in (("open", 1), ("openat", 2)):
-        filt.fail((name,), errno.EPERM, (index, _MASKED, calls.O_TRUNC, calls.O_TRUNC | calls.O_ACCMODE))
-    filt.allow(("open", "openat"))
-    filt.allow_values(("fcntl",), 1, calls.FCNTLS)
-    filt.allow_values(("ioctl",), 1, calls.IOCTLS)
-    if policy.gpu:
-        filt.allow_values(("ioctl",), 1, calls.GPU_IOCTLS)
-        filt.allow(("ioctl",), (1, _MASKED, 0x4600, 0xFF00))  # the NVIDIA driver
-        filt.allow(("ioctl",), (1, _BELOW, 0x200))  # its unified memory
-    filt.fail(("ioctl",), errno.ENOTTY)  # as from a file that does not know the request (ioctl(2))
-
-
-def _sockets(filt: _Named, policy: ConfinementPolicy) -> None:
-    """Allows connected pairs only: an unconnected Unix socket could send to any other one on this machine."""
-    filt.allow(("socketpair",), (0, _EQ, calls.AF_UNIX), (1, _MASKED, calls.SOCK_STREAM, calls.SOCK_TYPE))
-    if policy.network:
-        kinds = (calls.SOCK_STREAM, *((calls.SOCK_DGRAM,) if policy.resolves else ()))
-        for family, kind in product((calls.AF_INET, calls.AF_INET6), kinds):
-            filt.allow(("socket",), (0, _EQ, family), (1, _MASKED, kind, calls.SOCK_TYPE))
-        filt.allow(name for name in calls.SERVER if policy.connects or name != "connect")

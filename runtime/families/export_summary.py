@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from shiplift.runtime.records.kinds.exported import Exported
-from shiplift.runtime.records.proof import Proof
+from shiplift.runtime.records.proof import Proof, served_by
 
 
 def converted(exported: Exported, more: str = "", *, verb: str = "Converted") -> str:
@@ -17,14 +17,20 @@ def converted(exported: Exported, more: str = "", *, verb: str = "Converted") ->
     )
 
 
+def summary(exported: Exported, more: str, *, proof: Proof | None, verb: str = "Converted") -> str:
+    """How it was made, which forms serve it and why, and how it was proved."""
+    parts = (served_by(exported.forms), converted(exported, more, verb=verb), proved(proof) if proof else "")
+    return " ".join(filter(None, parts))
+
+
 def proved(proof: Proof) -> str:
-    """What the original and its graph were asked, and that they answered alike: else there would be no export."""
+    """What the original and its form were asked, and that they answered alike: else there would be no export."""
     asked = ", ".join(f"{each.rows} {each.origin}" for each in proof.asked)
     ways = ", ".join(f"{each.name} ({each.rows})" for each in proof.settings)
     return " ".join(
         [
             f"Proved against the original on these rows: {asked}.",
-            f"Its graph answers alike {ways}.",
+            f"What is served answers alike {ways}.",
             *_closest(proof),
             *(["Left out:"] if proof.left_out else []),
             *(f"{reason.rstrip('.')}." for reason in proof.left_out),

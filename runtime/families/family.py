@@ -49,8 +49,8 @@ class Family(Protocol[C, E, P_contra]):
         """
         ...
 
-    def contract(self, inspected: Inspected) -> C:
-        """What the author declared."""
+    def contract(self, site: Site, spec: ReleaseSpec, inspected: Inspected) -> C:
+        """What the author declared, and what of it a site and a spec let serve."""
         ...
 
     def export(self, work: Exporting[C]) -> Exported:

@@ -71,7 +71,7 @@ def own_module(module: str, *arguments: str | Path) -> list[str]:
     package's location.
     """
     package = str(Path(shiplift.__file__).parent)
-    return [sys.executable, "-c", _RUN_MODULE, package, module, *map(str, arguments)]
+    return [sys.executable, "-I", "-c", _RUN_MODULE, package, module, *map(str, arguments)]
 
 
 def start_daemon(

@@ -20,11 +20,11 @@ from shiplift.runtime.base import strict_yaml
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.base.files import read_regular
 from shiplift.runtime.model import graph_contract
-from shiplift.runtime.model.python.requirements import check_python, read_requirements
+from shiplift.runtime.model.python.requirements import check_python, requirements_of
 from shiplift.runtime.model.tensors import Arrays, as_input, datatype, fits, numpy_type
 from shiplift.runtime.model.text.tasks import GENERATION, TEXT_FLAVORS, task_of, texts_of, wraps_openai
-from shiplift.runtime.records.model import FALL_BACK, PIPELINE, PYTHON, Flavor
-from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.records.model import PIPELINE, PYTHON, Flavor
+from shiplift.runtime.records.tensor import FLOATS, Signature, TensorSpec
 
 FLAVORS: tuple[Flavor, ...] = get_args(Flavor)
 MODELS = tuple(flavor for flavor in FLAVORS if flavor != PIPELINE)
@@ -76,12 +76,11 @@ def read_model(
     states: Mapping[str, str] | None = None,
     *,
     python: bool = False,
-    fallback: bool = False,
 ) -> LoggedModel:
     """The contract of the MLflow model in `folder`. `examples` is where its input example is, if elsewhere.
 
     `states` are the states that the spec names; None: look for them in ONNX graphs. `python`: Python models are
-    admitted. `fallback`: the model's own code may serve it, so its requirements are read too.
+    admitted.
 
     Raises:
         NotAdmitted: there is no `MLmodel` file, no known flavor, no signature, or an unusable input example; or it is a
@@ -90,8 +89,7 @@ def read_model(
     meta = metadata(folder)
     with _readable("the MLmodel file can't be read", "Log the model again."):
         flavor = _flavor(meta)
-        own_code = flavor == PYTHON or (fallback and flavor in FALL_BACK)
-        requirements = _requirements(folder, meta, python=python) if own_code else ()
+        requirements = _requirements(folder, meta, python=python) if flavor == PYTHON else ()
     advice = _ADVICE.format(flavor="pyfunc" if flavor == PYTHON else flavor)
     graph = _graph(folder, meta, states) if flavor == "onnx" else None
     if flavor in TEXT_FLAVORS:
@@ -111,12 +109,8 @@ def _requirements(folder: Path, meta: dict[str, Any], *, python: bool) -> tuple[
             do="Log the model itself (pt2, skops, ONNX), or accept its code in the sandbox: "
             "`admission: {python: sandbox}` in the spec, if the site's policy allows it.",
         )
-    flavor = meta["flavors"][PYTHON]
-    check_python(str(flavor.get("python_version") or ""))
-    assumed = {"mlflow": meta.get("mlflow_version")}
-    if flavor.get("python_model"):
-        assumed["cloudpickle"] = flavor.get("cloudpickle_version")
-    return read_requirements(folder, {name: str(version or "") for name, version in assumed.items()})
+    check_python(str(meta["flavors"][PYTHON].get("python_version") or ""))
+    return requirements_of(folder, meta)
 
 
 def _graph(folder: Path, meta: dict[str, Any], states: Mapping[str, str] | None) -> graph_contract.GraphContract | None:
@@ -330,5 +324,5 @@ def _check_array(array: NDArray[Any], spec: TensorSpec, advice: str) -> None:
         raise NotAdmitted(
             f"the input example's {spec.name!r} has shape {array.shape}, the signature says {spec.shape}", do=advice
         )
-    if spec.datatype in ("FP16", "FP32", "FP64") and np.isinf(array).any():  # NaN is a missing value
+    if spec.datatype in FLOATS and np.isinf(array).any():  # NaN is a missing value
         raise NotAdmitted(f"the input example's {spec.name!r} holds infinity", do="Log an example without it.")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.model import tables
 from shiplift.runtime.model.tensors import DATA_LIMITS, Arrays, DataLimits, as_input, load_npz
-from shiplift.runtime.records.tensor import TensorSpec
+from shiplift.runtime.records.tensor import FLOATS, TensorSpec
 
 
 def load_samples(
@@ -116,7 +116,8 @@ def _checked(array: NDArray[Any], spec: TensorSpec, name: str) -> NDArray[Any]:
             f"{name}: {spec.name!r} has dtype {array.dtype}, the model takes {spec.datatype}",
             do="Log samples with the dtypes of the signature.",
         )
-    _check_values(array, spec.name, name)
+    missing = np.isnan(array) if array.dtype.kind == "f" and spec.datatype in FLOATS else np.False_
+    _check_values(np.where(missing, 0, array) if missing.any() else array, spec.name, name)
     return as_input(array, spec)
 
 
@@ -127,7 +128,10 @@ def _check_labels(labels: NDArray[Any], label: str, name: str) -> None:
 
 
 def _check_values(array: NDArray[Any], column: str, name: str) -> None:
-    """Refuses NaN and missing values: in labels they would make a score NaN, which exceeds no limit."""
+    """Refuses NaN and missing values: in labels they would make a score NaN, which exceeds no limit.
+
+    An input of floats may have them: some models take them, and one that doesn't will say so.
+    """
     if array.dtype.kind == "f" and (bad := int((~np.isfinite(array)).sum())):
         raise DataInvalid(f"{name}: {column!r} holds {bad} NaN or infinite values", do="Remove those samples.")
     if array.dtype.kind == "O":

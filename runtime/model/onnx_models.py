@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from shiplift.runtime.base.errors import ExportFailed, MissingTool
+from shiplift.runtime.base.patience import answering
 from shiplift.runtime.model.tensors import Arrays, concatenate
 from shiplift.runtime.model.text.comparing import text_difference
 from shiplift.runtime.records.tensor import Datatype, Signature, TensorSpec
@@ -172,15 +173,18 @@ def answer(running: ort.InferenceSession, inputs: Mapping[str, NDArray[Any]], *,
         for name, array in inputs.items()
     }
     count = len(next(iter(feeds.values())))
-    if step is None or step >= count:
-        return dict(zip(names, running.run(names, feeds), strict=True))
+    step = count if step is None else min(step, count)
+    if step == count:
+        return _answer(running, names, feeds, count)
     parts = (slice(at, at + step) for at in range(0, count, step))
     return concatenate(
-        [
-            dict(zip(names, running.run(names, {name: array[part] for name, array in feeds.items()}), strict=True))
-            for part in parts
-        ]
+        [_answer(running, names, {name: array[part] for name, array in feeds.items()}, step) for part in parts]
     )
+
+
+def _answer(running: ort.InferenceSession, names: list[str], feeds: Arrays, count: int) -> Arrays:
+    with answering(count):
+        return dict(zip(names, running.run(names, feeds), strict=True))
 
 
 def takes_one_sample(running: Any) -> bool:
@@ -193,10 +197,12 @@ def iterate_outputs(
 ) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yields output names and values, each copied out of ONNX Runtime on demand; `run` would copy all at once."""
     if any(array.dtype.kind in "OSU" for array in inputs.values()):  # an OrtValue can't hold text
-        yield from zip(outputs, running.run(list(outputs), inputs), strict=True)
+        yield from _answer(running, list(outputs), dict(inputs), len(next(iter(inputs.values())))).items()
         return
     feeds = {name: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
-    for name, value in zip(outputs, running.run_with_ort_values(list(outputs), feeds), strict=True):
+    with answering(len(next(iter(inputs.values())))):
+        values = running.run_with_ort_values(list(outputs), feeds)
+    for name, value in zip(outputs, values, strict=True):
         yield name, value.numpy()
 
 

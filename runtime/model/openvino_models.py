@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import MissingTool, QuantizeFailed
+from shiplift.runtime.base.patience import answering
 from shiplift.runtime.records.precision import Precision
 
 COMPILE_S = 120
@@ -55,8 +56,9 @@ class OpenVinoSession:
         request = self.compiled.create_infer_request()
         for name, array in feeds.items():
             request.set_tensor(name, openvino.Tensor(np.ascontiguousarray(array)))
-        request.start_async()
-        request.wait()
+        with answering(len(next(iter(feeds.values())))):
+            request.start_async()
+            request.wait()
         return [np.array(request.get_tensor(name).data) for name in names]
 
 

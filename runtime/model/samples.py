@@ -27,18 +27,25 @@ def _like(example: Arrays, specs: tuple[TensorSpec, ...], count: int, rng: np.ra
 
 
 def _random(like: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray[Any]:
-    """Values between the example's smallest and largest, and so within the domain that the author showed."""
+    """Values between the example's smallest and largest, and so within the domain that the author showed.
+
+    As large a share of them is missing (NaN) as of the example's.
+    """
     shape = (count, *like.shape[1:])
     if like.dtype.kind in "OSU":
         return rng.choice(np.unique(like.astype(str)), size=shape).astype(object)
     if like.dtype.kind == "b":
         return rng.integers(0, 2, size=shape).astype(np.bool_)
-    if like.dtype.kind == "f":
-        like = like[~np.isnan(like)] if not np.isnan(like).all() else np.zeros(1, like.dtype)  # NaN is a missing value
-    low, high = like.min(), like.max()
+    known = like[~np.isnan(like)] if like.dtype.kind == "f" else like
+    if not known.size:
+        return np.full(shape, np.nan, dtype=like.dtype)
+    low, high = known.min(), known.max()
     if like.dtype.kind in "iu":
         return rng.integers(low, high, size=shape, endpoint=True, dtype=like.dtype)
     if low == high:
         low, high = low - 1, high + 1
     share = rng.random(shape)  # not rng.uniform: high - low may overflow
-    return np.asarray(np.clip(low * (1 - share) + high * share, low, high), dtype=like.dtype)
+    values = np.asarray(np.clip(low * (1 - share) + high * share, low, high), dtype=like.dtype)
+    if known.size < like.size:
+        values[rng.random(shape) < 1 - known.size / like.size] = np.nan
+    return values

@@ -145,6 +145,16 @@ def as_input(array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
     return np.ascontiguousarray(array, dtype=numpy_type(spec.datatype))
 
 
+def feeds(inputs: Arrays, specs: tuple[TensorSpec, ...]) -> Arrays:
+    """Arrays with the dtypes and names of a model's inputs, matched by name, otherwise by order."""
+    pairs = (
+        [(spec, inputs[spec.name]) for spec in specs]
+        if all(spec.name in inputs for spec in specs)
+        else zip(specs, inputs.values(), strict=True)
+    )
+    return {spec.name: as_input(array, spec) for spec, array in pairs}
+
+
 def batch_of(arrays: Mapping[str, NDArray[Any]], size: int) -> Arrays:
     """The first `size` samples along the first axis, repeated if there are fewer."""
     return {name: np.take(array, np.arange(size) % len(array), axis=0) for name, array in arrays.items()}

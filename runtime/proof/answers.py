@@ -16,11 +16,14 @@ class Answers:
 
     A row with an error has anything in the outputs. If no row was answered, there are no outputs. `noise` is how far
     off the answers themselves are in each column, (columns,) by output, where that is known: FP32's against FP64's.
+    `usual` are the magnitudes that a tolerance is relative to, (rows, columns) by output: see `proof.ordinary`. Without
+    them it is relative to the magnitude of these answers.
     """
 
     outputs: Arrays
     errors: tuple[str, ...]
     noise: Arrays = field(default_factory=dict)
+    usual: Arrays = field(default_factory=dict)
 
     @classmethod
     def of(cls, outputs: Arrays) -> "Answers":
@@ -36,4 +39,5 @@ class Answers:
         """These rows, in this order."""
         at = np.asarray(rows, dtype=np.intp)
         outputs = {name: array[at] for name, array in self.outputs.items()}
-        return replace(self, outputs=outputs, errors=tuple(self.errors[row] for row in at))
+        usual = {name: array[at] for name, array in self.usual.items()}
+        return replace(self, outputs=outputs, errors=tuple(self.errors[row] for row in at), usual=usual)

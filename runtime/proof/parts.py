@@ -38,7 +38,7 @@ def parts(original: Answers, served: Answers) -> Iterator[Part]:
         return
     for name in dict.fromkeys([*original.outputs, *served.outputs]):
         if name in original.outputs and name in served.outputs:
-            yield _output(name, both, original.outputs[name], served.outputs[name], original.noise.get(name))
+            yield _output(name, both, original, served)
         else:
             yield _whole(name, both, *("has it" if name in each.outputs else "lacks it" for each in (original, served)))
 
@@ -60,20 +60,21 @@ def _whole(name: str, both: Flags, original: str, served: str) -> Part:
     return Part(wrong=both, tell=lambda _: {"output": name, "original": original, "served": served})
 
 
-def _output(name: str, both: Flags, original: NDArray[Any], served: NDArray[Any], noise: Floats | None) -> Part:
+def _output(name: str, both: Flags, right: Answers, given: Answers) -> Part:
+    original, served = right.outputs[name], given.outputs[name]
     if _kind(original) != _kind(served) or _row_shape(original) != _row_shape(served):
         said = (f"answers {_kind(array)} of shape {list(array.shape[1:])}" for array in (original, served))
         return _whole(name, both, *said)
     expected, actual = (array.reshape(len(array), -1) for array in (original, served))
     if _kind(original) == "floats":
-        return _floats(name, both, expected, actual, noise)
+        return _floats(name, both, expected, actual, right)
     if _kind(original) == "texts":
         expected, actual = _texts(expected), _texts(actual)
     off = np.asarray(expected != actual, dtype=np.bool_) & both[:, None]
     return Part(wrong=np.any(off, axis=1), tell=lambda row: _told(name, row, off, expected, actual))
 
 
-def _floats(name: str, both: Flags, original: NDArray[Any], served: NDArray[Any], noise: Floats | None) -> Part:
+def _floats(name: str, both: Flags, original: NDArray[Any], served: NDArray[Any], right: Answers) -> Part:
     expected, actual = original.astype(np.float64), served.astype(np.float64)
     with np.errstate(over="ignore"):  # what is too large for the type that is served is infinite in it
         same = original.astype(served.dtype) == served
@@ -81,7 +82,8 @@ def _floats(name: str, both: Flags, original: NDArray[Any], served: NDArray[Any]
     with np.errstate(invalid="ignore"):
         distances = np.where(same, 0.0, np.abs(expected - actual))
     distances[np.isnan(distances)] = np.inf  # NaN against a number
-    allowed = tolerances(expected, both, resolution_of(original, served), noise) + smallest_of(original, served)
+    resolution, noise, usual = resolution_of(original, served), right.noise.get(name), right.usual.get(name)
+    allowed = tolerances(expected, both, resolution, noise, usual) + smallest_of(original, served)
     off = distances > allowed
 
     def tell(row: int) -> dict[str, Any]:

@@ -13,13 +13,20 @@ _OF_ZEROS = 1e-2  # of the output's usual magnitude, in a column that holds noth
 Floats = NDArray[np.float64]
 
 
-def tolerances(values: Floats, answered: NDArray[np.bool_], resolution: float, noise: Floats | None) -> Floats:
+def tolerances(
+    values: Floats,
+    answered: NDArray[np.bool_],
+    resolution: float,
+    noise: Floats | None,
+    usual: Floats | None = None,
+) -> Floats:
     """How far from each of `values`, (rows, columns), an answer may be, in the unit of its column.
 
-    A column's usual magnitude is that in the rows that were `answered`, (rows,). `resolution` is the step between 1 and
-    the next number in the coarser of both types. `noise`, (columns,), is how far off the original itself is, if known.
+    `usual`, (rows, columns), are the magnitudes that are usual for these rows, if known; otherwise those of the
+    rows that were `answered`, (rows,). `resolution` is the step between 1 and the next number in the coarser of both
+    types. `noise`, (columns,), is how far off the original itself is, if known.
     """
-    usual = _usual(values[answered])
+    usual = usual_magnitude(values[answered]) if usual is None else usual
     sizes = np.where(np.isfinite(values), np.abs(values), 0.0) + usual
     allowed = sizes * (USUAL + _ROUNDED * resolution)
     if noise is not None and noise.size == values.shape[1]:
@@ -37,8 +44,8 @@ def smallest_of(*arrays: NDArray[np.floating]) -> float:
     return max(float(np.finfo(array.dtype).tiny) for array in arrays)
 
 
-def _usual(values: Floats) -> Floats:
-    """The magnitude in each column that few exceed, of what is not zero."""
+def usual_magnitude(values: Floats) -> Floats:
+    """The magnitude in each column, (columns,), that few of `values`, (rows, columns), exceed, of what is not zero."""
     sizes = np.where(np.isfinite(values) & (values != 0), np.abs(values), np.nan)
     filled = ~np.isnan(sizes).all(axis=0)
     usual = np.zeros(sizes.shape[1])

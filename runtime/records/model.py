@@ -99,6 +99,13 @@ class Scan(Record):
     seconds: float = volatile(0.0)
 
 
+class Obstacle(Record):
+    """Why something can't be done, and what to do about it."""
+
+    what: str
+    do: str
+
+
 class Isolation(Record):
     """The isolation that the sandbox had. `none` stands for a mechanism whose absence the site accepts.
 

@@ -1,6 +1,12 @@
 """The proof that what is served answers what its author's model answers: what was asked, and the first difference."""
 
+from collections.abc import Sequence
+from typing import Literal
+
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.tensor import Signature
+
+FormName = Literal["FP32 graph", "exact trees", "FP64 graph", "Python"]  # in the order in which they are tried
 
 
 class Counterexample(Record):
@@ -51,6 +57,32 @@ class SettingAsked(Record):
 
     name: str
     rows: int
+
+
+class OfferedGraph(Record):
+    """A graph that may be the model: `model.onnx` in this folder of what the conversion wrote, and notes about it."""
+
+    name: FormName
+    folder: Literal["model", "double"]
+    signature: Signature
+    notes: tuple[str, ...] = ()
+
+
+class Form(Record):
+    """A form in which a version could be served: a graph, exact trees, or its own library in Python.
+
+    `dropped` says why it is not served, with the counterexample if there is one; empty: it is.
+    """
+
+    name: FormName
+    dropped: str = ""
+
+
+def served_by(forms: Sequence[Form]) -> str:
+    """Which of the forms that were tried serves, and why none before it does; empty if the first one does."""
+    served = " and ".join(form.name for form in forms if not form.dropped)
+    dropped = "; ".join(f"{form.name} was dropped: {form.dropped.rstrip('.')}" for form in forms if form.dropped)
+    return f"Served by: {served}, because {dropped}." if served and dropped else ""
 
 
 class Proof(Record):

@@ -9,6 +9,7 @@ from shiplift.runtime.base.text import printable
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.deployment import Endpoint, which_targets_serve
 from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.proof import Form, served_by
 from shiplift.runtime.records.verdict import Check, Outcome, Verdict
 
 _MESSAGE_CHARACTERS = 500
@@ -87,7 +88,8 @@ class ReleaseReport(Record):
     """A finished release, for people and programs. The first seven fields are the public JSON form.
 
     `serving_target` is the target that was deployed and judged first (empty: none was), `serving_beside` the targets
-    deployed and judged with it. `not_served` are the others, and `left_out` says why, by target.
+    deployed and judged with it. `not_served` are the others, and `left_out` says why, by target. `forms` are those in
+    which the model was tried to be served, with why some were dropped.
     """
 
     model: str
@@ -111,12 +113,18 @@ class ReleaseReport(Record):
     serving_beside: tuple[str, ...] = ()
     not_served: tuple[str, ...] = ()
     left_out: dict[str, str] = Field(default_factory=dict)
+    forms: tuple[Form, ...] = ()
 
     @property
     def targets_note(self) -> str:
         """Which of several targets serve, for people; empty if all do."""
         serving = (self.serving_target, *self.serving_beside) if self.serving_target else ()
         return which_targets_serve(serving, self.not_served, self.left_out)
+
+    @property
+    def served_by(self) -> str:
+        """In which form the model is served, for people; empty if that is the first one."""
+        return served_by(self.forms)
 
     @property
     def outcome(self) -> Literal["promoted", "refused", "inconclusive", "not admitted", "cancelled", "failed"]:

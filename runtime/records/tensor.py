@@ -10,6 +10,7 @@ from shiplift.runtime.records.base import Record
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"
 ]
+FLOATS = ("FP16", "FP32", "FP64")
 
 
 class TensorSpec(Record):

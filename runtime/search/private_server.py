@@ -14,7 +14,7 @@ from shiplift.runtime.measure.generator import WireProtocol
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.search.space import Point
-from shiplift.runtime.serving.machine.server import Server, private_server
+from shiplift.runtime.serving.machine.server import Server, private_server, survived
 from shiplift.runtime.serving.member_models import load_member_models
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient
@@ -44,13 +44,18 @@ class PrivateServer:
         return [sorted(cpu_flags()), os.cpu_count()]
 
     def serve(self, point: Point) -> str:
-        """Reloads the model in place."""
+        """Reloads the model in place.
+
+        Raises:
+            ServerFailed: the package can't be loaded, or it ended the server.
+        """
         name = serving_name(point.package.model)
         tree = self.tree(point.package)
         reconfigure(tree, name, point.config)
         install(tree, self.server.repository, source=name, name=name)
-        load_member_models(self.client, tree, self.server.repository, point.package.member_models)
-        self.client.load(name)
+        with survived(self.server):
+            load_member_models(self.client, tree, self.server.repository, point.package.member_models)
+            self.client.load(name)
         return name
 
     def address(self, protocol: WireProtocol) -> str:

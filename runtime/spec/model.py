@@ -34,9 +34,11 @@ class Conversion(Section):
     whose one input is a batch of images takes JPEG and PNG files instead. `max_megapixels` is the largest image that a
     model of images decodes.
 
-    With `fallback: python`, a model that can't be exported (control flow that depends on data, operators of its own) is
-    served as a Python model: `mlflow.pyfunc` in the sandbox, and no faster than that. It needs `admission: {python:
-    sandbox}`. Models logged as ONNX, and those that take text or images, have no such fallback.
+    With `fallback: auto`, a model that has no right graph (control flow that depends on data, no converter, another
+    answer) is served as it was logged, by its own library: `mlflow.pyfunc` in the sandbox, and no faster than that. A
+    model that is data alone (skops, boosters' own files, pt2, Keras) needs nothing else; pickles need `admission:
+    {python: sandbox}`. Where that is impossible, the version is refused. With `python`, it has to be possible. Models
+    logged as ONNX, and those that take text or images, have no such fallback.
     """
 
     opset: int = Field(20, ge=17, le=NEWEST_OPSET)
@@ -46,7 +48,7 @@ class Conversion(Section):
     outputs: tuple[str, ...] = ()
     preprocess: Pixels | None = None
     max_megapixels: int = Field(32, ge=1, le=1000)
-    fallback: Literal["none", "python"] = "none"
+    fallback: Literal["auto", "none", "python"] = "auto"
     memory_mb: int = Field(4096, ge=512, le=4_194_304)
     timeout_s: int = Field(300, ge=5, le=86400)
 

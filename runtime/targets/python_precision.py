@@ -13,7 +13,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.guest.python.host import Host, ModelFailed, rows
 from shiplift.runtime.model.datasets import load_columns, load_samples
-from shiplift.runtime.model.python.entry import asking, restored, settings_of
+from shiplift.runtime.model.python.asking import asking, restored, settings_of
 from shiplift.runtime.model.tensors import Arrays, DataLimits, batch_of, load_npz
 from shiplift.runtime.precision.evaluation import Validation, task_metric
 from shiplift.runtime.records.precision import AS_EXPORTED, Built, Ladder

@@ -87,8 +87,12 @@ def put_files(
     padding: Padding | None = None,
     buckets: tuple[int, ...] = (),
     trees: TreesForm | None = None,
+    example: dict[str, NDArray[Any]] | None = None,
 ) -> None:
-    """Adds the files of a model to the server's repository; `settings` are more parameters of its configuration."""
+    """Adds the files of a model to the server's repository; `settings` are more parameters of its configuration.
+
+    The warm-up, if `serving` asks for one, sends the `example`.
+    """
     description = ModelDescription(
         name=name,
         version=1,
@@ -105,7 +109,7 @@ def put_files(
     package = work / f"{name}-package"
     package.mkdir()
     install(
-        write_package(package, description, folder, "bundled", example={}, golden={}),
+        write_package(package, description, folder, "bundled", example=example or {}, golden={}),
         work / "models",
         source=name,
         name=name,

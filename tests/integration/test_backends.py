@@ -12,10 +12,11 @@ import pytest
 from onnx import helper
 from tritonclient import grpc
 
-from shiplift.runtime.base.errors import MissingTool
+from shiplift.runtime.base.errors import MissingTool, ServerFailed
 from shiplift.runtime.records.precision import Engine
 from shiplift.runtime.serving.triton.building import native
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
+from shiplift.runtime.spec.serving_settings import Serving
 from tests.integration import backends
 from tests.integration.backends import (
     DTYPES,
@@ -114,6 +115,20 @@ def test_more_threads_per_instance_give_the_same_answers(engine: Engine, tmp_pat
             assert np.allclose(answer, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_model_whose_warm_up_fails_can_be_loaded_again_and_again(engine: Engine, tmp_path: Path) -> None:
+    unbatched = model(
+        [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)], [("x", "FP32", ["n", 3])], [("y", "FP32", [])]
+    )
+    put(tmp_path, unbatched, engine=engine, serving=Serving(), example={"x": np.ones((1, 3), np.float32)})
+    with server_for(tmp_path) as (_, client):
+        for _ in range(10):
+            with pytest.raises(ServerFailed, match="failed to run warmup sample"):
+                client.load("m")
+        client.unload("m")
+        assert client.live()
+
+
 @pytest.mark.slow
 def test_a_machine_without_a_compiler_fetches_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server loads the library that it builds."""
@@ -144,7 +159,7 @@ def test_the_source_compiles_without_a_warning(backend: native.Backend, tmp_path
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler on this machine")
-    flags: list[str | Path] = [*native.FLAGS, "-Wextra", "-Werror", "-o", tmp_path / "x.so"]
-    command = [compiler, *flags, backend.source / "backend.c"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    flags: list[str | Path] = [*native.FLAGS, "-Wextra", "-Werror", "-o", tmp_path / "program"]
+    for source in backend.programs.values():
+        done = subprocess.run([compiler, *flags, *source], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr

@@ -190,7 +190,7 @@ def test_a_server_that_starts_again_serves_the_bundle(tmp_path: Path, way: str) 
         place.move(first)
         place.move(second)
     ports = Ports(http=free_port(), grpc=free_port(), metrics=free_port())
-    features = Features(cache_mb=0, tolerant=True)
+    features = Features(cache_mb=0)
     server = start_production(ENVIRONMENT, place.production.repository, ports, features, log=tmp_path / "again")
     try:
         with TritonClient(server.grpc) as client:

@@ -3,7 +3,6 @@
 import contextlib
 import re
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,8 @@ import pytest
 from mlflow.models import infer_signature
 
 from shiplift.pipelines.engines.local import stack
-from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, PolicyRefused, ServerFailed, SpecInvalid, Temporary
+from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, ServerFailed, SpecInvalid, Temporary
 from shiplift.runtime.model.python.resolving import resolve
-from shiplift.runtime.records.kinds.exported import ExportedPython
-from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.steps.admit import admit
 from tests.integration.conftest import FAST, Lab, request, until
@@ -197,31 +194,6 @@ def test_a_pickled_model_whose_answers_depend_on_the_batch_is_scored_and_served_
     np.testing.assert_array_equal(served.infer({"input": inputs[:1]})["output"], np.ones((1, 4), np.float32))
     with pytest.raises(ServerFailed, match="batch"):
         served.infer({"input": inputs[:2]})
-
-
-@pytest.mark.slow
-def test_a_model_without_a_graph_is_served_by_its_own_code_if_the_spec_says_so(lab: Lab) -> None:
-    from sklearn.kernel_ridge import KernelRidge  # for which skl2onnx has no converter
-
-    example = rows(40)
-    model = KernelRidge(kernel="rbf").fit(example, example.sum(axis=1))
-    contract = {"signature": infer_signature(example, model.predict(example)), "input_example": example[:6]}
-
-    def log(spec: str) -> tuple[int, ReleaseReport]:
-        log_model = partial(lab.mlflow.sklearn.log_model, model, **contract)
-        version = lab.log("kernel", log_model, spec=spec)
-        return version, lab.wait("kernel", version, seconds=300)
-
-    _, refused = log(SPEC)
-    assert refused.exit_code == ExportFailed.exit_code
-    version, report = log(SPEC.replace("export: {", "export: {fallback: python, "))
-    assert report.outcome == "promoted", report.reason
-    exported = lab.engine.story(report).exported
-    assert isinstance(exported, ExportedPython)
-    assert exported.notes[0].startswith("Warning: the model could not be exported to ONNX")
-    pyfunc = lab.mlflow.pyfunc.load_model(f"models:/kernel/{version}").predict(example[:5])
-    answer = next(iter(lab.engine.discover("kernel").infer({"input": example[:5]}).values()))
-    np.testing.assert_array_equal(answer.reshape(-1), pyfunc)
 
 
 # --- what is refused, before anything of it runs ----------------------------------------------------------------------

@@ -62,7 +62,7 @@ class ToyFamily:
     def check_target(self, target: Target) -> None:
         spec_checks.require_tensor_engine(target)
 
-    def contract(self, inspected: Inspected) -> DeclaredToy:
+    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: Inspected) -> DeclaredToy:
         return DeclaredToy(signature=inspected.signature, example=inspected.example, motto="play")
 
     def export(self, work: Exporting[DeclaredToy]) -> ExportedToy:

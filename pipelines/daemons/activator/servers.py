@@ -25,10 +25,12 @@ from shiplift.pipelines.daemons.activator.holding import Holding, HoldingLimits
 from shiplift.pipelines.daemons.activator.over_grpc import GrpcFront
 from shiplift.pipelines.daemons.activator.over_http import HttpFront
 from shiplift.runtime.base.daemon import log_as_json
+from shiplift.runtime.host.listeners import ConnectionLimits, listener
 from shiplift.runtime.serving.kubernetes.objects.activator import ADMIN
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
 
 _HEADER_BYTES = 64 << 10
+_LIMITS = ConnectionLimits(connections=8192, header_timeout_s=10)
 _CALLS = 1000  # gRPC calls at once: the library refuses more
 Application = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
@@ -84,20 +86,17 @@ def _admin(holding: Holding) -> Application:
 
 
 def _uvicorn(app: Application, port: int, grace_s: float) -> _Server:
-    configuration = uvicorn.Config(
+    # Gateways stand for many clients, so sources have no limit of their own.
+    configuration = listener(
         app,
-        host="",
-        port=port,
-        http="h11",
-        ws="none",
+        "",
+        port,
+        _LIMITS,
+        exempt=lambda _: True,
+        grace_s=grace_s,
+        keep_alive_s=75,
         lifespan="off",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
         date_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=int(grace_s),
         h11_max_incomplete_event_size=_HEADER_BYTES,
     )
     return _Server(configuration)

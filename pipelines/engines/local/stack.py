@@ -300,33 +300,28 @@ def _start_triton(home: Path, stack: Stack) -> Process:
     environment = ensure(Path(stack.server_environment))
     ports = Ports(http=stack.http_port, grpc=stack.grpc_port, metrics=stack.metrics_port, host=HOST)
     here = site(home, stack)
-    ready = [_environment_is_there(here, each.package) for each in every_served(home)]
+    for each in every_served(home):
+        _make_environment(here, each.package)
     features = Features(
         cache_mb=stack.cache_mb,
         rate_limiter=stack.rate_limiter,
         allow_without=here.sandbox.allow_without,
-        tolerant=not all(ready),
         flags=tuple(metrics_flags(stack.metrics)),
     )
     repository = home / "production" / "models"
     return start_production(environment, repository, ports, features, log=home / "logs" / "triton.log").process
 
 
-def _environment_is_there(here: Site, package: Package) -> bool:
-    """Makes the environment of a served Python model if it is gone; returns False if that fails.
-
-    The model then doesn't serve, but the server starts with the others.
-    """
+def _make_environment(here: Site, package: Package) -> None:
+    """Makes the environment of a served Python model if it is gone; if that fails, only this model doesn't serve."""
     if package.python_environment is None:
-        return True
+        return
     from shiplift.runtime.serving.python_environment import prepare  # noqa: PLC0415 - only for such models
 
     try:
         prepare(here, package)
     except ShipliftError as error:
         progress(f"{package.model} does not serve, because its environment could not be made: {error}")
-        return False
-    return True
 
 
 def _start_receiver(home: Path, stack: Stack) -> Process:

@@ -13,7 +13,7 @@ from shiplift.pipelines.engines.answers import (
     VersionStatus,
     champion_drift,
 )
-from shiplift.pipelines.engines.local import incidents, pulses, stack
+from shiplift.pipelines.engines.local import compartments, incidents, stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.records.base import Record
@@ -105,7 +105,7 @@ def _models(home: Path, saved: stack.Stack) -> tuple[ModelStatus, ...]:
             previous=aliases.get(PREVIOUS, 0),
             latest=latest,
             drift=champion_drift(name, served_version(home, name), aliases),
-            **pulses.read(home, name).model_dump(),
+            **compartments.read(home, name).model_dump(),
         )
         for name, latest, aliases in registry.models()
     )
@@ -129,7 +129,7 @@ def of_model(home: Path, model: str) -> ModelVersions:
         serving_name=name,
         endpoint=Endpoint(http=f"{endpoints(running).http}/v2/models/{name}", grpc=endpoints(running).grpc),
         drift=champion_drift(model, served_version(home, model), aliases),
-        **pulses.read(home, model).model_dump(),
+        **compartments.read(home, model).model_dump(),
         versions=tuple(
             VersionStatus(
                 version=info.version,

@@ -43,7 +43,7 @@ class GenerationFamily:
         """Allows x86 CPUs with OpenVINO, and GPUs whose engine generates text."""
         check_target(target)
 
-    def contract(self, inspected: Inspected) -> DeclaredGeneration:
+    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: Inspected) -> DeclaredGeneration:
         """The prompts."""
         return DeclaredGeneration(signature=inspected.signature, example=inspected.example, notes=inspected.notes)
 

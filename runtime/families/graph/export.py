@@ -5,6 +5,7 @@ inside a sandbox, and it has no part in the proof. For texts and images, the fir
 their graph.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,20 +13,20 @@ from typing import Any
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import EVALUATE, Entry
 from shiplift.runtime.confinement.workplace import Workplace, workplace
+from shiplift.runtime.families.known_data import known_data
 from shiplift.runtime.families.work import Exporting
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.text.fronts import takes_images
 from shiplift.runtime.records.kinds.contract import DeclaredGraph, DeclaredImage, DeclaredText
 from shiplift.runtime.records.kinds.exported import ExportedGraph, ExportedImage, ExportedText, Front
 from shiplift.runtime.records.model import Isolation, ParityCase
-from shiplift.runtime.records.proof import Proof
+from shiplift.runtime.records.proof import Form, FormName, OfferedGraph, Proof
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import NOT_EXACT, ExactTrees, TreesForm
 
 CONVERT = Entry("shiplift.runtime.admission.conversion:convert")
 VERIFY = Entry("shiplift.runtime.admission.verification:verify", EVALUATE)
 _SEED = 20240229
-_ONLY_TREES = "The model's ONNX graph is not served, its exact trees are: {why}."
 _UNREFUSED = (
     "Warning: the model refuses rows that its graph answers: {}. Clients that send such rows get an answer, where the "
     "model gives an error."
@@ -41,10 +42,11 @@ class _Converted:
     `trees` is how the model is served as exact trees, if it is an ensemble of these.
     """
 
-    signature: Signature
+    graphs: tuple[OfferedGraph, ...]
     seen: Signature | None
     sets: list[str]
     questions: list[str]
+    precise: list[str]
     left_out: list[str]
     notes: tuple[str, ...]
     isolation: Isolation
@@ -71,12 +73,12 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
         _take(converting.sandbox.work, written, converted, torchscript=torchscript)
         result, _ = verifying.sandbox.run(
             {
-                "model": str(written / "model" / "model.onnx"),
+                "written": str(written),
+                "graphs": [graph.model_dump(mode="json") for graph in converted.graphs],
                 "script": str(written / "torchscript" / "model.pt") if torchscript else "",
-                "answers": str(written / "answers.npz"),
-                "signature": converted.signature.model_dump(mode="json"),
                 "sets": converted.sets,
                 "questions": converted.questions,
+                "precise": converted.precise,
                 "left_out": converted.left_out,
                 "text": str(written / "text") if converted.seen else "",
                 "trees": converted.trees.model_dump(mode="json") if converted.trees else None,
@@ -85,18 +87,20 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
             work.limits("comparing both models"),
         )
         require_regular(verifying.sandbox.work, "reference.npz")
+        served = converted.graphs[int(result["served"])]
+        dropped = tuple(Form.model_validate(each) for each in result["dropped"])
         common = {
-            "model": work.store.put_tree(written / "model"),
-            "signature": converted.signature,
+            "model": work.store.put_tree(written / served.folder),
+            "signature": served.signature,
             "opset": result["opset"],
             "graph": result["graph"],
             "parity": tuple(ParityCase.model_validate(case) for case in result["parity"]),
             "reference": work.store.put_file(verifying.sandbox.work / "reference.npz"),
             "isolation": converted.isolation,
             "notes": (
-                *([_ONLY_TREES.format(why=result["differs"])] if result["differs"] else []),
                 *work.contract.notes,
                 *converted.notes,
+                *served.notes,
                 *_doubt(result["trees"]),
             ),
         }
@@ -110,8 +114,16 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
             proof=proof,
             torchscript=work.store.put_tree(written / "torchscript") if torchscript else None,
             trees=_exact_trees(work, converted, written) if not result["trees"] else None,
-            differs=result["differs"],
+            form=result["form"],
+            forms=_forms(dropped, result["form"], converted, result["trees"]),
         )
+
+
+def _forms(dropped: Sequence[Form], form: FormName, converted: _Converted, trees_differ: str) -> tuple[Form, ...]:
+    """The forms that were tried: the exact trees beside a right graph, too."""
+    beside = converted.trees and form != "exact trees" and not any(each.name == "exact trees" for each in dropped)
+    trees = (Form(name="exact trees", dropped=trees_differ),) if beside else ()
+    return (*dropped, Form(name=form), *trees)
 
 
 def _doubt(difference: str) -> tuple[str, ...]:
@@ -128,11 +140,12 @@ def _exact_trees(work: GraphWork, converted: _Converted, written: Path) -> Exact
 def _take(made: Path, to: Path, converted: _Converted, *, torchscript: bool) -> None:
     """Moves the first sandbox's results to a folder of the second one."""
     forest = ("trees/checkpoint.tl", "trees.npz") if converted.trees else ()
-    require_regular(made, "model/model.onnx", "answers.npz", *forest)
+    require_regular(made, *(f"{graph.folder}/model.onnx" for graph in converted.graphs), "answers.npz", *forest)
     to.mkdir()
     fronts = ("text", "texts.npz") if converted.seen else ()
     trees = ("trees", "trees.npz") if converted.trees else ()
-    for name in ("model", "answers.npz", *(["torchscript"] if torchscript else []), *fronts, *trees):
+    graphs = (graph.folder for graph in converted.graphs)
+    for name in (*graphs, "answers.npz", *(["torchscript"] if torchscript else []), *fronts, *trees):
         (made / name).rename(to / name)
 
 
@@ -144,21 +157,6 @@ def _with_front(
     reference = work.store.put_file(written / "texts.npz")
     front = Front(files=work.store.put_tree(written / "text"), signature=seen, reference=reference)
     return ExportedImage(**common, front=front) if images else ExportedText(**common, front=front)
-
-
-def _known(work: GraphWork, place: Workplace) -> dict[str, Any] | None:
-    """The author's validation data, of which the proof asks rows; None: there are none."""
-    file, policy = work.datasets.validation, work.site.policy
-    if file is None:
-        return None
-    return {
-        "file": str(work.store.fetch(file, place.folder / "validation")),
-        "name": work.datasets.validation_name,
-        "label": work.data.label,
-        "columns": list(work.data.slices),
-        "unpacked_mb": policy.unpacked_mb,
-        "samples": policy.samples,
-    }
 
 
 def _convert(place: Workplace, work: GraphWork) -> _Converted:
@@ -177,15 +175,16 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
             "settings": work.conversion.model_dump(mode="json"),
             "tabular": isinstance(contract, DeclaredGraph) and contract.tabular,
             "seed": _SEED,
-            "known": _known(work, place) if isinstance(contract, DeclaredGraph) else None,
+            "known": known_data(work, place) if isinstance(contract, DeclaredGraph) else None,
         },
         work.limits("loading or converting the model"),
     )
     return _Converted(
-        signature=Signature.model_validate(result["signature"]),
+        graphs=tuple(OfferedGraph.model_validate(each) for each in result["graphs"]),
         seen=Signature.model_validate(result["text"]) if result["text"] else None,
         sets=[str(name) for name in result["sets"]],
         questions=[str(name) for name in result["questions"]],
+        precise=[str(name) for name in result["precise"]],
         left_out=[str(reason) for reason in result["left_out"]],
         notes=tuple(str(note) for note in result["notes"]),
         isolation=isolation,

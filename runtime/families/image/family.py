@@ -5,6 +5,8 @@ from shiplift.runtime.families.front_family import FrontFamily
 from shiplift.runtime.families.image.package import ImageMaker
 from shiplift.runtime.model.text.tasks import IMAGE_TASKS, TEXT_FLAVORS
 from shiplift.runtime.records.kinds.contract import DeclaredImage
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.spec.document import ReleaseSpec
 
 
 class ImageFamily(FrontFamily):
@@ -21,6 +23,6 @@ class ImageFamily(FrontFamily):
         """Whether its task is about images."""
         return inspected.flavor in TEXT_FLAVORS and inspected.task in IMAGE_TASKS
 
-    def contract(self, inspected: Inspected) -> DeclaredImage:
+    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: Inspected) -> DeclaredImage:
         """The images that its task names, and the example."""
         return DeclaredImage(signature=inspected.signature, example=inspected.example, notes=inspected.notes)

@@ -54,7 +54,7 @@ class PipelineFamily:
     def check_target(self, _target: Target) -> None:
         """Allows any: the members' target is checked when they are put together."""
 
-    def contract(self, inspected: Inspected) -> DeclaredPipeline:
+    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: Inspected) -> DeclaredPipeline:
         """The requests."""
         return DeclaredPipeline(signature=inspected.signature, example=inspected.example, notes=inspected.notes)
 

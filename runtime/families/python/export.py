@@ -1,7 +1,7 @@
-"""The export of Python models, which records their answers.
+"""The export of Python models: their environment, their answers, and the proof that production gives these.
 
-There is no graph to convert to. The logged model itself is served, in an environment of its own, so its answers to the
-example are the reference for production.
+There is no graph to convert to. The logged model itself is served, in an environment of its own. What it answers to
+each row alone is right; it has to answer the same in another process, and in batches if it is to get these.
 """
 
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import EVALUATE, PYTHON_HOST, Entry
 from shiplift.runtime.confinement.workplace import workplace
+from shiplift.runtime.families.known_data import known_data
 from shiplift.runtime.families.work import Exporting
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.python.bundle import write_bundle
@@ -17,18 +18,20 @@ from shiplift.runtime.model.python.resolving import resolve
 from shiplift.runtime.records.kinds.contract import DeclaredGraph, DeclaredPython
 from shiplift.runtime.records.kinds.exported import ExportedPython
 from shiplift.runtime.records.model import ParityCase, PythonModel
+from shiplift.runtime.records.proof import Proof
 from shiplift.runtime.records.tensor import Signature
 
-ANSWER = Entry("shiplift.runtime.model.python.entry:answer", PYTHON_HOST)
-COMPARE = Entry("shiplift.runtime.families.python.answers:compare", EVALUATE)
+ANSWER = Entry("shiplift.runtime.admission.python_answers:answer", PYTHON_HOST)
+PROVE = Entry("shiplift.runtime.admission.python_proving:prove", EVALUATE)
 
 
 def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) -> ExportedPython:
-    """Makes the model's environment, and records its answers. A graph that does not convert is exported this way, too.
+    """Makes the model's environment, records its answers and proves them. A model without a right graph goes this way.
 
     Raises:
         NotAdmitted, PolicyRefused: its requirements can't be installed, or are not allowed.
-        ExportFailed: the model does not load or answer.
+        ExportFailed: the model does not load or answer, is not repeatable, or its answers can't be served.
+        DataInvalid: the validation data do not match the model.
         SandboxLimit: the model needs more memory or time than the spec allows.
         StorageFull: there is no space for its environment.
         Temporary: the package index can't be reached.
@@ -41,7 +44,7 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
     inputs = [spec.model_dump(mode="json") for spec in contract.signature.inputs]
     with (
         workplace(ANSWER, home, site.sandbox, read=[root]) as asking,
-        workplace(COMPARE, home, site.sandbox) as comparing,
+        workplace(PROVE, home, site.sandbox) as comparing,
         measuring(),
     ):
         source = store.fetch(work.version.files, asking.folder / "source")
@@ -54,6 +57,7 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
                 "model": str(source),
                 "read": readable(root, code, source),
                 "example": str(store.fetch(contract.example, asking.folder / "example.npz")),
+                "known": known_data(work, asking),
                 "inputs": inputs,
                 "outputs": [spec.name for spec in contract.signature.outputs],
                 "memory_mb": limits.memory_mb,
@@ -70,6 +74,9 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
             {
                 "answers": str(answers),
                 "sets": [str(name) for name in result["sets"]],
+                "outputs": [str(name) for name in result["outputs"]],
+                "places": int(result["places"]),
+                "left_out": [str(reason) for reason in result["left_out"]],
                 "inputs": inputs,
                 "out": str(comparing.sandbox.work),
             },
@@ -81,6 +88,7 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
             signature=Signature.model_validate(told["signature"]),
             graph=work.version.digest,
             python=PythonModel(environment=environment, memory_mb=limits.memory_mb, layer=layer),
+            proof=Proof.model_validate(told["proof"]),
             parity=tuple(ParityCase.model_validate(case) for case in told["parity"]),
             reference=store.put_file(comparing.sandbox.work / "reference.npz"),
             isolation=isolation,

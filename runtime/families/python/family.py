@@ -2,7 +2,7 @@
 
 from shiplift.runtime.admission.inspection import Inspected
 from shiplift.runtime.families import spec_checks
-from shiplift.runtime.families.export_summary import converted
+from shiplift.runtime.families.export_summary import summary
 from shiplift.runtime.families.packaging.packages import judged_packages
 from shiplift.runtime.families.python.candidates import score_python
 from shiplift.runtime.families.python.checks import check_python, check_target
@@ -44,7 +44,7 @@ class PythonFamily:
         spec_checks.require_tensor_engine(target)
         check_target(target)
 
-    def contract(self, inspected: Inspected) -> DeclaredPython:
+    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: Inspected) -> DeclaredPython:
         """The signature, the example, and the requirements of its environment."""
         return DeclaredPython(
             signature=inspected.signature,
@@ -75,4 +75,4 @@ class PythonFamily:
         """How it was run, and in which environment."""
         environment = exported.python.environment
         more = f", in an environment of {len(environment.wheels)} packages ({environment.digest})"
-        return converted(exported, more, verb="Answered")
+        return summary(exported, more, proof=exported.proof, verb="Answered")

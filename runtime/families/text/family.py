@@ -5,6 +5,8 @@ from shiplift.runtime.families.front_family import FrontFamily
 from shiplift.runtime.families.text.package import TextMaker
 from shiplift.runtime.model.text.tasks import GENERATION, IMAGE_TASKS, TEXT_FLAVORS
 from shiplift.runtime.records.kinds.contract import DeclaredText
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.spec.document import ReleaseSpec
 
 
 class TextFamily(FrontFamily):
@@ -18,6 +20,6 @@ class TextFamily(FrontFamily):
         """Whether its task is about texts."""
         return inspected.flavor in TEXT_FLAVORS and inspected.task not in (GENERATION, *IMAGE_TASKS)
 
-    def contract(self, inspected: Inspected) -> DeclaredText:
+    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: Inspected) -> DeclaredText:
         """The texts that its task names, and the example."""
         return DeclaredText(signature=inspected.signature, example=inspected.example, notes=inspected.notes)

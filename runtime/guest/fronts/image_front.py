@@ -3,14 +3,13 @@
 The same code checks a model and serves it. Only JPEG and PNG are decoded, and nothing is before its header says that it
 is small enough.
 
-Process: Triton's Python backend or a process beside it, as `front.py`; Shiplift's sandbox, where a model is checked.
+Process: Triton's Python backend or a process beside it, as `front.py` beside `encoded.py`; Shiplift's sandbox.
 Python: the server's
 Packages: numpy, PIL
 """
 
 import base64
 import binascii
-import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,19 +18,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+if __package__:
+    from .encoded import FORMATS, MAGIC, BadImage, Metered, check_work, scans_of  # noqa: TID251 - in Shiplift
+else:
+    from encoded import FORMATS, MAGIC, BadImage, Metered, check_work, scans_of
+
 SETTINGS = "image.json"
 MAX_IMAGE_BYTES = 16 << 20
 PIXELS = "pixel_values"
 Arrays = dict[str, Any]
 Item = bytes | str
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
-_FORMATS = ("JPEG", "PNG")
-_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 Image.MAX_IMAGE_PIXELS = None  # the limit here is lower, and its error has the sizes
-
-
-class BadImage(ValueError):
-    """An image that the model can't take; `str()` is for the client that sent it."""
 
 
 class Picture(NamedTuple):
@@ -76,9 +74,10 @@ class ImageFront:
         return [self._picture(_file(sample)) for sample in samples]
 
     def _picture(self, body: bytes) -> Picture:
+        scans = scans_of(body)
         try:
-            with Image.open(io.BytesIO(body), formats=_FORMATS) as image:
-                self._check(*image.size)
+            with Image.open(Metered(body), formats=FORMATS) as image:
+                self._check(*image.size, scans)
                 image.load()
                 upright = ImageOps.exif_transpose(image).convert("RGB")
         except BadImage:
@@ -90,11 +89,12 @@ class ImageFront:
         pixels = np.moveaxis(np.asarray(self._cropped(self._resized(upright))), -1, 0)
         return Picture(pixels, *upright.size)
 
-    def _check(self, width: int, height: int) -> None:
+    def _check(self, width: int, height: int, scans: int) -> None:
         limit = self.settings["max_pixels"]
         if width * height > limit:
             setting = "export.max_megapixels in the model's spec"
             raise BadImage(f"the image has {width} x {height} pixels, the limit is {limit} ({setting})")
+        check_work(scans, width, height, limit)
 
     def _resized(self, image: Image.Image) -> Image.Image:
         to = self.settings["resize"]
@@ -199,12 +199,12 @@ def _file(item: Item) -> bytes:
         raise BadImage(f"the image has {len(body)} bytes, the limit is {MAX_IMAGE_BYTES}: send a smaller one")
     if not body:
         raise BadImage("the image has 0 bytes")
-    if not body.startswith(_MAGIC):
+    if not body.startswith(MAGIC):
         try:
             body = base64.b64decode(b"".join(body.split()), validate=True)
         except (binascii.Error, ValueError):
             body = b""
-    if not body.startswith(_MAGIC):
+    if not body.startswith(MAGIC):
         raise BadImage("the input is no JPEG or PNG file, and no base64 of one")
     return body
 

@@ -3,14 +3,13 @@
 The same code checks a model and serves it, and decodes for pipelines. Only JPEG and PNG are decoded, and nothing is
 before its header says that it is small enough.
 
-Process: Triton's Python backend or a process beside it, as `front.py`; Shiplift's sandbox, where a model is checked.
+Process: Triton's Python backend or a process beside it, as `front.py` beside `encoded.py`; Shiplift's sandbox.
 Python: the server's
 Packages: numpy, PIL
 """
 
 import base64
 import binascii
-import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,32 +18,32 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+if __package__:
+    from .encoded import FORMATS, MAGIC, BadImage, Metered, check_work, scans_of  # noqa: TID251 - in Shiplift
+else:
+    from encoded import FORMATS, MAGIC, BadImage, Metered, check_work, scans_of
+
 SETTINGS = "pixels.json"
 MAX_IMAGE_BYTES = 64 << 20
-FORMATS = ("JPEG", "PNG")
-_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 _TYPES = {"UINT8": np.uint8, "FP16": np.float16, "FP32": np.float32}
 Arrays = dict[str, Any]
 Settings = Mapping[str, Any]
 Image.MAX_IMAGE_PIXELS = None  # the limit here is lower, and its error has the sizes
 
 
-class BadImage(ValueError):
-    """An image that can't be taken; `str()` is for the client that sent it."""
-
-
 def decoded(body: bytes, settings: Settings) -> Any:
     """The pixels of a file, uint8 of shape (height, width, channels), resized and cropped.
 
     Raises:
-        BadImage: it is no JPEG or PNG file, is damaged, or too large.
+        BadImage: it is no JPEG or PNG file, is damaged, too large, or takes too long.
     """
     if len(body) > MAX_IMAGE_BYTES:
         raise BadImage(f"the image has {len(body)} bytes, the limit is {MAX_IMAGE_BYTES}: send a smaller one")
     mode = "L" if settings["colors"] == "gray" else "RGB"
+    scans = scans_of(body)
     try:
-        with Image.open(io.BytesIO(body), formats=FORMATS) as image:
-            _check(image, settings)
+        with Image.open(Metered(body), formats=FORMATS) as image:
+            _check(image, settings, scans)
             if settings["draft"]:
                 image.draft(mode, _least(settings))
             image.load()
@@ -60,10 +59,11 @@ def decoded(body: bytes, settings: Settings) -> Any:
     return pixels[:, :, ::-1] if settings["colors"] == "BGR" else pixels
 
 
-def _check(image: Image.Image, settings: Settings) -> None:
+def _check(image: Image.Image, settings: Settings, scans: int) -> None:
     limit = settings["max_megapixels"] * 1_000_000
     if image.width * image.height > limit:
         raise BadImage(f"the image has {image.width} x {image.height} pixels, the limit is {limit} (`max_megapixels`)")
+    check_work(scans, image.width, image.height, limit)
 
 
 def _least(settings: Settings) -> tuple[int, int]:
@@ -167,7 +167,7 @@ class PixelFront:
 def _file(item: bytes | str) -> bytes:
     """The bytes of an image file, which may come as base64: tensors of text carry nothing else."""
     body = item if isinstance(item, bytes) else item.encode(errors="replace")
-    if body.startswith(_MAGIC):
+    if body.startswith(MAGIC):
         return body
     if len(body) > 2 * MAX_IMAGE_BYTES:
         raise BadImage(f"the image has {len(body)} bytes, the limit is {MAX_IMAGE_BYTES}: send a smaller one")

@@ -1,6 +1,6 @@
 """Decodes JPEG and PNG files to pixels of one size, as the parameter `image` of its configuration says.
 
-Process: Triton's Python backend, as `model.py` beside `front.py`, which is `fronts/pixel_front.py`.
+Process: Triton's Python backend, as `model.py` beside `front.py` and `encoded.py`, which are in `fronts/`.
 Python: the server's
 Packages: numpy, PIL
 """

@@ -1,7 +1,8 @@
 """Runs the Python steps of a pipeline separately from it: each instance of this model has one worker process.
 
 Triton hands the calls of all the pipeline's instances to any free worker, and counts how long they wait and take. If a
-call does not end in time, its worker is killed and replaced; only that call fails.
+call does not end in time, its worker is killed and replaced; only that call fails. What a worker has started ends with
+it, wherever that went: this process adopts orphans.
 
 Process: Triton's Python backend, as `model.py` beside `pipeline_messages.py` and `pipeline_worker.py`.
 Python: the server's
@@ -10,14 +11,17 @@ Packages: numpy
 
 from __future__ import annotations  # so that annotations are not evaluated: Triton's module lacks names of its types
 
+import contextlib
+import ctypes
 import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader, BufferedWriter
 from typing import Any, NoReturn, cast
 
@@ -29,6 +33,8 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 START_S = 60  # to import the author's modules
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
+_END_S = 5.0  # for killing what a worker started, and what that starts meanwhile
 
 
 class CallFailed(Exception):
@@ -112,12 +118,15 @@ class Worker:
         return self._received(end, late)
 
     def stop(self) -> None:
-        """Kills the process, whatever it is doing."""
+        """Kills the process, whatever it is doing, and everything that it started."""
         self._process.kill()
         self._process.wait()
+        end_orphans(self._others)
 
     def _start(self) -> None:
         self._ready = False
+        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+        self._others = set(children())
         self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._to = cast("BufferedWriter", self._process.stdin)
         self._back = cast("BufferedReader", self._process.stdout)
@@ -156,6 +165,25 @@ class Worker:
         code = self._process.wait()
         self._restart()
         raise CallFailed(f"its process ended with {code}")
+
+
+def children() -> Iterator[int]:
+    """The processes whose parent is this one; none where /proc does not show them."""
+    with contextlib.suppress(OSError):
+        for entry in os.listdir("/proc"):
+            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{int(entry)}/stat") as file:
+                if int(file.read().rpartition(")")[2].split()[1]) == os.getpid():
+                    yield int(entry)
+
+
+def end_orphans(others: set[int]) -> None:
+    """Kills this process's children but for `others`, and theirs, which become its own when their parent ends."""
+    end = time.monotonic() + _END_S
+    while (left := set(children()) - others) and time.monotonic() < end:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 def python() -> str:

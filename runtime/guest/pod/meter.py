@@ -89,6 +89,7 @@ class Meter(HTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    timeout = 1.0  # of a silent connection: there is one thread
     server: Meter
 
     def do_GET(self) -> None:

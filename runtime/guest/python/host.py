@@ -56,7 +56,7 @@ class Host:
     def __init__(self, code: Path, environment: Path, settings: dict[str, Any], *, threads: int = 1) -> None:
         python = environment / "bin" / "python"
         python = python if python.exists() else python.with_name("python3")  # as in an image's own /usr
-        self._command = [str(python), "-I", "-B", str(code / "worker.py"), json.dumps(settings)]
+        self._command = [str(python), "-I", "-S", "-B", str(code / "worker.py"), json.dumps(settings)]
         self._memory_mb: int = settings["memory_mb"]
         counts = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
         nowhere = dict.fromkeys(("HOME", "TMPDIR"), "/nonexistent")

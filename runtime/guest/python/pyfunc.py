@@ -8,6 +8,10 @@ Packages: mlflow, numpy, pandas
 from typing import Any
 
 
+class Unservable(ValueError):
+    """The model answers something that no tensor can hold."""
+
+
 def load(settings: dict[str, Any]) -> "Model":
     """The model that the settings name."""
     return Model(settings)
@@ -27,6 +31,7 @@ class Model:
         schema = self._model.metadata.get_input_schema()
         self._tensors = schema.is_tensor_spec()
         self._named = schema.has_input_names()
+        self.names: list[str] = list(schema.input_names()) if self._named else []  # as the author logged them
 
     def answer(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The answers of `predict`, as arrays by name, each with one row per sample."""
@@ -55,16 +60,24 @@ class Model:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """An array of numbers, or of texts."""
+    """An array of numbers, or of texts.
+
+    Raises:
+        Unservable: it is neither.
+    """
     import numpy as np  # noqa: PLC0415 - from the environment
 
+    if value is None:
+        raise Unservable(f"predict answered None as {name!r}")
     array = np.asarray(value)
+    if array.dtype.kind == "O" and any(item is None for item in array.ravel()):
+        raise Unservable(f"predict answered {name!r} with None in it")
     if array.dtype.kind == "O":
         array = np.asarray(array.tolist())
     if array.ndim == 0:
-        raise ValueError(f"predict answered a single value as {name!r}, not one row per sample")
+        raise Unservable(f"predict answered a single value as {name!r}, not one row per sample")
     if array.dtype.kind in "US":
         return array.astype(str).astype(object)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-        raise ValueError(f"predict answered {name!r} of type {array.dtype}, which Triton can't carry")
+        raise Unservable(f"predict answered {name!r} of type {array.dtype}, which Triton can't carry")
     return array.astype(array.dtype.newbyteorder("="))

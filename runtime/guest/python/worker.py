@@ -1,6 +1,9 @@
 """The process in which a model's own code runs: it confines itself, loads the model, and answers its host.
 
-    ENVIRONMENT/bin/python -I -B python_host/worker.py SETTINGS-JSON
+    ENVIRONMENT/bin/python -I -S -B python_host/worker.py SETTINGS-JSON
+
+The environment is its author's: `site` would run its `.pth` files and its `sitecustomize` before any line of this file.
+So Python starts without it, and this process sees the environment's packages only once it has confined itself.
 
 The confinement is Shiplift's, which is copied as `guard`: the only part of Shiplift that guest code imports.
 `served.py` beside this file answers: its `load(settings)` returns an object with `answer(arrays) -> arrays`. The
@@ -16,6 +19,7 @@ Packages: shiplift (its confinement, in `guard`), landlockpy (in `guard`), secco
 import json
 import os
 import resource
+import site
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +36,7 @@ def main(settings: dict[str, Any]) -> None:
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     _confine(settings)
+    _add_packages(Path(sys.executable).parent.parent)
     sys.path.insert(0, str(_HERE))
     wire = import_module("wire")  # imported late: it needs NumPy, which comes from the model's environment
     served = import_module("served")
@@ -47,7 +52,9 @@ def main(settings: dict[str, Any]) -> None:
                 if not _read(reader, requests):
                     return
                 message = wire.pack(model.answer(reader.message()[1]))
-        except Exception as error:  # the model may raise anything
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # the model may raise anything, and libraries in Rust panic past `Exception`
             message = wire.pack(error=f"{type(error).__name__}: {' '.join(str(error).split())[:1500]}")
         answers.write(message)
         answers.flush()
@@ -62,6 +69,14 @@ def _read(reader: Any, requests: Any) -> bool:
             return False
         reader.take(data)
     return True
+
+
+def _add_packages(environment: Path) -> None:
+    """Makes the environment's packages importable. What `.pth` files name or run is left out."""
+    sys.prefix = sys.exec_prefix = str(environment)
+    sys.path += [folder for folder in site.getsitepackages([str(environment)]) if Path(folder).is_dir()]
+    site.setquit()
+    site.sethelper()
 
 
 def _confine(settings: dict[str, Any]) -> None:

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import (
     boosting,
+    double_trees,
     forests,
     graphs,
     sklearn_boosters,
     sklearn_converters,
+    sklearn_linear,
     sklearn_methods,
     sklearn_trees,
     torch_models,
@@ -28,7 +30,9 @@ from shiplift.runtime.model.conversion.forests import Forest
 from shiplift.runtime.model.conversion.frames import matrices
 from shiplift.runtime.model.conversion.original import Original, failed, wants_probabilities
 from shiplift.runtime.model.reading import onnx_graphs, recording
-from shiplift.runtime.model.tensors import Arrays, as_input
+from shiplift.runtime.model.reading.found import Tree
+from shiplift.runtime.model.reading.reader import Reader
+from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.model.text.tasks import EXTRA, IMAGE_TASKS, TEXT_FLAVORS, task_of
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
@@ -130,15 +134,23 @@ class Sklearn(Original):
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Converts through `skl2onnx.to_onnx`. Float inputs become FP32; only probabilities are kept as scores."""
+        self.count = len(self.answer(example))
+        return self._graph(opset, double=False)
+
+    def to_double(self, opset: int) -> onnx.ModelProto:
+        """The same with FP64 in place of FP32, and with the trees' own thresholds."""
+        return self._graph(opset, double=True)
+
+    def _graph(self, opset: int, *, double: bool) -> onnx.ModelProto:
         model = sklearn_converters.unwrapped(self.model, predicts=self.method != "transform")
-        count = len(self.answer(example))
         model, tensors = matrices(model, self.specs) if self.columns else (model, ())
-        types = [(each.name, self._type(each.spec)) for each in tensors] or [
-            (s.name, self._type(s)) for s in self.specs
+        types = [(each.name, self._type(each.spec, double=double)) for each in tensors] or [
+            (spec.name, self._type(spec, double=double)) for spec in self.specs
         ]
         try:
-            graph = sklearn_trees.with_missing(self._converted(model, types, min(opset, 21)), self.model)
-            graph = sklearn_methods.with_outputs(graph, self.method, count)
+            graph = self._converted(model, types, min(opset, 21), double=double)
+            graph = (double_trees.exact if double else sklearn_trees.with_missing)(graph, self.model)
+            graph = sklearn_methods.with_outputs(graph, self.method, self.count)
         except Exception as error:
             raise failed("skl2onnx can't convert the model", error) from error
         return self.columns.in_front_of(graph, {each.name: each.columns for each in tensors}) if self.columns else graph
@@ -148,12 +160,16 @@ class Sklearn(Original):
         plain = self.method in ("predict", "predict_proba") and getattr(self.model, "n_outputs_", 1) == 1
         return forests.of_sklearn(self.model) if plain else None
 
-    def _converted(self, model: Any, types: list[tuple[str, Any]], opset: int) -> onnx.ModelProto:
+    def trees(self) -> tuple[Tree, ...]:
+        """An ensemble's trees, in its own arrays."""
+        return Reader(np.dtype(np.float32)).predictor(self.model).trees
+
+    def _converted(self, model: Any, types: list[tuple[str, Any]], opset: int, *, double: bool) -> onnx.ModelProto:
         import skl2onnx  # noqa: PLC0415 - only for sklearn models
 
         sklearn_converters.register()
         sklearn_boosters.register()
-        model = sklearn_trees.rounded(model)
+        model = sklearn_linear.corrected(model if double else sklearn_trees.rounded(model))
         versions = sklearn_boosters.opsets(model, opset, outliers=sklearn_methods.detects_outliers(model))
         convert = partial(skl2onnx.to_onnx, model, initial_types=types, target_opset=versions)
         if self.method == "transform" or not sklearn_methods.classifies(model):
@@ -161,13 +177,14 @@ class Sklearn(Original):
         try:
             return convert(options={id(model): {"zipmap": False}})
         except NameError:  # LinearSVC has no such option; giving it any keeps skl2onnx from adding one
-            return convert(options={id(model): {"output_class_labels": False}})
+            other = "raw_scores" if double else "output_class_labels"
+            return convert(options={id(model): {other: double}})
 
     def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
         """Those of the fitted estimator, and of what is within it."""
         return recording.facts_of(self.model, inputs)
 
-    def _type(self, spec: TensorSpec) -> Any:
+    def _type(self, spec: TensorSpec, *, double: bool) -> Any:
         from skl2onnx.common import data_types as kinds  # noqa: PLC0415
 
         shape = [None, *spec.shape[1:]]
@@ -177,7 +194,7 @@ class Sklearn(Original):
             "INT32": kinds.Int64TensorType,
             "INT64": kinds.Int64TensorType,
         }
-        return table.get(spec.datatype, kinds.FloatTensorType)(shape)
+        return table.get(spec.datatype, kinds.DoubleTensorType if double else kinds.FloatTensorType)(shape)
 
 
 # --- TensorFlow -----------------------------------------------------------------------------------------------------
@@ -307,13 +324,3 @@ class Onnx(Original):
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """The logged graph, with its external data, and with an axis of samples on every tensor."""
         return graphs.with_samples_axis(graphs.load(self.file, path), self.shapes)
-
-
-def feeds(inputs: Arrays, specs: tuple[TensorSpec, ...]) -> Arrays:
-    """Arrays with the dtypes and names of an exported model's inputs, matched by name, otherwise by order."""
-    pairs = (
-        [(spec, inputs[spec.name]) for spec in specs]
-        if all(spec.name in inputs for spec in specs)
-        else zip(specs, inputs.values(), strict=True)
-    )
-    return {spec.name: as_input(array, spec) for spec, array in pairs}

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion.forests import Forest
+from shiplift.runtime.model.reading.found import Tree
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.facts import ModelFacts
-from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.records.tensor import FLOATS, Signature, TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
 
@@ -42,6 +43,14 @@ class Original(ABC):
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """The model as ONNX with a dynamic batch, to be written to the folder `path`. Puts large weights there."""
 
+    def to_double(self, opset: int) -> onnx.ModelProto | None:
+        """The same with FP64 in place of FP32, inputs and outputs included; None: there is no such graph.
+
+        Raises:
+            ExportFailed: it can't be converted.
+        """
+        return None
+
     def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
         """What the model says about its inputs, of which questions are made; it may be run on the example for that."""
         return ModelFacts(inputs=inputs)
@@ -53,6 +62,10 @@ class Original(ABC):
             NotExactError: it is one, and treelite would answer otherwise.
         """
         return None
+
+    def trees(self) -> tuple[Tree, ...]:
+        """The trees of a model that is a forest, as they are in its own arrays."""
+        return ()
 
     def write_text(self, example: Arrays, to: Path, exported: Signature) -> Signature | None:
         """For a model that takes text: writes the files around the graph, and returns the signature that clients see.
@@ -90,7 +103,7 @@ def wants_probabilities(folder: Path, outputs: tuple[TensorSpec, ...]) -> bool:
     meta = yaml.safe_load((folder / "MLmodel").read_text())
     if "proba" in str(meta["flavors"].get("python_function", {}).get("predict_fn", "")):
         return True
-    floats = bool(outputs) and all(spec.datatype in ("FP16", "FP32", "FP64") for spec in outputs)
+    floats = bool(outputs) and all(spec.datatype in FLOATS for spec in outputs)
     return floats and (len(outputs) > 1 or any(size > 1 for size in outputs[0].shape[1:]))
 
 

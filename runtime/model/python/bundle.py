@@ -21,6 +21,7 @@ _SERVED = "served.py"  # the module that answers in the process; `worker.py` imp
 GUARD = (
     Path(__file__).parent.parent.parent / "base" / "errors.py",
     Path(__file__).parent.parent.parent / "base" / "text.py",
+    Path(__file__).parent.parent.parent / "confinement" / "arguments.py",
     Path(__file__).parent.parent.parent / "confinement" / "calls.py",
     Path(__file__).parent.parent.parent / "confinement" / "kernel.py",
     Path(__file__).parent.parent.parent / "confinement" / "landlock.py",

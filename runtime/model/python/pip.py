@@ -1,7 +1,7 @@
 """Confined pip, which resolves and installs the packages of Python models.
 
-It uses the network, but runs no code from the packages, since only wheels are installed. It reads its settings and the
-interpreter, and writes only the given folders.
+It runs no code from the packages: only wheels are installed, and it can start no program, with which it would build
+others. It reads its settings and the interpreter, and writes only to the given folder. Only fetching has a network.
 """
 
 import ast
@@ -21,7 +21,8 @@ from shiplift.runtime.base.errors import NotAdmitted, NotConfined, PolicyRefused
 from shiplift.runtime.confinement.launch import launch_command
 from shiplift.runtime.confinement.policy import INSTALL
 from shiplift.runtime.host.interpreter import python_paths
-from shiplift.runtime.host.processes import inherited
+from shiplift.runtime.host.processes import inherited, own_module
+from shiplift.runtime.model.python.inspection import check_count
 from shiplift.runtime.records.site import Site
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -56,31 +57,34 @@ _QUIET = (
     ":all:",
 )
 _UNREACHABLE = re.compile(r"Retrying \(|Could not fetch URL|Max retries exceeded|ReadTimeoutError|Connection\w*Error")
+_STARTS = re.compile(r"\[Errno 1\] Operation not permitted")  # the build of a source package
 _MISSING = re.compile(r"No matching distribution found for (\S+)")
 _DO = "Log the model with `pip_requirements=[...]` that `pip install --only-binary :all:` can install."
 
 
-def run_pip(site: Site, arguments: Sequence[str], work: Path, *, cache: Path) -> None:
-    """Runs pip with these arguments, one of which is `install`. It writes only below `work`, and into its `cache`.
+def run_pip(site: Site, arguments: Sequence[str], work: Path, *, offline: bool = False) -> None:
+    """Runs pip with these arguments, which begin with its command. It writes only below `work`.
 
     Raises:
         NotAdmitted: the requirements conflict, or one of them has no wheel.
+        PolicyRefused: they are larger than this site allows.
         Temporary: the index can't be reached.
         NotConfined: the kernel refuses to confine pip.
     """
-    cache.mkdir(exist_ok=True)
     index = site.policy.package_index
     settings = _settings()
+    waived = tuple(site.sandbox.allow_without)
     policy = replace(
-        INSTALL.opening(read=_readable(settings), write=(str(work), str(cache))),
+        INSTALL.opening(read=_readable(settings), write=(str(work),)),
+        network=not offline,
         ports=_ports([index, *settings.values()]),
-        allow_without=tuple(site.sandbox.allow_without),
+        allow_without=waived,
     )
-    at = arguments.index("install") + 1
-    options = [*_QUIET, "--cache-dir", str(cache), *_only(index, settings)]
-    command = [sys.executable, "-m", "pip", *arguments[:at], *options, *arguments[at:]]
+    command, *rest = arguments
+    options = [*_QUIET, "--cache-dir", str(work / "cache"), *(["--no-index"] if offline else _only(index, settings))]
+    program = own_module("shiplift.runtime.confinement.alone", ",".join(waived), "pip", command, *options, *rest)
     variables = {**_own_variables(), "TMPDIR": str(work)}
-    code, said = _run(launch_command(policy, command), variables, work, site.policy.max_size_mb)
+    code, said = _run(launch_command(policy, program), variables, work, site.policy.max_size_mb)
     if code == NotConfined.exit_code:
         raise NotConfined(f"pip is {said.strip()[-400:]}", do="See `shiplift doctor`.")
     if code:
@@ -119,7 +123,8 @@ def _run(command: Sequence[str], variables: dict[str, str], work: Path, limit_mb
 def _size_mb(folder: Path) -> int:
     files = (Path(root) / name for root, _, names in os.walk(folder) for name in names)
     total = 0
-    for file in files:
+    for count, file in enumerate(files):
+        check_count(count)
         with suppress(OSError):  # pip removes its own files meanwhile
             total += file.lstat().st_size
     return total >> 20
@@ -145,6 +150,12 @@ def _failure(said: str) -> ShipliftError:
     """Why pip gave up, from what it wrote."""
     lines = [line.removeprefix("ERROR: ").strip() for line in said.splitlines() if line.startswith("ERROR: ")]
     reason = "; ".join(line for line in lines if not line.startswith("ResolutionImp"))[-600:] or said.strip()[-400:]
+    if _STARTS.search(said):
+        return NotAdmitted(
+            "the model's requirements, or those of its packages, name something that would have to be built, such as a "
+            "URL or a path, which is not done",
+            do=_DO,
+        )
     if _UNREACHABLE.search(said):
         return Temporary(f"the package index can't be reached: {reason}", do="Check pip's settings, and try again.")
     if "ResolutionImpossible" in said:

@@ -8,19 +8,42 @@ import platform
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter, ValidationError
 
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.base.files import read_regular
 from shiplift.runtime.records import model as records
+from shiplift.runtime.records.model import PYTHON
 
 FILE = "requirements.txt"
 MOST = 500
 _MAX_BYTES = 256 << 10
 _CANONICAL: TypeAdapter[str] = TypeAdapter(records.Requirement)
 _DO = "Log the model with `pip_requirements=[...]` of names and versions, such as `numpy==2.1.0`."
+
+
+def requirements_of(folder: Path, meta: Mapping[str, Any]) -> tuple[str, ...]:
+    """What `mlflow.pyfunc` needs to load the model in `folder`, whose `MLmodel` file holds `meta`.
+
+    Raises:
+        NotAdmitted: as `read_requirements`; or MLflow has no Python for the model.
+    """
+    flavor = (meta.get("flavors") or {}).get(PYTHON)
+    if not flavor:
+        raise NotAdmitted("the version has no flavor python_function, by which MLflow loads models", do=_DO)
+    assumed = {"mlflow": meta.get("mlflow_version")}
+    if flavor.get("python_model"):
+        assumed["cloudpickle"] = flavor.get("cloudpickle_version")
+    return read_requirements(folder, {name: str(version or "") for name, version in assumed.items()})
+
+
+def name_of(requirement: str) -> str:
+    """The package that a requirement names, in its canonical form."""
+    return canonicalize_name(re.split(r"[\[=<>!~]", requirement)[0])
 
 
 def read_requirements(folder: Path, assumed: Mapping[str, str]) -> tuple[str, ...]:
@@ -42,7 +65,7 @@ def read_requirements(folder: Path, assumed: Mapping[str, str]) -> tuple[str, ..
     if len(lines) > MOST:
         raise NotAdmitted(f"{FILE} has {len(lines)} requirements, the limit is {MOST}", do=_DO)
     asked = {requirement for line in lines if (requirement := _read(line))}
-    named = {re.split(r"[\[=<>!~]", requirement)[0].lower() for requirement in asked}
+    named = {name_of(requirement) for requirement in asked}
     missing = [
         _read(f"{name}=={version}" if version else name) for name, version in assumed.items() if name not in named
     ]

@@ -19,14 +19,15 @@ from shiplift.runtime.records.facts import ModelFacts
 _BYTES = 64 << 20  # of all questions
 
 
-def questions(facts: ModelFacts, known: KnownRows, budget: Budget, seed: int) -> Asked:
+def questions(facts: ModelFacts, known: KnownRows, budget: Budget, seed: int, *, coarse: bool = False) -> Asked:
     """Rows to ask, sized by the budget; the same for the same arguments.
 
-    `known.example` has at least one row. Rows of one shape are together, with the example's first.
+    `known.example` has at least one row. Rows of one shape are together, with the example's first. `coarse`: values
+    beside a threshold are its neighbours in FP32, also in columns of FP64.
     """
     rng = np.random.default_rng(seed)
     bases = rows_known.bases(known, facts.inputs, rng)
-    columns = [_told(column, rng) for column in rows_known.columns(facts, bases)]
+    columns = [_told(column, rng) for column in rows_known.columns(facts, bases, coarse=coarse)]
     wanted = [group for group in _groups(facts, known, columns, bases, rng) if group.available]
     rows, why = _affordable(budget, bases)
     counts = sharing.shares([group.available for group in wanted], [group.weight for group in wanted], rows)

@@ -80,9 +80,9 @@ def _keeps(place: Place, corner: Place, last: int) -> bool:
 def _corner(box: Box, columns: Mapping[int, Column], *, upper: bool) -> Place:
     """For each bounded column the greatest value within, or the least, that its dtype holds."""
     return {
-        at: float(_up_to(high, columns[at].dtype))
+        at: float(_up_to(high, columns[at].compared))
         if high is not None and (upper or low is None)
-        else float(_above(low or 0.0, columns[at].dtype))
+        else float(_above(low or 0.0, columns[at].compared))
         for at, low, high in box
     }
 

@@ -19,7 +19,8 @@ class Column:
     """A column, or a whole tensor that has none.
 
     `known` are its values in known rows, (rows, *shape); `shape` is that of one value: () for a column. `index` is its
-    place on the second axis of the input; None: it is the whole input.
+    place on the second axis of the input; None: it is the whole input. `coarse`: of FP64, what is served tells only
+    values apart that differ in FP32.
     """
 
     input: str
@@ -29,11 +30,17 @@ class Column:
     shape: tuple[int, ...]
     known: NDArray[Any]
     facts: ColumnFacts
+    coarse: bool = False
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of its values; texts are objects."""
         return numpy_type(self.datatype)
+
+    @property
+    def compared(self) -> np.dtype[Any]:
+        """The dtype in which values are next to each other."""
+        return np.dtype(np.float32) if self.coarse and self.dtype == np.float64 else self.dtype
 
     def put(self, array: NDArray[Any], rows: NDArray[np.intp], values: NDArray[Any]) -> None:
         """Sets the column in these rows of its input's array to `values`, (rows, *shape)."""

@@ -1,6 +1,7 @@
 """Known rows as a place to start from: those of the example's shape, few enough to hold, and their columns."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,10 +52,11 @@ def _alike(rows: Mapping[str, NDArray[Any]], like: Arrays) -> bool:
     return all(name in rows and rows[name].shape[1:] == array.shape[1:] for name, array in like.items())
 
 
-def columns(facts: ModelFacts, rows: Arrays) -> tuple[Column, ...]:
+def columns(facts: ModelFacts, rows: Arrays, *, coarse: bool = False) -> tuple[Column, ...]:
     """Every column of the inputs; an input without columns, such as an image, is one itself."""
     told = {(column.input, column.index): column for column in facts.columns}
-    return tuple(column for spec in facts.inputs if spec.name in rows for column in _of(spec, rows[spec.name], told))
+    found = (column for spec in facts.inputs if spec.name in rows for column in _of(spec, rows[spec.name], told))
+    return tuple(replace(column, coarse=coarse) for column in found)
 
 
 def _of(spec: TensorSpec, known: NDArray[Any], told: Mapping[tuple[str, int | None], ColumnFacts]) -> Iterator[Column]:

@@ -59,7 +59,7 @@ class Numbers:
             "range": _ends(interval(column), rng),
         }
         cast = {origin: distinct(_held(values, column.dtype)) for origin, values in made.items()}
-        near = thresholds.around(rng.permutation(edges), column.dtype)
+        near = thresholds.around(rng.permutation(edges), column.compared).astype(column.dtype)
         return cast | {f"threshold:{column.name}": distinct(near)}
 
     def sample(self, column: Column, count: int, rng: np.random.Generator) -> NDArray[Any]:

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.union import Kinded
-from shiplift.runtime.records.model import Requirement
+from shiplift.runtime.records.model import Obstacle, Requirement
 from shiplift.runtime.records.tensor import Signature
 
 
@@ -33,12 +33,14 @@ class Contract(Kinded):
 class DeclaredGraph(Contract):
     """A model that becomes a graph of tensors. `tabular`: its inputs are the columns of a data frame.
 
-    `requirements` are set if the model's own code may serve it: the packages that this code needs.
+    `requirements` are the packages of the library that may serve it as it was logged, where it has no right graph.
+    `no_python` says why that library can't (None: it can).
     """
 
     kind: Literal["graph"] = "graph"
     tabular: bool = False
     requirements: tuple[Requirement, ...] = ()
+    no_python: Obstacle | None = None
 
 
 class DeclaredText(Contract):

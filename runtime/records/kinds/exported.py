@@ -6,7 +6,8 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.kinds.union import Kinded
 from shiplift.runtime.records.model import Isolation, ParityCase, PythonModel
-from shiplift.runtime.records.proof import Proof
+from shiplift.runtime.records.precision import Precision
+from shiplift.runtime.records.proof import Form, FormName, Proof
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import ExactTrees
 
@@ -27,7 +28,8 @@ class Exported(Kinded):
     """The model as it will be served (a tree), verified against the original.
 
     `reference` is an NPZ with the example inputs as `input/NAME` and the original's outputs as `output/NAME`. `graph`
-    is the digest of the graph without its weights; findings about a graph are kept under it.
+    is the digest of the graph without its weights; findings about a graph are kept under it. `forms` are those that
+    were tried, in order.
     """
 
     model: Artifact
@@ -37,6 +39,7 @@ class Exported(Kinded):
     reference: Artifact
     isolation: Isolation | None = volatile(None)
     notes: tuple[str, ...] = ()
+    forms: tuple[Form, ...] = ()
 
     @classmethod
     def _kind_of_old(cls, old: dict[str, Any]) -> str:
@@ -62,8 +65,8 @@ class ExportedGraph(Exported):
     """An ONNX graph (a tree holding `model.onnx`), and the proof that it is the model.
 
     `torchscript` is the original itself (a tree holding `model.pt`), if the spec asks for it. `trees` are those of an
-    ensemble as they were trained, if they answer what the original does. Where they do and the graph doesn't, `differs`
-    says how, the proof is theirs, and nothing is made of the graph.
+    ensemble as they were trained, if they answer what the original does. `form` is what was proved: where that is the
+    trees, nothing is made of the graph.
     """
 
     kind: Literal["graph"] = "graph"
@@ -71,7 +74,18 @@ class ExportedGraph(Exported):
     proof: Proof | None = None
     torchscript: Artifact | None = None
     trees: ExactTrees | None = None
-    differs: str = ""
+    form: FormName = "FP32 graph"
+
+    @property
+    def precision(self) -> Precision:
+        """What the graph computes in."""
+        return "fp64" if self.form == "FP64 graph" else "fp32"
+
+    @property
+    def differs(self) -> str:
+        """How the graph answers otherwise than the model, whose trees alone are served; empty: it doesn't."""
+        graphs = [each.dropped for each in self.forms if each.dropped and each.name != "exact trees"]
+        return graphs[0] if self.form == "exact trees" and graphs else ""
 
 
 class ExportedText(Exported):
@@ -91,10 +105,11 @@ class ExportedImage(Exported):
 
 
 class ExportedPython(Exported):
-    """A Python model as it was logged, and how it runs."""
+    """A Python model as it was logged, how it runs, and the proof that it answers in production as it does alone."""
 
     kind: Literal["python"] = "python"
     python: PythonModel
+    proof: Proof | None = None
 
 
 class ExportedGeneration(Exported):

@@ -33,6 +33,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 
 IMAGE, PIXELS = "image", "pixels"
 _MODEL = Path(pipelines.__file__).with_name("image_model.py")
+_ENCODED = Path(fronts.__file__).with_name("encoded.py")
 _FRONT = Path(fronts.__file__).with_name("pixel_front.py")
 _GRAY = 128  # the value of each pixel of the golden request, which every decoder agrees on
 _JPEG = (
@@ -89,6 +90,7 @@ def decoder_package(decoder: ImageDecoder, beside: Package | None, store: Artifa
         else:
             shutil.copyfile(_MODEL, version / "model.py")
             shutil.copyfile(_FRONT, version / "front.py")
+            shutil.copyfile(_ENCODED, version / _ENCODED.name)
         config = dali_config(name, decoder) if server == "nvidia" else bundled_config(name, decoder)
         (tree / name / "config.pbtxt").write_text(render(config))
         (tree / GOLDEN).write_bytes(dump_npz(golden(decoder)))

@@ -58,6 +58,11 @@ def note_served(home: Path, package: Package) -> None:
     write_atomically(_file(home, package.model), Served(package=package, former=former).model_dump_json())
 
 
+def names_in_server(package: Package) -> set[str]:
+    """The names of a package's models in the server."""
+    return {*(serving_name(package.model) + ending for ending in package.endings), *package.member_models}
+
+
 def member_models(home: Path, model: str) -> tuple[str, ...]:
     """Every member model that was loaded into the server for a model, in the order of loading."""
     try:

@@ -7,11 +7,11 @@ import contextlib
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shiplift.runtime.base.errors import NotConfined, ServerFailed
+from shiplift.runtime.base.errors import NotConfined, ServerFailed, Temporary
 from shiplift.runtime.host.processes import (
     alive,
     free_port,
@@ -23,23 +23,27 @@ from shiplift.runtime.host.processes import (
     stop,
 )
 from shiplift.runtime.records.process import Process
+from shiplift.runtime.serving.machine.loading import Loader
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.command_line import Features, Ports, command, variables
 from shiplift.runtime.serving.triton.confined import confined
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 
 _START_S = 30
+_END_S = 2
+_LOADS_S = 20  # what takes longer goes on loading
 NOT_CONFINED = f"{NotConfined.title}: "
 _ATTEMPTS = 3  # another process may take a free port before the server binds it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A running server: its process, its addresses (`host:port`) and the repository it was started with."""
+    """A running server: its process, its addresses (`host:port`), and the repository and log it was started with."""
 
     process: Process
     ports: Ports
     repository: Path
+    log: Path
 
     @property
     def http(self) -> str:
@@ -60,23 +64,31 @@ class Server:
 def start_production(
     environment: ServerEnvironment, repository: Path, ports: Ports, features: Features, *, log: Path
 ) -> Server:
-    """Starts the production server as a daemon that outlives its starter and serves every model of its repository.
+    """Starts the production server as a daemon that outlives its starter, and loads the models of its repository.
+
+    Models that need more than `_LOADS_S` go on loading; `Loader` tries those that fail again.
 
     Raises:
         ServerFailed: it did not come up.
         NotConfined: the kernel refuses to confine it.
     """
-    arguments = command(environment, repository, ports, features)
-    models = [f"--load-model={folder.name}" for folder in sorted(repository.iterdir()) if folder.is_dir()]
-    launched = _confined([*arguments, *models], environment, repository, ports, features, ends_with_parent=False)
+    arguments = command(environment, repository, ports, replace(features, tolerant=True))
+    launched = _confined(arguments, environment, repository, ports, features, ends_with_parent=False)
     process = start_daemon(launched, environment=variables(environment, features), log=log)
-    server = Server(process=process, ports=ports, repository=repository)
+    server = Server(process=process, ports=ports, repository=repository, log=log)
     try:
         _wait_live(server, log)
+        _load(server)
     except BaseException:
         stop(process)
         raise
     return server
+
+
+def _load(server: Server) -> None:
+    with closing(Loader(server.repository, server.grpc)) as loader:
+        loader.look()
+        loader.wait(_LOADS_S)
 
 
 @contextmanager
@@ -105,7 +117,7 @@ def start_private(environment: ServerEnvironment, repository: Path, features: Fe
         child: subprocess.Popen[bytes] | None = None
         try:
             child = start_child(launched, environment=variables(environment, features), log=log)
-            server = Server(process=identify(child.pid), ports=ports, repository=repository)
+            server = Server(process=identify(child.pid), ports=ports, repository=repository, log=log)
             _wait_live(server, log, child)
         except ServerFailed:
             _reap(child)
@@ -117,6 +129,32 @@ def start_private(environment: ServerEnvironment, repository: Path, features: Fe
         else:
             return server
     raise AssertionError("unreachable")
+
+
+@contextmanager
+def survived(server: Server) -> Iterator[None]:
+    """Turns "the server does not answer" into its end, if it has ended meanwhile: another try would end it again.
+
+    Raises:
+        ServerFailed: it has ended.
+    """
+    try:
+        yield
+    except Temporary as error:
+        if not _ended(server.process):
+            raise
+        raise ServerFailed(
+            f"the model ended the server that loaded it: {_last_error(server.log)}",
+            do="Check that the model answers its own example, and how much memory it needs.",
+        ) from error
+
+
+def _ended(process: Process) -> bool:
+    """Whether a process ends now: its connections break before it is gone."""
+    deadline = time.monotonic() + _END_S
+    while alive(process) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not alive(process)
 
 
 def _confined(
@@ -173,5 +211,5 @@ def _listening(ports: Ports) -> bool:
 def _last_error(log: Path) -> str:
     """The last line of the log that looks like an error, or else its last line."""
     lines = log.read_text(errors="replace").splitlines()[-200:] if log.is_file() else []
-    errors = [line for line in lines if line.startswith(("E", NOT_CONFINED)) or "failed" in line.lower()]
+    errors = [line for line in lines if line.startswith(("E", "Signal (", NOT_CONFINED)) or "failed" in line.lower()]
     return (errors or lines or ["its log is empty"])[-1][:400]

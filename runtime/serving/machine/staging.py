@@ -21,7 +21,7 @@ from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.machine.server import start_private
+from shiplift.runtime.serving.machine.server import start_private, survived
 from shiplift.runtime.serving.member_models import load_member_models
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
@@ -59,7 +59,7 @@ class LocalStaging:
             write_atomically(self._state, server.process.model_dump_json())
             tree = self._store.fetch(package.repository, self.folder / "package")
             install_all(tree, server.repository, source=name, name=name)
-            with TritonClient(server.grpc) as client:
+            with survived(server), TritonClient(server.grpc) as client:
                 progress("loading and warming the model")
                 load_member_models(client, tree, server.repository, package.member_models)
                 seconds = sum(client.load(name + ending) for ending in package.endings)

@@ -17,6 +17,7 @@ from shiplift.runtime.records.serving import ServerNeeds
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 
 _EXIT_S = 20
+_LOADS = 32  # at a time: threads, most of which wait for a model's own process
 HTTP_THREADS = 8  # Triton's default
 
 
@@ -68,6 +69,7 @@ def command(
         environment.tritonserver,
         *_flags(repository, ports, features, control),
         *features.flags,
+        f"--model-load-thread-count={_LOADS}",
         f"--backend-directory={environment.backends}",
         f"--cache-directory={environment.caches}",
         f"--http-thread-count={features.http_threads or min(len(os.sched_getaffinity(0)), HTTP_THREADS)}",

@@ -148,6 +148,7 @@ def _make(environment: ServerEnvironment) -> None:
     for program in (environment.tritonserver, python / "triton_python_backend_stub"):
         program.chmod(0o755)
     patches.apply(patches.TRITONSERVER, environment.tritonserver)
+    patches.apply(patches.LIBRARY, next((environment.site / "nvidia_pytriton.libs").glob("libtritonserver-*.so")))
     native.build_all(environment.backends, environment.site)
     _link_libraries(environment)
     (root / "stamp").write_text(REQUIREMENTS.read_text())

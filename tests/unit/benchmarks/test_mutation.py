@@ -160,7 +160,6 @@ def test_what_waits_for_ever_ends_too() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_the_tests_of_a_checkout_kill_what_they_look_at(checkout: Path) -> None:
     ended = tried(checkout)
     assert not ended.returncode, ended.stderr
@@ -190,7 +189,6 @@ def test_second():
         (IN_TURN, "tests fail without any mutant if the shortest run first"),
     ],
 )
-@pytest.mark.slow
 @pytest.mark.slow
 def test_tests_that_fail_without_a_mutant_are_an_error(checkout: Path, tests: str, reason: str) -> None:
     (checkout / "tests" / "test_toy.py").write_text(tests)

@@ -10,12 +10,13 @@ import pytest
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.host.processes import alive, free_port, identify
 from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.proof import Form
 from shiplift.runtime.records.release import Ending, ReleaseReport, StageRun
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.conclude import conclude
-from tests.unit.examples import check, deployment, load_report, package, site, trial
+from tests.unit.examples import check, deployment, exported, load_report, package, site, trial
 
 REQUEST = Request(model="digits", version=3)
 
@@ -118,6 +119,18 @@ def test_the_report_says_which_target_serves_and_which_do_not(tmp_path: Path) ->
     assert report.targets_note in Path(report.report).read_text()
     early = concluded(tmp_path, stages=tuned)
     assert (early.serving_target, early.not_served, early.targets_note) == ("", (), "")
+
+
+def test_the_report_says_in_which_form_a_model_is_served_and_why_not_in_another(tmp_path: Path) -> None:
+    key = "4" * 64
+    forms = (Form(name="FP32 graph", dropped="row 3 differs."), Form(name="exact trees"))
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / f"{key}.json").write_text(exported(forms=forms).model_dump_json())
+    report = concluded(tmp_path, stages=(StageRun(name="export", key=key),))
+    assert report.forms == forms
+    assert report.served_by == "Served by: exact trees, because FP32 graph was dropped: row 3 differs."
+    assert report.served_by in Path(report.report).read_text()
+    assert concluded(tmp_path).served_by == ""
 
 
 def test_a_package_whose_bytes_are_gone_does_not_keep_the_release_from_ending(tmp_path: Path) -> None:

@@ -39,8 +39,9 @@ from shiplift.runtime.precision.quantization import (
     to_half,
 )
 from shiplift.runtime.records.kinds.exported import Exported
-from shiplift.runtime.records.model import Datasets
+from shiplift.runtime.records.model import Datasets, PythonEnvironment, PythonModel
 from shiplift.runtime.records.precision import AuthorMetric, Candidate, Candidates, Evaluation, Slice
+from shiplift.runtime.records.proof import Form
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Data, OwnMetric, Quantization
@@ -335,6 +336,15 @@ def test_a_target_of_exact_trees_needs_a_model_that_has_them(tmp_path: Path) -> 
     bench = Bench(tmp_path)
     with pytest.raises(SpecInvalid, match=r"`engine: trees`, but the model is not served as exact trees"):
         bench.quantize(bench.datasets(), Target(engine="trees"))
+
+
+def test_a_target_that_only_the_spec_names_is_told_why_it_would_get_python(tmp_path: Path) -> None:
+    runs = PythonModel(environment=PythonEnvironment(python="3.11", machine="x86_64", wheels=()), memory_mb=64)
+    fallen = exported(kind="python", python=runs, forms=(Form(name="FP32 graph", dropped="row 3"), Form(name="Python")))
+    with pytest.raises(
+        SpecInvalid, match=r"can't serve a Python model: .*Served by: Python, because FP32 graph .* row 3"
+    ):
+        quantize(site(tmp_path), Target(name="own", engine="openvino"), fallen, Datasets(), Data(), Quantization())
 
 
 class Bench:

@@ -1,12 +1,17 @@
-"""Two faults of the bundled Triton that any client can trigger, corrected in its executable when it is installed.
+"""Three faults of the bundled Triton that end the server, corrected in its files when it is installed.
 
-PyPI's newest nvidia-pytriton contains Triton 2.51. If a gRPC client gives up (a deadline passes, a connection breaks)
-while its response is being made, Triton puts the request on the completion queue twice: the server reads freed memory
-and dies. Sixteen clients with deadlines near the latency kill it within seconds. If the client gives up just after the
-response was sent, the request is never freed. NVIDIA fixed the handling of cancellation in 2.54 to 2.59
-(triton-inference-server/server, pull requests 7840, 8078 and 8220). These versions are not on PyPI, and the code is
-linked into the executable, so no library can be replaced. Instead, two comparisons are changed in place, and only in
-the exact executable that they were found in.
+Any client can trigger the first two. PyPI's newest nvidia-pytriton contains Triton 2.51. If a gRPC client gives up (a
+deadline passes, a connection breaks) while its response is being made, Triton puts the request on the completion queue
+twice: the server reads freed memory and dies. Sixteen clients with deadlines near the latency kill it within seconds.
+If the client gives up just after the response was sent, the request is never freed. NVIDIA fixed the handling of
+cancellation in 2.54 to 2.59 (triton-inference-server/server, pull requests 7840, 8078 and 8220). These versions are not
+on PyPI, and the code is linked into the executable, so no library can be replaced. Instead, two comparisons are changed
+in place, and only in the exact executable that they were found in.
+
+A model whose warm-up fails triggers the third one, in Triton's library. The loading thread is told of the failure by
+the instance's own thread, and destroys the instance. It asks that thread to end in the name of the last instance in the
+thread's list, but the thread puts its instance back there only after it has told: the loading thread reads beyond an
+empty list. Now it waits until the list is not empty.
 """
 
 import hashlib
@@ -57,6 +62,20 @@ TRITONSERVER = Patched(
     ),
 )
 
+LIBRARY = Patched(
+    before="ea04aab43d3ee859e73a4414d387c2b6317ef9d20ef32683211a84e9b54a19f9",
+    after="b869645adcdf9d63e8ee2722449c38c8edc9fc826bf7957d6d08a9f527b7cff7",
+    patches=(
+        # TritonBackendThread::StopBackendThread: `model_instances_.back()` waits until that deque holds something.
+        #   add 1, atomically if threaded; rax = finish  ->  add 1 atomically; do rax = finish while rax == start
+        Patch(
+            offset=0x1A6497,
+            old=bytes.fromhex("7414 488b0558412c01 803800 0f8407010000 83450801 488b4360"),
+            new=bytes.fromhex("7405 f083450801 f390 488b4360 483b4340 74f4 0f1f8000000000"),
+        ),
+    ),
+)
+
 
 def apply(patched: Patched, executable: Path) -> None:
     """Replaces the executable with the patched one, atomically; one that is already patched stays as it is.
@@ -71,7 +90,7 @@ def apply(patched: Patched, executable: Path) -> None:
     if digest != patched.before:
         raise MissingTool(
             f"{executable.name} has the SHA-256 {digest[:12]}, but Shiplift's patches are for {patched.before[:12]}: "
-            "without them, clients that give up could crash the server",
+            "without them, clients that give up or a failed warm-up could crash the server",
             do="Install the version of nvidia-pytriton that Shiplift names, from PyPI or a mirror of it.",
         )
     whole = _with(content, patched.patches)

@@ -14,7 +14,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.conversion import graphs, loaders
 from shiplift.runtime.model.samples import BATCHES
-from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
+from shiplift.runtime.model.tensors import Arrays, dump_npz, feeds, load_npz
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
 from tests.unit.examples import perceptron, save, signature, tensor
@@ -65,7 +65,7 @@ def logged(tmp_path: Path) -> Logged:
 def test_the_original_s_answers_are_noted_for_the_example_and_every_batch_size(logged: Logged) -> None:
     result = logged.convert()
     assert result["sets"] == ["example", *(f"random-{size}" for size in BATCHES)]
-    assert Signature.model_validate(result["signature"]) == signature()
+    assert Signature.model_validate(result["graphs"][0]["signature"]) == signature()
     sizes = {"example": 3, **{f"random-{size}": size for size in BATCHES}}
     for name, size in sizes.items():
         assert logged.answers[f"{name}/input/input"].shape == (size, 4)
@@ -200,9 +200,9 @@ def test_a_model_that_does_not_load_says_why_and_what_to_try(logged: Logged) -> 
 def test_arrays_are_fed_by_name_and_else_in_their_order() -> None:
     specs = (tensor("a", -1), tensor("b", -1, datatype="INT64"))
     first, second = np.ones(1), np.zeros(1)
-    by_name = loaders.feeds({"b": second, "a": first}, specs)
+    by_name = feeds({"b": second, "a": first}, specs)
     assert (by_name["a"].tolist(), by_name["b"].tolist(), by_name["b"].dtype) == ([1], [0], np.dtype(np.int64))
-    by_order = loaders.feeds({"x": first, "y": second}, specs)
+    by_order = feeds({"x": first, "y": second}, specs)
     assert (by_order["a"].tolist(), by_order["b"].tolist()) == ([1], [0])
 
 
@@ -266,7 +266,6 @@ assert importlib.util.find_spec("sklearn.externals.array_api_compat.torch")
 """
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_loading_a_scikit_learn_model_imports_no_torch(tmp_path: Path) -> None:
     """skops would, by a walk through all of scikit-learn; other code still gets the shim for torch's arrays."""

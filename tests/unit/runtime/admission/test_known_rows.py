@@ -2,26 +2,37 @@ from typing import Any
 
 import numpy as np
 
-from shiplift.runtime.admission.known_rows import asked_of
+from shiplift.runtime.admission.known_rows import asked_of, precise
 from shiplift.runtime.records.facts import ColumnFacts, ModelFacts
 from tests.unit.examples import tensor
 
 
-def origins(datatype: Any, *, narrow: bool) -> tuple[set[str], str]:
+def near_thresholds(datatype: Any, *, narrow: bool) -> tuple[set[float], set[float]]:
+    """The first column of the rows on and beside a threshold: of all forms, and of those in FP64 alone."""
     kind = np.float64 if datatype == "FP64" else np.float32
     facts = ModelFacts(
-        inputs=(tensor("x", -1, 2, datatype=datatype),), columns=(ColumnFacts(input="x", index=0, thresholds=(0.5,)),)
+        inputs=(tensor("x", -1, 2, datatype=datatype),), columns=(ColumnFacts(input="x", index=0, thresholds=(0.3,)),)
     )
-    asked = asked_of(facts, {"x": np.arange(6, dtype=kind).reshape(3, 2)}, {}, 0.0, narrow=narrow)
-    kinds = {origin.partition(":")[0] for part in asked.questions for origin in part.origins}
-    return kinds, " ".join(asked.left_out)
+    known: Any = (facts, {"x": np.arange(6, dtype=kind).reshape(3, 2)}, {}, 0.0)
+    found: list[set[float]] = [set(), set()]
+    for at, asked in enumerate((asked_of(*known, narrow=narrow), precise(*known, narrow=narrow))):
+        for part in asked.questions:
+            rows = zip(part.origins, part.inputs["x"][:, 0].tolist(), strict=True)
+            found[at] |= {value for origin, value in rows if origin.startswith("threshold")}
+    return found[0], found[1]
 
 
-def test_values_on_thresholds_are_asked_where_clients_can_say_them() -> None:
-    for datatype, narrow, asked in (("FP32", True, True), ("FP64", False, True), ("FP64", True, False)):
-        kinds, left_out = origins(datatype, narrow=narrow)
-        assert ("threshold" in kinds) is asked, (datatype, narrow)
-        assert ("clients send FP32" in left_out) is not asked, (datatype, narrow)
+def test_values_on_thresholds_are_asked_as_near_as_each_form_tells_them_apart() -> None:
+    single = float(np.float32(0.3))
+    for datatype, narrow in (("FP32", True), ("FP32", False), ("FP64", False)):
+        asked, of_doubles = near_thresholds(datatype, narrow=narrow)
+        assert single in asked, (datatype, narrow)
+        assert not of_doubles, (datatype, narrow)
+        assert (0.3 in asked) is (datatype == "FP64")
+    asked, of_doubles = near_thresholds("FP64", narrow=True)
+    assert single in asked
+    assert all(float(np.float32(value)) == value for value in asked), "what FP32 holds"
+    assert {0.3, np.nextafter(0.3, 0), np.nextafter(0.3, 1)} <= of_doubles
 
 
 def test_large_rows_are_fewer() -> None:

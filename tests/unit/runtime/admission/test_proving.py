@@ -17,7 +17,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import graph_contract, onnx_models
 from shiplift.runtime.model.conversion.torch_models import TorchModule
 from shiplift.runtime.model.tensors import Arrays, dump_npz
-from shiplift.runtime.records.proof import Proof
+from shiplift.runtime.records.proof import Form, OfferedGraph, Proof
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
 from tests.unit.examples import save, tensor
@@ -34,7 +34,8 @@ class Exported:
     signature: Signature
     notes: list[str]
     proof: Proof
-    differs: str
+    form: str
+    dropped: list[Form]
 
     @property
     def outputs(self) -> list[str]:
@@ -71,26 +72,27 @@ class Bench:
             seed=1,
             known=self._known(),
         )
-        file = out / "model" / "model.onnx"
         told = verify(
-            model=str(file),
+            written=str(out),
+            graphs=result["graphs"],
             script="",
-            answers=str(out / "answers.npz"),
-            signature=result["signature"],
             sets=result["sets"],
             questions=result["questions"],
+            precise=result["precise"],
             left_out=result["left_out"],
             text="",
             trees=result["trees"] if self.with_trees else None,
             out=str(out),
         )
         json.dumps(told)
+        served = OfferedGraph.model_validate(result["graphs"][told["served"]])
         return Exported(
-            file=file,
-            signature=Signature.model_validate(result["signature"]),
-            notes=result["notes"],
+            file=out / served.folder / "model.onnx",
+            signature=served.signature,
+            notes=[*result["notes"], *served.notes],
             proof=Proof.model_validate(told["proof"]),
-            differs=told["differs"],
+            form=told["form"],
+            dropped=[Form.model_validate(each) for each in told["dropped"]],
         )
 
     def _known(self) -> dict[str, Any] | None:
@@ -201,14 +203,15 @@ def test_a_graph_that_is_not_the_model_is_refused_with_the_first_difference(benc
         del model.graph.node[:]
         model.graph.node.extend(nodes)
         model.graph.initializer.append(axes)
-        onnx.save(model, out / "other.onnx")
+        onnx.save(model, file)
+        graph = OfferedGraph(name="FP32 graph", folder="model", signature=SIGNATURE)
         verify(
-            model=str(out / "other.onnx"),
+            written=str(out),
+            graphs=[graph.model_dump(mode="json")],
             script="",
-            answers=str(out / "answers.npz"),
-            signature=SIGNATURE.model_dump(mode="json"),
             sets=["example", "random-7"],
             questions=[],
+            precise=[],
             left_out=[],
             text="",
             trees=None,
@@ -292,7 +295,8 @@ def test_a_label_that_depends_on_a_tie_is_seen(bench: Bench) -> None:
     pytest.importorskip("treelite")
     bench.with_trees = True
     exported = bench.export()  # its exact trees are the model
-    assert re.search(differs, exported.differs)
+    assert exported.form == "exact trees"
+    assert re.search(differs, exported.dropped[0].dropped)
     assert exported.proof.batches
 
 

@@ -22,7 +22,7 @@ import psutil
 from shiplift.runtime.confinement.policy import CONVERT, Entry, SandboxLimits
 from shiplift.runtime.confinement.sandbox import Sandbox
 
-# Each runs with the names of `_PRELUDE`; `done` means that no exception stopped it.
+# Each runs with the names of `PRELUDE`; `done` means that no exception stopped it.
 ATTACKS = {
     # neighbours: processes of the same user
     "limit production": "resource.prlimit(PRODUCTION, resource.RLIMIT_CPU, (1, 1))",
@@ -63,6 +63,10 @@ ATTACKS = {
     "connect to a named socket": "socket.socket(socket.AF_UNIX, socket.SOCK_STREAM).connect(NAMED)",
     "send from a connected pair": "pair('SOCK_STREAM')[0].sendto(b'x', NAMED)",
     "connect a pair": "pair('SOCK_STREAM')[0].connect(NAMED)",
+    "send urgent data": "pair('SOCK_STREAM')[0].send(b'x', socket.MSG_OOB)",
+    "read urgent data": "pair('SOCK_STREAM')[0].recv(1, socket.MSG_OOB)",
+    "fast-open by a pair": "pair('SOCK_STREAM')[0].sendto(b'x', 0x20000000, NAMED)",
+    "filter a pair with a program": "pair('SOCK_STREAM')[0].setsockopt(1, 26, bytes(16))",
     "use a sequential pair": "pair('SOCK_SEQPACKET')",
     "use TCP": "socket.socket()",
     "use UDP": "socket.socket(type=socket.SOCK_DGRAM)",
@@ -94,6 +98,9 @@ ATTACKS = {
     "take System V semaphores": "call(64, 0, 1, 0o1600)",
     "take System V messages": "call(68, 0, 0o1600)",
     "take a message queue": "call(240, b'x', 0o102, 0o600, 0)",
+    "take huge pages": "__import__('mmap').mmap(-1, 1 << 21, flags=0x40022)",
+    "take a file without a name": "os.open('.', os.O_TMPFILE | os.O_RDWR)",
+    "make a device by renaming": "call(316, -100, b'own', -100, b'white', 4)",
     "take anonymous files": "os.memfd_create('x')",
     "take shared memory": "open('/dev/shm/x', 'w')",
     "make a pipe in a folder": "os.mkfifo('pipe')",
@@ -126,7 +133,7 @@ ALLOWED = {
 }
 # Harmless if /proc is its own.
 OPTIONAL = {"list processes": "assert len([pid for pid in os.listdir('/proc') if pid.isdigit()]) < 10"}
-_PRELUDE = """
+PRELUDE = """
 import ctypes, fcntl, json, os, resource, shutil, socket, subprocess, sys, tempfile, threading
 
 def call(number, *arguments):
@@ -189,7 +196,7 @@ def run(folder: Path) -> dict[str, Any]:
             "ABSTRACT": abstract.getsockname().decode(),
             "CODE": ALLOWED | ATTACKS | OPTIONAL,
         }
-        code = _PRELUDE + "".join(f"{name} = {value!r}\n" for name, value in names.items()) + _LOOP
+        code = PRELUDE + "".join(f"{name} = {value!r}\n" for name, value in names.items()) + _LOOP
         policy = replace(CONVERT, allow_without=tuple(os.environ.get("ATTACKED_WITHOUT", "").split()))
         box = Sandbox(Entry("timeit:timeit"), read=[folder / "model"], work=folder / "work", policy=policy)
         with contextlib.closing(box):

@@ -14,7 +14,7 @@ import pytest
 from shiplift.runtime.confinement import child
 from shiplift.runtime.confinement.policy import CONVERT
 
-REQUEST = {"arguments": {}, "memory_mb": 512, "cpu_s": 5, "file_mb": 5}
+REQUEST = {"arguments": {}, "memory_mb": 512, "cpu_s": 5, "file_mb": 5, "answer_s": 60}
 
 
 def rehearse(flavor: str) -> None:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from shiplift.runtime.confinement.launch import launch_command
-from shiplift.runtime.confinement.policy import CONVERT, TRITON, ConfinementPolicy
+from shiplift.runtime.confinement.policy import CONVERT, INSTALL, PYTHON_SERVICE, TRITON, ConfinementPolicy
 from shiplift.runtime.host.interpreter import python_paths
 
 
@@ -104,6 +104,62 @@ def test_a_server_has_its_ports_and_shared_memory_of_its_own_and_no_more(tmp_pat
     completed = launched(policy, sys.executable, "-I", "-c", SERVER, str(own), str(other), work=tmp_path)
     assert completed.stdout.split() == ["served", "PermissionError", "True", *["refused"] * 4], completed.stderr
     assert sorted(Path("/dev/shm").iterdir()) == before
+
+
+CONNECTING = """
+import ctypes, socket, struct, sys
+port = int(sys.argv[1])
+address, raw = ("127.0.0.1", port), struct.pack("<H", 2) + struct.pack(">H", port) + bytes([127, 0, 0, 1]) + bytes(8)
+FAST_OPEN, FAST_OPEN_CONNECT, MPTCP = 0x20000000, 30, 262
+
+def by_option(protocol=0):
+    own = socket.socket(proto=protocol)
+    own.setsockopt(socket.IPPROTO_TCP, FAST_OPEN_CONNECT, 1)
+    own.connect(address)
+    own.send(b"x")
+
+def by_many():
+    data = ctypes.create_string_buffer(b"x")
+    part = struct.pack("<QQ", ctypes.addressof(data), 1)
+    parts, named = ctypes.create_string_buffer(part), ctypes.create_string_buffer(raw)
+    head = struct.pack("<QIIQQQQiI", ctypes.addressof(named), 16, 0, ctypes.addressof(parts), 1, 0, 0, 0, 0)
+    message = ctypes.create_string_buffer(head + bytes(8))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.sendmmsg(socket.socket().detach(), message, 1, FAST_OPEN) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+
+for attempt in (
+    lambda: socket.socket().sendto(b"x", FAST_OPEN, address),
+    lambda: socket.socket().sendmsg([b"x"], [], FAST_OPEN, address),
+    by_many,
+    by_option,
+    lambda: socket.socket().connect(address),
+    lambda: socket.socket(proto=MPTCP).connect(address),
+    lambda: socket.socket(proto=MPTCP).sendto(b"x", FAST_OPEN, address),
+    lambda: socket.socket(socket.AF_INET6, proto=MPTCP).connect(("::ffff:127.0.0.1", port)),
+    lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132).connect(address),
+    lambda: socket.socket(43, socket.SOCK_STREAM).connect(address),
+):
+    try:
+        attempt()
+        print("connected")
+    except OSError as error:
+        print("refused")
+"""
+
+
+@pytest.mark.parametrize("policy", [TRITON, INSTALL, PYTHON_SERVICE, CONVERT], ids=lambda policy: str(policy.name))
+def test_nothing_connects_to_another_port_by_any_call_flag_option_or_protocol(
+    tmp_path: Path, policy: ConfinementPolicy
+) -> None:
+    policy = replace(policy.opening(read=tuple(map(str, python_paths()))), ports=(53,) if policy.network else ())
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        completed = launched(policy, sys.executable, "-I", "-c", CONNECTING, str(port), work=tmp_path)
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.accept()
+    assert completed.stdout.split() == ["refused"] * 10, completed.stderr
 
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:

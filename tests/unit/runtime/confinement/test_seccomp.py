@@ -7,7 +7,7 @@ import struct
 import pytest
 from seccompy.syscalls import AARCH64_SYSCALLS, X86_64_SYSCALLS
 
-from shiplift.runtime.confinement import calls, seccomp
+from shiplift.runtime.confinement import arguments, calls, seccomp
 from shiplift.runtime.confinement.policy import (
     CONVERT,
     INSTALL,
@@ -18,6 +18,8 @@ from shiplift.runtime.confinement.policy import (
     TRITON,
     ConfinementPolicy,
 )
+from shiplift.runtime.confinement.seccomp import rules
+from tests.attack.headers import FAMILIES, MSG, PROTOCOL, SOCKET_FAMILY, SOCKET_KIND
 
 TABLES = {"x86_64": X86_64_SYSCALLS, "aarch64": AARCH64_SYSCALLS}
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -197,8 +199,8 @@ def test_what_is_dangerous_is_refused(machine: str) -> None:
 
 
 def test_what_everything_needs_is_there_on_every_architecture(machine: str) -> None:
-    arguments = {"clone": (17,), "socketpair": (1, 1), "prctl": (15,)}
-    decisions = {name: decide(CONVERT, machine, TABLES[machine][name], *arguments.get(name, ())) for name in NEEDED}
+    asked = {"clone": (17,), "mmap": (0, 4096, 3, 0x22), "socketpair": (1, 1), "prctl": (15,)}
+    decisions = {name: decide(CONVERT, machine, TABLES[machine][name], *asked.get(name, ())) for name in NEEDED}
     assert decisions == dict.fromkeys(NEEDED, ALLOW)
 
 
@@ -211,8 +213,67 @@ def test_every_name_is_one_of_a_system_call() -> None:
         *calls.OTHERS,
         *calls.IGNORED,
         *calls.ABSENT,
+        *(
+            name
+            for policy in (PARSE, CONVERT, QUANTIZE, TRITON, INSTALL)
+            for rule in rules(policy)
+            for name in rule.calls
+        ),
     }
     assert listed <= set(X86_64_SYSCALLS) | set(AARCH64_SYSCALLS)
+
+
+def test_of_every_family_of_flags_only_what_the_table_names_is_let_through(machine: str) -> None:
+    for family in FAMILIES:
+        number = TABLES[machine].get(family.call)
+        let = {
+            name
+            for name, flag in family.flags.items()
+            if number is not None and decide(CONVERT, machine, number, *family.others, flag) == ALLOW
+        }
+        assert number is None or let == family.allowed, family.call
+
+
+def test_a_flag_that_no_header_knows_is_refused(machine: str) -> None:
+    """Whatever a later kernel does with a bit of these arguments, it is refused until the table names it."""
+    for name, index, start, known in (
+        ("sendmsg", 2, 0, arguments.SENDING),
+        ("sendto", 3, 0, arguments.SENDING),
+        ("sendmmsg", 3, 0, arguments.SENDING),
+        ("openat", 2, 2, arguments.OPENING),
+        ("mmap", 3, 2, arguments.MAPPING | {"MAP_SHARED": 1}),
+        ("clone", 0, 17, arguments.CLONING | {"CLONE_PIDFD": 0x1000, "CLONE_THREAD": 0x10000}),
+    ):
+        for bit in (1 << shift for shift in range(32)):
+            words = [0] * index + [start | bit]
+            allowed = decide(CONVERT, machine, TABLES[machine][name], *words) == ALLOW
+            assert allowed == bool(bit & (sum(known.values()) | start)) or bit == 1, (name, hex(bit))
+
+
+def test_no_policy_fast_opens_a_connection_or_reads_urgent_data(machine: str) -> None:
+    for policy in (PARSE, CONVERT, PYTHON_HOST, PYTHON_MODEL, TRITON, INSTALL):
+        for name, index in (("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3), ("recvfrom", 3), ("recvmsg", 2)):
+            for flag in ("MSG_FASTOPEN", "MSG_OOB", "MSG_SPLICE_PAGES"):
+                for beside in (0, MSG["MSG_NOSIGNAL"], 1 << 32):
+                    words = [0] * index + [MSG[flag] | beside]
+                    assert decide(policy, machine, TABLES[machine][name], *words) == ERRNO | errno.EPERM
+    assert decide(CONVERT, machine, TABLES[machine]["sendto"], 0, 0, 0, 0, 1 << 40) == ERRNO | errno.EPERM
+    assert decide(INSTALL, machine, TABLES[machine]["sendto"], 0, 0, 0, 0, 1 << 40) == ALLOW
+
+
+def test_sockets_are_of_tcp_and_where_pip_runs_of_udp(machine: str) -> None:
+    """Landlock's rules for ports do not cover another protocol, such as MPTCP (262)."""
+    number = TABLES[machine]["socket"]
+    asked = {
+        (family, kind, protocol)
+        for family in SOCKET_FAMILY.values()
+        for kind in SOCKET_KIND.values()
+        for protocol in (0, *PROTOCOL.values())
+    }
+    streams = {(family, 1, protocol) for family in (2, 10) for protocol in (0, 6)}
+    datagrams = {(family, 2, protocol) for family in (2, 10) for protocol in (0, 17)}
+    for policy, allowed in ((TRITON, streams), (INSTALL, streams | datagrams), (CONVERT, set())):
+        assert {each for each in asked if decide(policy, machine, number, *each) == ALLOW} == allowed
 
 
 def test_a_call_that_nobody_knows_is_refused(machine: str) -> None:
@@ -225,7 +286,7 @@ def test_a_call_of_another_architecture_ends_the_process(machine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "allowed"),
+    ("name", "words", "allowed"),
     [
         ("clone", (17,), True),
         ("clone", (0x3D0F00,), True),
@@ -266,8 +327,8 @@ def test_a_call_of_another_architecture_ends_the_process(machine: str) -> None:
         ("sched_setaffinity", (5,), True),
     ],
 )
-def test_arguments_decide(machine: str, name: str, arguments: tuple[int, ...], allowed: bool) -> None:
-    decision = decide(CONVERT, machine, TABLES[machine][name], *arguments)
+def test_arguments_decide(machine: str, name: str, words: tuple[int, ...], allowed: bool) -> None:
+    decision = decide(CONVERT, machine, TABLES[machine][name], *words)
     assert (decision == ALLOW) == allowed
     if not allowed:
         assert decision == ERRNO | errno.EPERM
@@ -291,9 +352,9 @@ def test_only_what_hosts_python_models_lets_others_confine_themselves_further(ma
 
 def test_a_python_model_starts_threads_alone_and_has_no_socket(machine: str) -> None:
     calls_ = {"fork": (), "vfork": (), "execve": (), "clone": (17,), "socket": (2, 1), "connect": (), "bind": ()}
-    for name, arguments in calls_.items():
+    for name, words in calls_.items():
         if name in TABLES[machine]:
-            assert decide(PYTHON_MODEL, machine, TABLES[machine][name], *arguments) == ERRNO | errno.EPERM
+            assert decide(PYTHON_MODEL, machine, TABLES[machine][name], *words) == ERRNO | errno.EPERM
     assert decide(PYTHON_MODEL, machine, TABLES[machine]["clone"], 0x3D0F00) == ALLOW
     assert decide(PYTHON_MODEL, machine, TABLES[machine]["kill"], 1, 9, own_pids=False) == ERRNO | errno.EPERM
 
@@ -334,9 +395,9 @@ def test_only_a_policy_with_a_gpu_talks_to_its_driver(machine: str) -> None:
 def test_a_parser_starts_threads_and_nothing_else(machine: str) -> None:
     table = TABLES[machine]
     assert decide(PARSE, machine, table["clone"], 0x3D0F00) == ALLOW
-    for name, arguments in (("clone", (17,)), ("execve", ()), ("fork", ()), ("vfork", ())):
+    for name, words in (("clone", (17,)), ("execve", ()), ("fork", ()), ("vfork", ())):
         if name in table:
-            assert decide(PARSE, machine, table[name], *arguments) == ERRNO | errno.EPERM
+            assert decide(PARSE, machine, table[name], *words) == ERRNO | errno.EPERM
 
 
 def test_a_server_opens_tcp_and_nothing_else(machine: str) -> None:

@@ -9,6 +9,7 @@ from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, SpecInvalid
 from shiplift.runtime.families import table
 from shiplift.runtime.families.pipeline.family import PipelineFamily
 from shiplift.runtime.families.python.checks import check_python
+from shiplift.runtime.records.model import Obstacle
 from shiplift.runtime.records.site import Cluster, SitePolicy
 from shiplift.runtime.spec.document import parse
 from tests.unit.examples import inspected, site
@@ -89,3 +90,8 @@ def test_a_graph_that_may_fall_back_has_to_be_possible_as_python_too(tmp_path: P
     with pytest.raises(SpecInvalid, match=r"`export\.outputs` is set, but a Python model has no graph"):
         table.recognised(forest).check(site(tmp_path), spec, forest)
     table.recognised(graph).check(site(tmp_path), spec, graph)
+    table.recognised(forest).check(site(tmp_path), parse("export: {outputs: [a]}"), forest)  # auto: the graph alone
+    unread = inspected("sklearn", no_python=Obstacle(what="it has no requirements.txt", do="Log it again."))
+    either = parse("{export: {fallback: python}, admission: {python: sandbox}}")
+    with pytest.raises(NotAdmitted, match=r"it has no requirements\.txt, and `export\.fallback` is python"):
+        table.recognised(unread).check(site(tmp_path), either, unread)

@@ -1,5 +1,6 @@
 """The family of a version and of a record."""
 
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -11,7 +12,8 @@ from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import Flavor
 from shiplift.runtime.records.proof import ColumnDifference, Proof, RowsAsked, SettingAsked
-from tests.unit.examples import exported, inspected
+from shiplift.runtime.spec.document import parse
+from tests.unit.examples import exported, inspected, site
 
 _TRANSFORMERS = {"text-classification": "text", "image-classification": "image", "text-generation": "generation"}
 
@@ -40,8 +42,8 @@ def test_a_flavor_without_a_family_is_refused() -> None:
 
 
 @pytest.mark.parametrize("family", table.FAMILIES, ids=lambda family: family.kind)
-def test_a_family_declares_what_is_its_own(family: Any) -> None:
-    contract = family.contract(inspected(requirements=("numpy==2.0",)))
+def test_a_family_declares_what_is_its_own(family: Any, tmp_path: Path) -> None:
+    contract = family.contract(site(tmp_path), parse(""), inspected(requirements=("numpy==2.0",)))
     assert isinstance(contract, Contract)
     assert table.of(contract) is family
 
@@ -65,7 +67,8 @@ def test_a_report_says_how_a_model_was_exported() -> None:
         left_out=("3 rows were late.", "all else"),
     )
     assert table.export_summary(exported(proof=proof)).endswith(
-        "opset 20. Proved against the original on these rows: 2 example, 9 zero. Its graph answers alike alone (11). "
-        "The closest to its tolerance is column 1 of y: 1e-06 off, 0.001 allowed. Left out: 3 rows were late. all else."
+        "opset 20. Proved against the original on these rows: 2 example, 9 zero. What is served answers alike alone "
+        "(11). The closest to its tolerance is column 1 of y: 1e-06 off, 0.001 allowed. Left out: 3 rows were late. "
+        "all else."
     )
     assert "opset" not in table.export_summary(exported(kind="generation"))

@@ -103,8 +103,9 @@ def test_a_toy_goes_through_every_step_and_again_from_the_ledger(family: ToyFami
     doubling(tmp_path / "logged")
     files = store.put_tree(tmp_path / "logged")
     version = ModelVersion(name="toy", version=1, digest=files.sha256, flavor="onnx", files=files)
-    contract = family.contract(inspected(signature=SIGNATURE, example=store.put_bytes(dump_npz({"toy": EXAMPLE}))))
     spec = parse("")
+    toy = inspected(signature=SIGNATURE, example=store.put_bytes(dump_npz({"toy": EXAMPLE})))
+    contract = family.contract(here, spec, toy)
     given = (
         here,
         Target(),

@@ -9,8 +9,7 @@ import pytest
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.conversion import graphs, loaders
-from shiplift.runtime.model.conversion.loaders import feeds
-from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.model.tensors import Arrays, feeds
 from shiplift.runtime.records.tensor import TensorSpec
 from tests.unit.examples import tensor
 
@@ -93,6 +92,31 @@ def test_columns_are_categories_as_at_training(tmp_path: Path, how: str) -> None
     assert len(np.unique(next(reversed(expected.values())))) > 5
 
 
+@pytest.mark.parametrize("flavor", ["lightgbm", "xgboost"])
+def test_a_booster_of_two_classes_answers_the_second_s_probability_first(tmp_path: Path, flavor: str) -> None:
+    import lightgbm
+    import mlflow
+    import xgboost
+
+    x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    high = (x[:, 0] > x[:, 1]).astype(int)
+    if flavor == "lightgbm":
+        model: Any = lightgbm.train({"objective": "binary", "verbose": -1}, lightgbm.Dataset(x, high), 5)
+        expected = model.predict(x)
+    else:
+        model = xgboost.train({"objective": "binary:logistic"}, xgboost.DMatrix(x, high), 5)
+        expected = model.predict(xgboost.DMatrix(x))
+    getattr(mlflow, flavor).save_model(model, str(tmp_path / "model"), pip_requirements=[])
+    original = loaders.load(tmp_path / "model", flavor, (tensor("x", -1, 3),), (), tabular=False)
+    graphs.save(original.to_onnx({"x": x}, 20, tmp_path), tmp_path / "made.onnx")
+    for answers in (
+        original.answer({"x": x}),
+        onnx_models.answer(onnx_models.session(tmp_path / "made.onnx"), {"x": x}),
+    ):
+        assert set(answers) == {"probability", "label", "probabilities"}
+        np.testing.assert_allclose(np.ravel(answers["probability"]), expected, atol=1e-6)
+
+
 def test_the_answers_are_those_of_the_model_on_its_own_frame(tmp_path: Path) -> None:
     import mlflow
 
@@ -161,7 +185,7 @@ def test_lightgbm_s_graph_is_right_for_float32_on_both_sides_of_every_threshold(
     np.testing.assert_allclose(served.reshape(right.shape), right, atol=1e-5)
 
 
-@pytest.mark.parametrize("how", ["binary", "texts", "multi", "value", "frame"])
+@pytest.mark.parametrize("how", ["binary", "texts", "multi", "value", "values", "frame"])
 def test_catboost_answers_in_onnx_as_it_does_itself(tmp_path: Path, how: str) -> None:
     import catboost
     import mlflow
@@ -172,8 +196,10 @@ def test_catboost_answers_in_onnx_as_it_does_itself(tmp_path: Path, how: str) ->
     targets = {"binary": high.astype(int), "texts": np.where(high, "yes", "no"), "multi": np.digitize(x[:, 0], [-1, 1])}
     kind = catboost.CatBoostClassifier if how in targets else catboost.CatBoostRegressor
     frame = pd.DataFrame({name: x[:, at].astype(np.float64) for at, name in enumerate("abcd")})
-    model = kind(iterations=8, verbose=0, allow_writing_files=False)
-    model.fit(frame if how == "frame" else x, targets.get(how, x[:, 0] * 3))
+    loss = {"loss_function": "MultiRMSE"} if how == "values" else {}
+    model = kind(iterations=8, verbose=0, allow_writing_files=False, **loss)
+    numbers = np.stack([x[:, 0] * 3e5, x[:, 1]], axis=1) if how == "values" else x[:, 0] * 3
+    model.fit(frame if how == "frame" else x, targets.get(how, numbers))
     mlflow.catboost.save_model(model, str(tmp_path / "model"), pip_requirements=[])
     specs = tuple(tensor(name, -1, 1, datatype="FP64") for name in "abcd") if how == "frame" else (tensor("x", -1, 4),)
     asked = {name: np.array(frame[name]).reshape(-1, 1) for name in frame} if how == "frame" else {"x": x}

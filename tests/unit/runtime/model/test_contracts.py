@@ -143,6 +143,7 @@ def test_the_columns_of_a_data_frame_are_inputs_of_one_number_a_sample(logged: L
     [
         ([[31, 1.8, "Bonn"]], "does not match the signature"),
         ([["old", 1.8, "Bonn", True]], "does not match the signature"),
+        ([[None, 1.8, "Bonn", True]], "does not match the signature"),
         ([[31, float("inf"), "Bonn", True]], "'height' holds infinity"),
         ([], "no samples"),
     ],
@@ -439,14 +440,3 @@ def test_a_python_model_of_another_version_of_python_is_refused(in_python: Logge
     in_python.refused()
     with pytest.raises(NotAdmitted, match=r"was logged with Python 3\.1\.4"):
         read_model(in_python.folder, python=True)
-
-
-def test_what_a_model_s_own_code_needs_is_read_only_if_it_may_fall_back_to_it(logged: Logged) -> None:
-    (logged.folder / "requirements.txt").write_text("mlflow==3.17.2\ntorch==2.13.0\n")
-    assert logged.read().requirements == ()
-    model = read_model(logged.folder, python=True, fallback=True)
-    assert (model.flavor, model.requirements) == ("pytorch", ("mlflow==3.17.2", "torch==2.13.0"))
-    (logged.folder / "requirements.txt").write_text("git+https://example.org/a\n")
-    logged.read()
-    with pytest.raises(NotAdmitted, match="names a URL or a path"):
-        read_model(logged.folder, python=True, fallback=True)

@@ -52,7 +52,6 @@ def test_a_small_model_of_each_flavor_is_converted_and_leaves_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flavor", ["sklearn", "pytorch"])
-@pytest.mark.slow
 def test_after_a_rehearsal_a_conversion_imports_nothing(flavor: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", LATE.format(flavor=flavor)], capture_output=True, text=True, check=True

@@ -67,3 +67,12 @@ def test_a_range_may_be_as_wide_as_its_type(dtype: str) -> None:
     example = {"x": np.array([[limits.min], [limits.max]], dtype)}
     got = random_like(example, (spec_of(example["x"]),), 20, seed=0)["x"]
     assert len(np.unique(got)) > 10
+
+
+def test_as_many_values_are_missing_as_in_the_example() -> None:
+    example = np.where(np.arange(40).reshape(10, 4) % 4 == 0, np.nan, 3.0)
+    made = random_like({"x": example}, (spec_of(example),), 400, seed=1)["x"]
+    assert 0.2 < np.isnan(made).mean() < 0.3
+    assert np.isfinite(made).any(axis=0).all()
+    nothing = np.full((2, 4), np.nan)
+    assert np.isnan(random_like({"x": nothing}, (spec_of(nothing),), 5, seed=1)["x"]).all()

@@ -67,7 +67,6 @@ def test_without_nncf_the_error_says_how_to_get_it(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_the_sandbox_that_quantizes_lets_it_work(tmp_path: Path) -> None:
     """Of 40,000 hidden neurons: over the size from which NNCF is tried."""
     bench = Bench(tmp_path, hidden=40_000)

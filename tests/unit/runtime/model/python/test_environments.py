@@ -34,9 +34,9 @@ def test_an_environment_that_fails_is_removed_and_made_again_once(
 ) -> None:
     calls: list[list[str]] = []
 
-    def run_pip(_: Site, arguments: list[str], work: Path, *, cache: Path) -> None:
+    def run_pip(_: Site, arguments: list[str], work: Path, **__: Any) -> None:
         calls.append(arguments)
-        assert work.parent == cache.parent == tmp_path / "share" / "environments"
+        assert work.is_relative_to(tmp_path / "share" / "environments")
         (work / "half").touch()
         if len(calls) == 1:
             raise Temporary("the package index can't be reached", do="Try again.")
@@ -49,8 +49,8 @@ def test_an_environment_that_fails_is_removed_and_made_again_once(
     folder.mkdir()  # as a kill would leave it: without a stamp
     (folder / "rest").touch()
     assert environments.ensure(site, ENVIRONMENT) == environments.ensure(site, ENVIRONMENT) == folder
-    assert len(calls) == 2
-    assert "--require-hashes" in calls[1]
+    assert [arguments[0] for arguments in calls] == ["download", "download", "install"]
+    assert all("--require-hashes" in arguments for arguments in calls)
     assert (folder / "bin" / "python").exists()
     assert not (folder / "rest").exists()
 
@@ -68,7 +68,8 @@ def test_on_a_cluster_an_environment_is_installed_once_and_travels_as_a_layer(
         return site.model_copy(update={"place": place, "home": str(tmp_path / name)})
 
     def run_pip(_: Site, arguments: list[str], work: Path, **__: Any) -> None:
-        (work / "lib" / f"python{pip.PYTHON}" / "site-packages" / "a.py").write_text("VALUE = 1\n")
+        if "install" in arguments:
+            (work / "lib" / f"python{pip.PYTHON}" / "site-packages" / "a.py").write_text("VALUE = 1\n")
 
     monkeypatch.setattr(environments, "run_pip", run_pip)
     monkeypatch.setattr(layers, "copy_interpreter", no_interpreter)  # thousands of files to pack
@@ -82,7 +83,7 @@ def test_on_a_cluster_an_environment_is_installed_once_and_travels_as_a_layer(
     assert folder == tmp_path / "quantize" / "environments" / ENVIRONMENT.digest
     assert (folder / "lib" / f"python{pip.PYTHON}" / "site-packages" / "a.py").is_file()
     assert str(folder) in (folder / "pyvenv.cfg").read_text()
-    assert sorted(path.name for path in folder.parent.iterdir() if not path.name.endswith(".lock")) == [folder.name]
+    assert sorted(path.name for path in folder.parent.iterdir() if not path.name.startswith(".")) == [folder.name]
     assert environments.packed(site, ENVIRONMENT, store) is None  # on one machine it stays where it is
 
 
@@ -93,6 +94,7 @@ def test_on_a_cluster_an_environment_is_installed_once_and_travels_as_a_layer(
         ("ERROR: Cannot install a\nERROR: ResolutionImpossible: for help", NotAdmitted, "conflict: Cannot install a"),
         ("ERROR: No matching distribution found for a==1", NotAdmitted, "there is no wheel of a==1"),
         ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", NotAdmitted, "DO NOT MATCH THE HASHES"),
+        ("ERROR: [Errno 1] Operation not permitted", NotAdmitted, "would have to be built"),
         ("Killed", NotAdmitted, "can't install the model's requirements: Killed"),
     ],
 )

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import Unusable
-from shiplift.runtime.guest.fronts.pixel_front import BadImage, decoded, normalized
+from shiplift.runtime.guest.fronts.encoded import BadImage
+from shiplift.runtime.guest.fronts.pixel_front import decoded, normalized
 from shiplift.runtime.model.tensors import load_npz
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.serving import Nodes
@@ -166,7 +167,11 @@ def test_a_decoder_is_a_member_that_is_never_registered(store: ArtifactStore, tm
     assert (checked.problems, checked.way) == ((), "ensemble")
     models = write_bundle(tmp_path / "bundle", written.spec, checked, {}, store)
     (member,) = [name for name in models if name.startswith("image")]
-    assert {file.name for file in (tmp_path / "bundle" / member / "1").iterdir()} == {"model.py", "front.py"}
+    assert {file.name for file in (tmp_path / "bundle" / member / "1").iterdir()} == {
+        "model.py",
+        "front.py",
+        "encoded.py",
+    }
     (package,) = packages.values()
     assert isinstance(package, Package)
     assert load_npz(store.read_from_tree(package.repository, GOLDEN)).keys() == {"input/image", "output/pixels"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shiplift.runtime.base.errors import MissingTool
-from shiplift.runtime.serving.triton.building.patches import TRITONSERVER, Patch, Patched, apply
+from shiplift.runtime.serving.triton.building.patches import LIBRARY, TRITONSERVER, Patch, Patched, apply
 
 OLD = b"0123456789"
 NEW = b"01ab4567cd"
@@ -57,9 +57,10 @@ def test_patches_that_give_something_else_are_refused_and_change_nothing(tmp_pat
 
 
 def test_the_server_s_patches_keep_every_length_and_do_not_overlap() -> None:
-    end = 0
-    for patch in TRITONSERVER.patches:
-        assert len(patch.old) == len(patch.new) > 0
-        assert patch.old != patch.new
-        assert patch.offset >= end
-        end = patch.offset + len(patch.old)
+    for patched in (TRITONSERVER, LIBRARY):
+        end = 0
+        for patch in patched.patches:
+            assert len(patch.old) == len(patch.new) > 0
+            assert patch.old != patch.new
+            assert patch.offset >= end
+            end = patch.offset + len(patch.old)

@@ -1,0 +1,133 @@
+"""Whether the loaded model answers what `mlflow.pyfunc` answers, which alone is what its author's clients know.
+
+A flavor's own loader knows more: all outputs of a classifier, several of a network. So it is what the graph is compared
+with, and a few rows show that what `predict` of pyfunc gives is among its outputs.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from shiplift.runtime.admission.known_rows import GIVEN
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.guest.python.pyfunc import Model
+from shiplift.runtime.model.conversion.original import Original
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.comparison import compare
+from shiplift.runtime.proof.questions.question import Questions
+from shiplift.runtime.proof.settings import Ask, alone, count_of, joined, rows_of
+from shiplift.runtime.records.tensor import TensorSpec
+
+_ROWS = 24  # of a set
+_SECONDS = 1.5
+_LARGEST_BYTES = 1 << 30  # a second copy of a larger model may not fit in the sandbox
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """The output that pyfunc answers, empty if it answers several or was not asked; `left_out` says why it was not."""
+
+    answered: str = ""
+    left_out: tuple[str, ...] = ()
+
+
+def judge(folder: Path, original: Original, specs: tuple[TensorSpec, ...], asked: Mapping[str, Questions]) -> Judged:
+    """Asks pyfunc some rows of each set, each by itself, and the original, too.
+
+    Raises:
+        ExportFailed: pyfunc answers something that is not among the original's outputs.
+    """
+    if sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) > _LARGEST_BYTES:
+        return _not_asked("the model is large")
+    try:
+        model = Model({"model": str(folder), "outputs": []})
+    except Exception as error:
+        return _not_asked(_reason(error))
+    names = model.names or [spec.name for spec in specs]
+
+    def ask(inputs: Arrays) -> Arrays:
+        answers: Arrays = model.answer({name: inputs[spec.name] for name, spec in zip(names, specs, strict=True)})
+        return answers
+
+    origins, right, given = _answers(ask, original, asked)
+    compared = [
+        row
+        for row, origin in enumerate(origins)
+        if not right.errors[row] and (not given.errors[row] or origin in GIVEN)  # pyfunc checks a schema, too
+    ]
+    if not compared:
+        return _not_asked(next(error for error in (*right.errors, *given.errors) if error))
+    return _matched(right.take(compared), given.take(compared), [origins[row] for row in compared])
+
+
+def _answers(ask: Ask, original: Original, asked: Mapping[str, Questions]) -> tuple[list[str], Answers, Answers]:
+    """The origins of some rows, pyfunc's answers to them and the original's, until the time is up."""
+    end, origins = time.monotonic() + _SECONDS, list[str]()
+    right, given = list[Answers](), list[Answers]()
+    for rows in _few(asked):
+        if origins and time.monotonic() >= end:
+            break
+        origins += rows.origins
+        right.append(alone(ask, rows.inputs))
+        given.append(alone(original.answer, rows.inputs))
+    return origins, joined(right), joined(given)
+
+
+def _few(asked: Mapping[str, Questions]) -> Iterator[Questions]:
+    """Single rows: the first one of each set, and then others from all over it."""
+    for rows in asked.values():
+        yield _taken(rows, 0)
+    for rows in asked.values():
+        for at in np.unique(np.linspace(0, count_of(rows.inputs) - 1, _ROWS).astype(int))[1:].tolist():
+            yield _taken(rows, at)
+
+
+def _taken(rows: Questions, at: int) -> Questions:
+    return Questions(inputs=rows_of(rows.inputs, [at]), origins=(rows.origins[at],))
+
+
+def _matched(right: Answers, given: Answers, origins: Sequence[str]) -> Judged:
+    """Which of the original's outputs pyfunc answers."""
+    several = len(right.outputs) > 1
+    pairs = [("", _paired(right, given))] if several else [(name, _of(right, given, name)) for name in given.outputs]
+    found = [(name, compare(*pair, origins).first) for name, pair in pairs]
+    same = [name for name, difference in found if difference is None]
+    if same:
+        return Judged(answered=same[0])
+    first = found[0][1] if found else None
+    how = str(first) if first else f"it has no outputs ({given.errors[0]})"
+    raise ExportFailed(
+        f"the loaded model does not answer what mlflow.pyfunc answers: {how}".replace("the served form", "the model"),
+        do="Let the model's own library serve it (`export: {fallback: auto}`).",
+    )
+
+
+def _of(right: Answers, given: Answers, name: str) -> tuple[Answers, Answers]:
+    """Pyfunc's only output and one of the original's, under one name."""
+    (answer,) = right.outputs.values()
+    return replace(right, outputs={name: answer}), replace(given, outputs={name: given.outputs[name]})
+
+
+def _paired(right: Answers, given: Answers) -> tuple[Answers, Answers]:
+    """Pyfunc's outputs and the original's of the same names, or else places; columns may be those of one matrix."""
+    if len(given.outputs) == 1:
+        ((name, matrix),) = given.outputs.items()
+        columns = np.stack([array.reshape(len(array), -1) for array in right.outputs.values()], axis=-1)
+        return replace(right, outputs={name: columns.reshape(len(matrix), -1)}), given
+    if set(right.outputs) <= set(given.outputs):
+        return right, replace(given, outputs={name: given.outputs[name] for name in right.outputs})
+    if len(right.outputs) == len(given.outputs):
+        return right, replace(given, outputs=dict(zip(right.outputs, given.outputs.values(), strict=True)))
+    return right, given
+
+
+def _not_asked(why: str) -> Judged:
+    return Judged(left_out=(f"What mlflow.pyfunc answers was not asked: {why}.",))
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

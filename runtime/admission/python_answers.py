@@ -1,0 +1,207 @@
+"""A Python model's answers, recorded in the sandbox by the process that will also serve it.
+
+The judge is `mlflow.pyfunc` itself, asked each row alone. A second process is asked as production asks: in batches, and
+at every place among neighbours. The model's code runs below this process, so the parent trusts nothing that this one
+writes: another sandbox decides what is compared, and how (`python_proving.py`).
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shiplift.runtime.admission.known_rows import asked_of, validation_rows
+from shiplift.runtime.admission.recording import in_file
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.guest.python.host import Host
+from shiplift.runtime.model.python.asking import asking, restored, settings_of
+from shiplift.runtime.model.samples import random_like
+from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz
+from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.oracle import answers_to
+from shiplift.runtime.proof.questions.question import Questions
+from shiplift.runtime.proof.settings import Ask, alone, count_of, joined, rows_of, together
+from shiplift.runtime.records.facts import ColumnFacts, ModelFacts
+from shiplift.runtime.records.tensor import TensorSpec
+
+ANSWERS = "answers.npz"
+EXAMPLE, NEIGHBOURS = "example", "neighbours"
+_EXAMPLES, _FEWEST = 64, 8  # rows of the example; one of fewer gets random ones beside it: equal rows show nothing
+_NEIGHBOURS, _AGAIN = 6, 16  # rows that are asked in each place of a batch, and once more
+_ALONE_S, _OTHER_S = 4.0, 2.0  # for each row alone, and for another setting
+_SHARE = 5  # of the time limit that one request may take
+
+
+def answer(  # noqa: PLR0913 - an entry takes JSON by name
+    *,
+    code: str,
+    environment: str,
+    model: str,
+    read: list[str],
+    example: str,
+    known: dict[str, Any] | None,
+    inputs: list[dict[str, Any]],
+    outputs: list[str],
+    memory_mb: int,
+    limit_s: float,
+    allow_without: list[str],
+    out: str,
+) -> dict[str, Any]:
+    """Writes `out/answers.npz`; returns its sets, the outputs in order, the number of places, and what was left out.
+
+    The file is as `admission.recording` says. Of each set, the rows were asked alone. `again/SET` are some of these in
+    a second process, the last first, with their numbers as `again/SET/rows`, and `batch/SET` in batches those that are
+    answered alone. `again` is the first row in the first process, after all others. `place-N` are the rows of the set
+    `neighbours` in one batch, turned by N. `shapes/NAME` are the shapes of an output's rows.
+
+    `known` is where the validation data are, as `validation_rows` takes it. A sandbox entry.
+
+    Raises:
+        ExportFailed: the model does not load.
+        DataInvalid: the validation data do not match the model.
+    """
+    specs = [TensorSpec.model_validate(spec) for spec in inputs]
+    settings = settings_of(model, outputs, read, memory_mb, allow_without)
+    validation = validation_rows(known, tuple(specs))
+    seen = _Seen(limit_s / _SHARE)
+    with asking(code, environment, settings) as host:
+        progress("asking the model, each row alone")
+        seen.alone(host, restored(load_npz(Path(example)), specs), validation, specs)
+    with asking(code, environment, settings) as host:
+        progress("asking a second process, and in batches")
+        seen.in_places(host)
+        seen.again(host)
+        seen.in_batches(host)
+    (Path(out) / ANSWERS).write_bytes(dump_npz(seen.file()))
+    names = list(seen.right[EXAMPLE].outputs)
+    return {"sets": list(seen.rows), "outputs": names, "places": seen.places, "left_out": seen.left_out}
+
+
+class _Seen:
+    """What has been asked and answered so far, by set. A request may take `limit_s`."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.rows: dict[str, Questions] = {}
+        self.right: dict[str, Answers] = {}
+        self.left_out: list[str] = []
+        self.places = 0
+        self._limit_s, self._seconds = limit_s, 0.0
+        self._others: Arrays = {}
+        self._shapes: dict[str, set[tuple[int, ...]]] = {}
+
+    def alone(self, host: Host, example: Arrays, validation: Arrays, specs: list[TensorSpec]) -> None:
+        """Asks each row alone: the example, and questions made of it, the validation data and each column's kind."""
+        ask, started = self._asker(host), time.monotonic()
+        end = started + _ALONE_S
+        self._ask_alone(EXAMPLE, ask, _example(example, specs), end, fewest=2)
+        asked = asked_of(_facts(specs), example, validation, self._seconds, narrow=False)
+        self.left_out += asked.left_out
+        for index, questions in enumerate(asked.questions):
+            if time.monotonic() < end:
+                whole = Questions(inputs=restored(questions.inputs, specs), origins=questions.origins)
+                self._ask_alone(f"questions-{index}", ask, whole, end)
+            else:
+                self._late(len(questions.origins), "alone")
+        first = rows_of(self.rows[EXAMPLE].inputs, [0])
+        self._keep("again", first, together(ask, first))
+
+    def in_places(self, host: Host) -> None:
+        """Asks rows that are answered alone in batches that begin with each of them."""
+        name = next((name for name in self.rows if len(self._answered(name)) > 1), "")
+        if not name:
+            return
+        at = self._answered(name)
+        few = [at[index] for index in _spread(len(at), max(2, int(self._affordable(_NEIGHBOURS**2) ** 0.5)))]
+        rows, self.places = rows_of(self.rows[name].inputs, few), len(few)
+        self._keep(NEIGHBOURS, rows, self.right[name].take(few), [self.rows[name].origins[row] for row in few])
+        for place in range(self.places):
+            turned = rows_of(rows, np.roll(np.arange(len(few)), place))
+            self._keep(f"place-{place}", turned, together(self._asker(host), turned))
+
+    def again(self, host: Host) -> None:
+        """Asks some rows of each set again, the last first."""
+        for name, questions in self.rows.items():
+            few = _spread(len(questions.origins), self._affordable(_AGAIN))[::-1]
+            rows = rows_of(questions.inputs, few)
+            self._keep(f"again/{name}", rows, alone(self._asker(host), rows))
+            self._others[f"again/{name}/rows"] = np.array(few, dtype=np.int64)
+
+    def in_batches(self, host: Host) -> None:
+        """Asks all rows that are answered alone in batches, until the time is up."""
+        end = time.monotonic() + _OTHER_S
+        for name, questions in self.rows.items():
+            rows, seconds = rows_of(questions.inputs, self._answered(name)), end - time.monotonic()
+            done = 0
+            if count_of(rows) and self._seconds < seconds:
+                served = answers_to(self._asker(host), rows, batches=True, seconds=seconds)
+                done = len(served.errors)
+                self._keep(f"batch/{name}", rows_of(rows, range(done)), served)
+            self._late(count_of(rows) - done, "in batches")
+
+    def file(self) -> Arrays:
+        """Everything as arrays."""
+        origins = {name: questions.origins for name, questions in self.rows.items()}
+        named = in_file({name: each.inputs for name, each in self.rows.items()}, self.right, origins)
+        shapes = {f"shapes/{name}": np.array(sorted(each), dtype=np.int64) for name, each in self._shapes.items()}
+        return named | self._others | shapes
+
+    def _ask_alone(self, name: str, ask: Ask, rows: Questions, end: float, *, fewest: int = 1) -> None:
+        """The rows of a set, until the time is up; but at least the `fewest`."""
+        count, started = len(rows.origins), time.monotonic()
+        parts = [alone(ask, rows_of(rows.inputs, range(min(fewest, count))))]
+        if count > fewest and time.monotonic() < end:
+            rest = rows_of(rows.inputs, range(fewest, count))
+            parts.append(answers_to(ask, rest, batches=False, seconds=end - time.monotonic()))
+        right = joined(parts)
+        done = len(right.errors)
+        self._seconds = self._seconds or (time.monotonic() - started) / done
+        self._late(count - done, "alone")
+        self.rows[name] = Questions(inputs=rows_of(rows.inputs, range(done)), origins=rows.origins[:done])
+        self.right[name] = right
+
+    def _asker(self, host: Host) -> Ask:
+        def ask(inputs: Arrays) -> Arrays:
+            host.start()  # a process that had to be killed loads the model again, which takes no time of the request
+            answers: Arrays = host.ask(inputs, self._limit_s)
+            for name, array in answers.items():
+                self._shapes.setdefault(name, set()).add(array.shape[1:])
+            return answers
+
+        return ask
+
+    def _answered(self, name: str) -> list[int]:
+        return [int(row) for row in np.flatnonzero(self.right[name].answered)]
+
+    def _affordable(self, most: int) -> int:
+        return max(1, min(most, int(_OTHER_S / self._seconds)))
+
+    def _late(self, rows: int, setting: str) -> None:
+        if rows:
+            self.left_out.append(f"{rows} rows {setting}: the model takes about {self._seconds:.2g} s for each")
+
+    def _keep(self, name: str, rows: Arrays, answers: Answers, origins: Sequence[str] = ()) -> None:
+        """Rows with their answers; those of `place-N` and others are known by their numbers, and have no origins."""
+        self._others |= in_file({name: rows}, {name: answers}, {name: origins or ("",) * len(answers.errors)})
+
+
+def _example(example: Arrays, specs: list[TensorSpec]) -> Questions:
+    """The example's first rows, with random ones like it if it has few."""
+    own = min(count_of(example), _EXAMPLES)
+    rows, made = rows_of(example, range(own)), max(0, _FEWEST - own)
+    if made:
+        rows = concatenate([rows, random_like(example, tuple(specs), made, seed=0)])
+    return Questions(inputs=rows, origins=("example",) * own + ("range",) * made)
+
+
+def _facts(specs: list[TensorSpec]) -> ModelFacts:
+    """Nothing is known, so NaN and infinity are asked, too: an error is an answer."""
+    floats = (spec.name for spec in specs if spec.datatype.startswith("FP"))
+    columns = tuple(ColumnFacts(input=name, missing=True, infinite=True) for name in floats)
+    return ModelFacts(inputs=tuple(specs), columns=columns)
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """Numbers of rows from all over, the first included."""
+    return sorted({int(row) for row in np.linspace(0, count - 1, min(count, most))})

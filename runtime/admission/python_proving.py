@@ -1,0 +1,240 @@
+"""The proof of a Python model: its own library, asked as production asks, answers what it answers to each row alone.
+
+This runs in another sandbox than the model, whose code could have written anything into its answers.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shiplift.runtime.admission.known_rows import GIVEN
+from shiplift.runtime.admission.python_answers import EXAMPLE, NEIGHBOURS
+from shiplift.runtime.admission.recording import from_file
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.model.onnx_models import differences
+from shiplift.runtime.model.tensors import Arrays, datatype, dump_npz, load_npz, under
+from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.comparison import compare, counted, worst_of
+from shiplift.runtime.proof.questions.question import Questions
+from shiplift.runtime.records.model import ParityCase
+from shiplift.runtime.records.proof import ColumnDifference, Counterexample, Proof, SettingAsked
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+
+REFERENCE = "reference.npz"
+SINGLE_NOTE = (
+    "Warning: the model gets one sample at a time, without batching: its answers to a batch differ from those to each "
+    "of its samples ({})."
+)
+_UNSERVED = "Warning: the model answers made rows in a way that can't be served, so clients get an error: {}."
+_ONE_ROW = "no two rows have an answer"
+_NO_ANSWER = ("Raised:", "Died:", "TookTooLong:", "Starting:")  # what the host raises instead of an answer
+_UNSERVABLE = "Raised: Unservable"  # what `guest/python/pyfunc.py` raises
+
+
+def prove(
+    *,
+    answers: str,
+    sets: list[str],
+    outputs: list[str],
+    places: int,
+    left_out: list[str],
+    inputs: list[dict[str, Any]],
+    out: str,
+) -> dict[str, Any]:
+    """Judges the answers that `python_answers.answer` recorded, with what it returned.
+
+    Returns the signature, the proof, the cases and notes, and writes `out/reference.npz`: requests as `input/NAME` and
+    their answers as `output/NAME`. A sandbox entry.
+
+    Raises:
+        ExportFailed: the example has no answer, an answer can't be served, or the model is not repeatable.
+        DataInvalid: the answers can't be read.
+    """
+    progress("comparing the model's answers")
+    recorded = load_npz(Path(answers))
+    judged = {name: from_file(recorded, name) for name in sets}
+    _require_answer(judged[EXAMPLE][1])
+    unserved = [each for name in sets for each in _unservable(*judged[name])]
+    seen = _Compared(recorded, judged)
+    seen.repeated()
+    mixes = seen.mixes(places)
+    rows, right = _reference(*judged[EXAMPLE])
+    reference = {f"input/{name}": array for name, array in rows.items()}
+    (Path(out) / REFERENCE).write_bytes(dump_npz(reference | {f"output/{n}": array for n, array in right.items()}))
+    proof = Proof(
+        asked=counted([origin.partition(":")[0] for questions, _ in judged.values() for origin in questions.origins]),
+        settings=tuple(SettingAsked(name=name, rows=count) for name, count in seen.settings.items()),
+        worst=worst_of(seen.worst),
+        batches=not mixes,
+        left_out=tuple(left_out),
+    )
+    return {
+        "signature": _signature(
+            inputs, {name: right[name] for name in outputs}, recorded, 1 if mixes else -1
+        ).model_dump(mode="json"),
+        "proof": proof.model_dump(mode="json"),
+        "parity": [case.model_dump(mode="json") for case in seen.cases],
+        "notes": [
+            *([SINGLE_NOTE.format(mixes)] if mixes else []),
+            *([_UNSERVED.format(unserved[0])] if unserved else []),
+        ],
+    }
+
+
+class _Compared:
+    """How the answers in other settings differ from those to each row alone."""
+
+    def __init__(self, recorded: Arrays, judged: dict[str, tuple[Questions, Answers]]) -> None:
+        self.recorded, self.judged = recorded, judged
+        self.settings = {"alone": sum(len(right.errors) for _, right in judged.values())}
+        self.worst: list[ColumnDifference | None] = []
+        self.cases: list[ParityCase] = []
+
+    def repeated(self) -> None:
+        """Compares what was asked again, later and in a second process.
+
+        Raises:
+            ExportFailed: it differs.
+        """
+        _, later = from_file(self.recorded, "again")
+        questions, right = self.judged[EXAMPLE]
+        found = compare(right.take([0]), later, questions.origins[:1], setting="asked again, after other rows")
+        _require_repeatable(found.first)
+        for name, (questions, right) in self.judged.items():
+            at = self.recorded[f"again/{name}/rows"].tolist()
+            expected, (_, actual) = right.take(at), from_file(self.recorded, f"again/{name}")
+            origins = [questions.origins[row] for row in at]
+            found = compare(expected, actual, origins, setting="asked of a second process")
+            _require_repeatable(_numbered(found.first, at))
+            self._saw("in a second process", found.worst, len(at))
+            if name == EXAMPLE:
+                self._case("example, in two processes", expected, actual)
+
+    def mixes(self, places: int) -> str:
+        """How a row's answer depends on its neighbours; empty if it does not."""
+        found = next(filter(None, (self._in_place(place) for place in range(places))), None) or self._in_batches()
+        if found is not None:
+            return str(found)
+        if not places:
+            return _ONE_ROW
+        return ""
+
+    def _in_place(self, place: int) -> Counterexample | None:
+        questions, right = from_file(self.recorded, NEIGHBOURS)
+        at = np.roll(np.arange(len(right.errors)), place)
+        _, actual = from_file(self.recorded, f"place-{place}")
+        origins = [questions.origins[row] for row in at]
+        found = compare(right.take(at), actual, origins, setting=f"in a batch of {len(at)}")
+        if found.first is None:
+            self._saw("at every place of a batch", found.worst, len(at))
+        return _numbered(found.first, at.tolist())
+
+    def _in_batches(self) -> Counterexample | None:
+        for name, (questions, right) in self.judged.items():
+            if f"batch/{name}/errors" not in self.recorded:
+                continue
+            _, actual = from_file(self.recorded, f"batch/{name}")
+            at = np.flatnonzero(right.answered)[: len(actual.errors)].tolist()
+            expected = right.take(at)
+            found = compare(expected, actual, [questions.origins[row] for row in at], setting="in a batch")
+            if found.first:
+                return _numbered(found.first, at)
+            self._saw("in batches", found.worst, len(at))
+            if name == EXAMPLE:
+                self._case("samples alone and in a batch", expected, actual)
+        return None
+
+    def _saw(self, setting: str, worst: ColumnDifference | None, rows: int) -> None:
+        self.settings[setting] = self.settings.get(setting, 0) + rows
+        self.worst.append(worst)
+
+    def _case(self, name: str, expected: Answers, actual: Answers) -> None:
+        both = np.flatnonzero(expected.answered & actual.answered)
+        if len(both):
+            self.cases.append(_case(name, expected.take(both).outputs, actual.take(both).outputs))
+
+
+def _numbered(found: Counterexample | None, rows: list[int]) -> Counterexample | None:
+    """The counterexample with its row's number in its set."""
+    return found and found.model_copy(update={"row": rows[found.row]})
+
+
+def _require_answer(right: Answers) -> None:
+    if right.errors[0]:
+        raise ExportFailed(
+            f"the Python model does not answer the first row of its example: {right.errors[0]}",
+            do="Load it in a fresh environment with its requirements, and call "
+            "`mlflow.pyfunc.load_model(...).predict(example)` with that row alone.",
+        )
+
+
+def _unservable(questions: Questions, right: Answers) -> list[str]:
+    """The made rows whose answers can't be served, each with the reason.
+
+    Raises:
+        ExportFailed: a row is the author's.
+    """
+    told = []
+    for row, (origin, error) in enumerate(zip(questions.origins, right.errors, strict=True)):
+        if not error or (error.startswith(_NO_ANSWER) and not error.startswith(_UNSERVABLE)):
+            continue
+        reason = f"row {row} of the {origin} rows: {error.removeprefix(_UNSERVABLE + ': ')}"
+        if origin in GIVEN:
+            raise ExportFailed(
+                f"the model's answer can't be served: {reason}",
+                do="Make `predict` answer each row with arrays of the same type: numbers, booleans or texts, no None.",
+            )
+        told.append(reason)
+    return told
+
+
+def _require_repeatable(found: Counterexample | None) -> None:
+    if found:
+        raise ExportFailed(
+            f"the model is not repeatable: {found}",
+            do="Seed what it samples, and keep no state between calls: production is checked against these answers.",
+        )
+
+
+def _reference(questions: Questions, right: Answers) -> tuple[Arrays, Arrays]:
+    """The example's rows that have an answer, and the answers."""
+    own = np.array([origin == "example" for origin in questions.origins], dtype=np.bool_)
+    at = np.flatnonzero(own & right.answered)
+    return {name: array[at] for name, array in questions.inputs.items()}, right.take(at).outputs
+
+
+def _signature(inputs: list[dict[str, Any]], outputs: Arrays, recorded: Arrays, size: int) -> Signature:
+    """The inputs and outputs, with -1 for the sizes in which answers differ."""
+    asked = [TensorSpec.model_validate(spec) for spec in inputs]
+    shapes = under("shapes/", recorded)
+    return Signature(
+        inputs=tuple(spec.model_copy(update={"shape": (size, *spec.shape[1:])}) for spec in asked),
+        outputs=tuple(_spec(name, array, shapes[name], size) for name, array in outputs.items()),
+    )
+
+
+def _spec(name: str, array: Any, shapes: Any, size: int) -> TensorSpec:
+    kind = datatype(array.dtype)
+    if kind is None:
+        raise ExportFailed(
+            f"the output {name!r} has the type {array.dtype}, which Triton can't carry",
+            do="Answer numbers, booleans or texts.",
+        )
+    sizes = (sorted(set(axis.tolist())) for axis in shapes.T)
+    return TensorSpec(name=name, datatype=kind, shape=(size, *(each[0] if len(each) == 1 else -1 for each in sizes)))
+
+
+def _case(name: str, left: Arrays, right: Arrays) -> ParityCase:
+    found = {key: differences(array, right[key]) for key, array in left.items() if key in right}
+    bad = [key for key, array in left.items() if array.dtype.kind == "f" and np.isnan(array).any()]
+    found |= dict.fromkeys(bad, (math.inf, math.inf))
+    return ParityCase(
+        inputs=name,
+        batch=len(next(iter(left.values()))),
+        max_abs=max(absolute for absolute, _ in found.values()),
+        max_rel=max(relative for _, relative in found.values()),
+        problem="; ".join(f"{key!r} holds NaN" for key in bad),
+    )

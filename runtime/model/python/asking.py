@@ -1,0 +1,44 @@
+"""A Python model's own process, asked in a sandbox by the code that will also host it in production."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.guest.python.host import Host, ModelFailed
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.tensor import TensorSpec
+
+_DO = "Load it in a fresh environment with its requirements, and call `mlflow.pyfunc.load_model(...).predict(example)`."
+
+
+def settings_of(
+    model: str, outputs: list[str], read: list[str], memory_mb: int, allow_without: list[str]
+) -> dict[str, Any]:
+    """The settings of the model's process."""
+    return {"model": model, "outputs": outputs, "read": read, "memory_mb": memory_mb, "allow_without": allow_without}
+
+
+@contextlib.contextmanager
+def asking(code: str, environment: str, settings: dict[str, Any]) -> Iterator[Host]:
+    """A model's process, as long as the context lasts.
+
+    Raises:
+        ExportFailed: the model does not load.
+    """
+    host = Host(Path(code), Path(environment), settings)
+    try:
+        host.start()
+        yield host
+    except ModelFailed as error:
+        raise ExportFailed(f"the Python model does not load: {error}", do=_DO) from error
+    finally:
+        host.close()
+
+
+def restored(arrays: Arrays, specs: list[TensorSpec]) -> Arrays:
+    """Arrays from an NPZ file with text as object arrays again."""
+    return {
+        spec.name: arrays[spec.name].astype(object) if spec.datatype == "BYTES" else arrays[spec.name] for spec in specs
+    }

@@ -1,0 +1,99 @@
+"""The magnitude that a row's tolerance is relative to: that of answers to ordinary rows, not of far-fetched questions.
+
+A question may be a million times what the model was trained on, and so are the terms that a graph adds up for it, in
+FP32. Its answer may then be off by as much more. If such rows decided what is usual, an answer to an ordinary row could
+be off that much, too.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.questions.question import Questions
+from shiplift.runtime.proof.settings import rows_of
+from shiplift.runtime.proof.tolerances import usual_magnitude
+
+ORDINARY = frozenset({"example", "validation", "recorded", "range"})  # origins of rows like those of training
+_Floats = NDArray[np.float64]
+
+
+def with_usual(sets: Mapping[str, tuple[Questions, Answers]]) -> dict[str, Answers]:
+    """The answers to each set of rows, with the magnitudes of their outputs that are usual for such rows.
+
+    For an ordinary row that is the magnitude of ordinary answers. For another one it grows with the row's inputs, up to
+    the magnitude of all answers.
+    """
+    largest = _joined(_sizes(rows.inputs) for rows, _ in map(_ordinary, sets.values()) if rows.origins)
+    ordinary, everything = (_usual(map(pick, sets.values())) for pick in (_ordinary, lambda each: each))
+    return {
+        name: replace(right, usual=_of(right, ordinary, everything, _stretch(questions.inputs, largest)))
+        for name, (questions, right) in sets.items()
+    }
+
+
+def _of(right: Answers, ordinary: Arrays, everything: Arrays, stretch: _Floats) -> Arrays:
+    """By output, (rows, columns). Of an output whose shape depends on the row's, none."""
+    usual: Arrays = {}
+    for name, array in right.outputs.items():
+        low, high = ordinary.get(name), everything.get(name)
+        width = array.reshape(len(array), -1).shape[1]
+        if low is not None and high is not None and low.size == high.size == width:
+            grown = low[None, :] * stretch[: len(array), None]
+            usual[name] = np.minimum(grown, np.maximum(low, high)[None, :]).astype(np.float32)
+    return usual
+
+
+def _ordinary(rows: tuple[Questions, Answers]) -> tuple[Questions, Answers]:
+    """The ordinary rows of a set, with their answers."""
+    questions, right = rows
+    at = [row for row, origin in enumerate(questions.origins[: len(right.errors)]) if origin in ORDINARY]
+    picked = Questions(inputs=rows_of(questions.inputs, at), origins=tuple(questions.origins[row] for row in at))
+    return picked, right.take(at)
+
+
+def _usual(rows: Iterable[tuple[Questions, Answers]]) -> Arrays:
+    """The usual magnitude in each column, (columns,) by output, of the answers with the first one's shape."""
+    found: dict[str, list[_Floats]] = {}
+    for _, right in rows:
+        for name, array in right.outputs.items():
+            if array.dtype.kind == "f" and right.answered.any():
+                values = array[right.answered].astype(np.float64)
+                found.setdefault(name, []).append(values.reshape(len(values), -1))
+    alike = {name: [each for each in parts if each.shape[1] == parts[0].shape[1]] for name, parts in found.items()}
+    return {name: usual_magnitude(np.concatenate(parts)) for name, parts in alike.items()}
+
+
+def _stretch(inputs: Arrays, largest: Arrays) -> _Floats:
+    """How many times the largest ordinary value each row has, (rows,), in the column where that is most; at least 1."""
+    stretch = np.ones(len(next(iter(inputs.values()))))
+    for name, sizes in _sizes(inputs).items():
+        most = largest.get(name)
+        if most is not None and most.shape[1] == sizes.shape[1]:
+            with np.errstate(over="ignore"):
+                times = sizes / np.where(most > 0, most, 1.0)
+            stretch = np.maximum(stretch, times.max(axis=1, initial=1.0))
+    return stretch
+
+
+def _sizes(inputs: Arrays) -> Arrays:
+    """The magnitudes of all floats and integers, (rows, columns) by input; what is not finite has none."""
+    numbers = {name: array for name, array in inputs.items() if array.dtype.kind in "iuf"}
+    return {
+        name: np.abs(np.where(np.isfinite(array), array, 0).astype(np.float64)).reshape(len(array), -1)
+        for name, array in numbers.items()
+    }
+
+
+def _joined(parts: Iterable[Arrays]) -> Arrays:
+    """The largest in each column, (1, columns) by input, of the parts with the first one's shape."""
+    largest: Arrays = {}
+    for part in parts:
+        for name, sizes in part.items():
+            most = largest.setdefault(name, sizes.max(axis=0, keepdims=True))
+            if most.shape[1] == sizes.shape[1]:
+                largest[name] = np.maximum(most, sizes.max(axis=0, keepdims=True))
+    return largest

@@ -1,0 +1,99 @@
+"""Production's server starts with whatever it can serve: a slow or broken model keeps no other away."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shiplift.runtime.host.processes import free_port, stop
+from shiplift.runtime.serving.machine.loading import Attempts, Loader, attempts
+from shiplift.runtime.serving.machine.server import Server, start_production
+from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.command_line import Features, Ports
+from tests.integration.backends import ENVIRONMENT, ask, put, two_by_two
+from tests.integration.conftest import until
+
+pytestmark = pytest.mark.integration
+HEALTHY = tuple(f"healthy{number}" for number in range(17))
+ROW = {"a": np.ones((1, 2), np.float32), "b": np.ones((1, 1), np.float32)}
+LATE = "time.sleep(60)"
+RAISES = "raise RuntimeError('its loading fails since today')"
+DIES = "os.kill(os.getpid(), signal.SIGSEGV)"
+TENSOR = "{{ name: '{}' data_type: TYPE_FP32 dims: [1] }}"
+
+
+def put_python(repository: Path, name: str, loading: str) -> None:
+    """Adds a model of the Python backend, which does `loading` first."""
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(
+        "import os, signal, time\n"
+        f"class TritonPythonModel:\n    def initialize(self, _):\n        {loading}\n"
+        "    def execute(self, requests):\n        return []\n"
+    )
+    tensors = f"input [{TENSOR.format('x')}] output [{TENSOR.format('y')}]"
+    sample = "inputs { key: 'x' value { data_type: TYPE_FP32 dims: 1 zero_data: true } }"
+    warm_up = f"model_warmup [{{ name: 'w' batch_size: 1 {sample} }}]"  # it fails, because nothing is answered
+    (repository / name / "config.pbtxt").write_text(f"name: '{name}' backend: 'python' {tensors} {warm_up}")
+
+
+@contextmanager
+def production(work: Path) -> Iterator[Server]:
+    """Production's server over `work`/models."""
+    ports = Ports(http=free_port(), grpc=free_port(), metrics=free_port())
+    server = start_production(ENVIRONMENT, work / "models", ports, Features(cache_mb=0), log=work / "log")
+    try:
+        yield server
+    finally:
+        stop(server.process, grace_s=1)
+
+
+@pytest.mark.slow
+def test_of_twenty_models_those_that_are_not_broken_serve_within_30_s(tmp_path: Path) -> None:
+    for name in HEALTHY:
+        put(tmp_path, two_by_two(), name)
+    repository = tmp_path / "models"
+    for name, loading in {"late": LATE, "raises": RAISES, "dies": DIES}.items():
+        put_python(repository, name, loading)
+    for _ in range(2):  # at first nobody knows which ones are broken
+        began = time.monotonic()
+        with production(tmp_path) as server:
+            assert time.monotonic() - began < 30
+            assert all(ask(server, ROW, name=name).as_numpy("sum").tolist() == [[2.0, 2.0]] for name in HEALTHY)
+    failed = attempts(tmp_path)
+    assert "its loading fails since today" in failed["raises"].why
+    assert failed["raises"].failures >= 1 <= failed["dies"].failures
+
+
+def test_a_python_model_whose_warm_up_would_fail_is_loaded_without_it(tmp_path: Path) -> None:
+    """Triton 2.51 itself dies of the next load after a warm-up that failed."""
+    put_python(tmp_path / "models", "m", "pass")
+    with production(tmp_path) as server, TritonClient(server.grpc) as client:
+        assert client.ready("m")
+        put(tmp_path, two_by_two(), "next")
+        client.load("next")
+        assert ask(server, ROW, name="next").as_numpy("sum").tolist() == [[2.0, 2.0]]
+
+
+def test_a_model_that_failed_is_tried_again_after_its_pause(tmp_path: Path) -> None:
+    put_python(tmp_path / "models", "m", RAISES)
+    with production(tmp_path) as server:
+        now = attempts(tmp_path)["m"].next_at - 0.5
+        loader = Loader(server.repository, server.grpc, clock=lambda: now)
+        assert loader.look() == {"m"}
+        assert attempts(tmp_path)["m"].failures == 1  # its pause is not over
+        (tmp_path / "models" / "m" / "1" / "model.py").unlink()
+        put(tmp_path, two_by_two(), "m")
+        now += 1
+        assert until(lambda: not loader.look(), seconds=20)
+        loader.wait(5)
+        assert attempts(tmp_path)["m"].failures == 0
+        with TritonClient(server.grpc) as client:
+            assert client.ready("m")
+        (tmp_path / "loading.json").write_text(f'{{"m": {Attempts(failures=3, why="no file").model_dump_json()}}}')
+        assert not loader.look()
+        assert attempts(tmp_path)["m"] == Attempts()  # somebody else loaded it
+        loader.close()

@@ -1,0 +1,149 @@
+"""What the proof of a Python model finds: models of every character, asked in the processes that would serve them."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shiplift.runtime.admission.python_answers import ANSWERS, answer
+from shiplift.runtime.admission.python_proving import prove
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model.python.bundle import write_bundle
+from shiplift.runtime.model.python.environments import readable
+from shiplift.runtime.model.tensors import dump_npz, load_npz
+from tests.unit.examples import tensor
+
+EXAMPLE = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
+EXAMPLE[1] = -np.abs(EXAMPLE[1])  # a row on the other side of every condition below
+EXAMPLE[0] = np.abs(EXAMPLE[0])
+# In place of `guest/python/pyfunc.py`, so that no process has to import MLflow.
+SERVED = """
+import time
+import numpy as np
+
+class Unservable(ValueError):
+    pass
+
+def load(settings):
+    return Model(settings["model"])
+
+class Model:
+    def __init__(self, kind):
+        self.answer, self.calls = getattr(self, kind), 0
+
+    def doubling(self, inputs):
+        return {"y": 2 * inputs["x"]}
+
+    def strict(self, inputs):
+        if not np.isfinite(inputs["x"]).all():
+            raise ValueError("no numbers")
+        return {"y": inputs["x"].sum(axis=1), "text": np.array(["yes"] * len(inputs["x"]), dtype=object)}
+
+    def centring(self, inputs):
+        return {"y": inputs["x"] - inputs["x"].mean(axis=0, keepdims=True)}
+
+    def singular(self, inputs):
+        if len(inputs["x"]) > 1:
+            raise ValueError("one at a time")
+        return {"y": inputs["x"]}
+
+    def sampling(self, inputs):
+        return {"y": inputs["x"] + np.random.default_rng().normal()}
+
+    def counting(self, inputs):
+        self.calls += 1
+        return {"y": inputs["x"] + (self.calls > 20)}
+
+    def silent(self, inputs):
+        if (inputs["x"][:, 0] < 0).any():
+            raise Unservable("predict answered None as 'y'")
+        return {"y": inputs["x"]}
+
+    def changing(self, inputs):
+        return {"y": inputs["x"] if inputs["x"][0, 0] < 0 else inputs["x"].astype(np.float64)}
+
+    def slow(self, inputs):
+        time.sleep(0.4 * len(inputs["x"]))
+        return {"y": inputs["x"]}
+"""
+
+
+def judged(folder: Path, kind: str) -> dict[str, Any]:
+    """The verdict on a model of a kind, and where its reference is."""
+    served, example, environment = folder / "stub.py", folder / "example.npz", Path(sys.prefix)
+    served.write_text(SERVED)
+    example.write_bytes(dump_npz({"x": EXAMPLE}))
+    code, inputs = write_bundle(folder / "code", served), [tensor("x", -1, 2).model_dump(mode="json")]
+    recorded = answer(
+        code=str(code),
+        environment=str(environment),
+        model=kind,
+        read=readable(environment, code),
+        example=str(example),
+        known=None,
+        inputs=inputs,
+        outputs=[],
+        memory_mb=1024,
+        limit_s=60,
+        allow_without=[],
+        out=str(folder),
+    )
+    return prove(answers=str(folder / ANSWERS), inputs=inputs, out=str(folder), **recorded)
+
+
+def test_a_model_is_asked_in_every_setting_with_rows_that_it_refuses_among_them(tmp_path: Path) -> None:
+    result = judged(tmp_path, "strict")
+    asked = {each["origin"]: each["rows"] for each in result["proof"]["asked"]}
+    assert asked["example"] >= len(EXAMPLE)
+    assert min(asked["missing"], asked["infinite"], asked["zero"], asked["range"]) > 0
+    settings = {each["name"]: each["rows"] for each in result["proof"]["settings"]}
+    assert settings["alone"] == sum(asked.values())
+    assert 0 < settings["in batches"] < settings["alone"]  # of the others each is an error by itself
+    assert settings["at every place of a batch"] == 36
+    assert result["notes"] == []
+    assert [(spec["name"], spec["datatype"], spec["shape"]) for spec in result["signature"]["outputs"]] == [
+        ("y", "FP32", [-1]),
+        ("text", "BYTES", [-1]),
+    ]
+    np.testing.assert_allclose(load_npz(tmp_path / "reference.npz")["output/y"], EXAMPLE.sum(axis=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [("centring", "the original answers 0.0 for 'y', column 0"), ("singular", "one at a time")],
+)
+def test_a_model_whose_rows_mix_is_told_to_get_one_at_a_time(tmp_path: Path, kind: str, told: str) -> None:
+    result = judged(tmp_path, kind)
+    assert told in result["notes"][0]
+    assert not result["proof"]["batches"]
+    assert result["signature"]["inputs"][0]["shape"] == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("sampling", r"not repeatable: to row 0 of the example rows \(asked again, after other rows\)"),
+        ("counting", r"not repeatable: to row 0 of the example rows \(asked again, after other rows\)"),
+        ("silent", r"can't be served: row 1 of the example rows: predict answered None as 'y'"),
+        (
+            "changing",
+            r"can't be served: row 1 of the example rows: 'y' is float32 with 2 axes, the first row has float64",
+        ),
+    ],
+)
+def test_a_model_that_nobody_can_rely_on_is_refused(tmp_path: Path, kind: str, told: str) -> None:
+    with pytest.raises(ExportFailed, match=told):
+        judged(tmp_path, kind)
+
+
+@pytest.mark.slow
+def test_a_slow_model_is_asked_fewer_rows_and_the_rest_is_told(tmp_path: Path) -> None:
+    proof = judged(tmp_path, "slow")["proof"]
+    assert proof["batches"]
+    assert {each["name"]: each["rows"] for each in proof["settings"]}["at every place of a batch"] == 4
+    assert any("were not asked: each takes about 0.4" in reason for reason in proof["left_out"])
+    assert any("in batches: the model takes about 0.4 s for each" in reason for reason in proof["left_out"])

@@ -1,0 +1,71 @@
+from typing import Any
+
+import numpy as np
+
+from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.comparison import compare
+from shiplift.runtime.proof.ordinary import with_usual
+from shiplift.runtime.proof.questions.question import Questions
+
+
+def asked(rows: Any, origin: str, weights: Any) -> tuple[Questions, Answers]:
+    inputs = np.asarray(rows, dtype=np.float64)
+    return Questions(inputs={"x": inputs}, origins=(origin,) * len(inputs)), Answers.of({"y": inputs @ weights})
+
+
+def off_by(right: Answers, rows: list[int], difference: float) -> Answers:
+    outputs = {"y": right.outputs["y"].copy()}
+    outputs["y"][rows] += difference
+    return Answers.of(outputs)
+
+
+def test_far_fetched_rows_do_not_decide_what_an_ordinary_row_may_be_off() -> None:
+    rng, weights = np.random.default_rng(3), np.array([1.0, -2.0])
+    sets = {
+        "example": asked(rng.normal(size=(8, 2)), "example", weights),
+        "questions-0": asked(rng.normal(size=(50, 2)) * 1e6, "sentinel", weights),
+        "mixed": (
+            Questions(inputs={"x": np.array([[0.5, 0.5], [2e6, 1e6]])}, origins=("validation", "edge")),
+            Answers.of({"y": np.array([-0.5, 1e-3])}),  # the terms of the second row cancel
+        ),
+    }
+    answers = with_usual(sets)
+    mixed = answers["mixed"]
+    assert not compare(mixed, off_by(mixed, [0], 0.05), ["validation", "edge"]).same
+    assert compare(mixed, off_by(mixed, [1], 0.05), ["validation", "edge"]).same  # in FP32 it can't be better
+    assert compare(mixed.take([1]), off_by(mixed.take([1]), [0], 0.05), ["edge"]).same  # also by itself
+    example = answers["example"]
+    assert not compare(example, off_by(example, [3], 0.01), ["example"] * 8).same
+    assert compare(example, off_by(example, [3], 1e-5), ["example"] * 8).same
+
+
+def test_a_far_fetched_row_is_never_compared_more_loosely_than_by_all_rows() -> None:
+    weights = np.array([1.0, 1.0])
+    sets = {
+        "example": asked([[1, 1], [2, 1]], "example", weights),
+        "questions-0": (
+            Questions(inputs={"x": np.array([[1e30, 0], [np.inf, 1.0]])}, origins=("edge", "infinite")),
+            Answers.of({"y": np.array([3.0, 2.0])}),  # a tree's leaves
+        ),
+    }
+    right = with_usual(sets)["questions-0"]
+    assert not compare(right, off_by(right, [0], 0.01), ["edge", "infinite"]).same
+    assert not compare(right, off_by(right, [1], 0.01), ["edge", "infinite"]).same
+
+
+def test_outputs_whose_shape_depends_on_the_row_are_relative_to_themselves() -> None:
+    short, long = np.ones((2, 3)), np.ones((2, 5))
+    sets = {
+        "example": (Questions(inputs={"x": short}, origins=("example",) * 2), Answers.of({"y": short})),
+        "questions-0": (Questions(inputs={"x": long}, origins=("length",) * 2), Answers.of({"y": long})),
+    }
+    answers = with_usual(sets)
+    assert answers["example"].usual["y"].shape == (2, 3)
+    assert "y" not in answers["questions-0"].usual
+
+
+def test_rows_that_took_too_long_and_texts_are_left_out() -> None:
+    inputs = {"x": np.arange(4.0)[:, None], "t": np.array(["a"] * 4, dtype=object)[:, None]}
+    answers = Answers(outputs={"y": np.ones((2, 1))}, errors=("", "raises"))
+    sets = {"questions-0": (Questions(inputs=inputs, origins=("range",) * 4), answers)}
+    assert with_usual(sets)["questions-0"].usual["y"].shape == (2, 1)
