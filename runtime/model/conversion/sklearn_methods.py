@@ -56,7 +56,9 @@ def with_outputs(graph: onnx.ModelProto, method: str, count: int) -> onnx.ModelP
     if len(outputs) <= count:
         return graph
     inputs = [value.name for value in graph.graph.input]
-    return onnx.utils.Extractor(graph).extract_model(inputs, [value.name for value in outputs][:count])
+    kept = onnx.utils.Extractor(graph).extract_model(inputs, [value.name for value in outputs][:count])
+    del kept.graph.value_info[:]  # it lists the outputs, too, and a prefix would rename them
+    return kept
 
 
 def classifies(model: Any) -> bool:

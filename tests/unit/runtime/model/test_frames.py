@@ -98,6 +98,8 @@ def models() -> Iterator[tuple[str, Any, Any]]:
     )
     yield "a function", make_pipeline(FunctionTransformer(np.log1p), LinearRegression()).fit(full, price), full
     yield "several labels", KNeighborsClassifier().fit(full, both), full
+    yield "a forest", RandomForestClassifier(3, random_state=0).fit(full, dear), full
+    yield "a forest of several labels", RandomForestClassifier(3, random_state=0).fit(full, both), full
     yield "several classifiers", MultiOutputClassifier(LogisticRegression(max_iter=999)).fit(full, both), full
     yield "several targets", MultiOutputRegressor(Ridge()).fit(full, np.column_stack([price, full["visits"]])), full
     yield "outliers", make_pipeline(StandardScaler(), IsolationForest(n_estimators=20, random_state=0)).fit(full), full
@@ -134,6 +136,9 @@ def test_frames_of_many_shapes_become_graphs(tmp_path: Path) -> None:
         expected = model.predict(frame)
         np.testing.assert_allclose(first.reshape(expected.shape), expected, rtol=1e-3, atol=1e-3, err_msg=name)
         assert len(answers) == len(original.answer(sent(frame, logged))), name
+        assert not any("/" in output for output in answers), name
+        if "forest" in name:
+            assert (original.forest() is None) == ("several" in name)
 
 
 @pytest.mark.slow
