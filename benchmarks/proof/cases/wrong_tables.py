@@ -12,6 +12,7 @@ from benchmarks.proof.cases.making import Data, fitted, flats, label, numbers, t
 from benchmarks.proof.cases.right_boosters import catboost, lightgbm, positive_targets, xgboost
 from benchmarks.proof.cases.right_sklearn import made, piped
 from benchmarks.proof.fresh import rows_like
+from benchmarks.zoo.answers import named
 
 _case = partial(fitted, part="a")
 _sklearn = partial(_case, flavor="sklearn")
@@ -111,7 +112,7 @@ def _unknown_cities(name: str, about: str, make: Callable[[], Any], *, classes: 
                 "skops_trusted_types": trusted_types(model),
             },
             rows=lambda count, seed: _with_unknown(frame, count, seed),
-            **({"answer": label} if classes else {}),
+            answer=label if classes else named,
         )
 
     return Case(name=name, part="a", flavor="sklearn", about=about, build=build)
