@@ -16,7 +16,7 @@ again = $(if $(SECOND_CHANCE),|| { echo "What failed runs again by itself: a tes
 	$(BIN)/pytest $(1) --last-failed --last-failed-no-failures none -q -rA --show-capture no; })
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
-.PHONY: setup demo test test-all check check-github unit integration soak test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
+.PHONY: setup demo test test-all attack check check-github unit integration soak test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
 	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner bench-proof bench-text mutants zoo check-gpu constraints clean
 
 # Two at a time: pip uses one core, and what the demo needs is compiled while the tests' packages are installed.
@@ -73,6 +73,14 @@ unit: setup
 integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
 	$(BIN)/pytest tests/integration -n 3 --dist loadfile -q --durations=20 -m 'not large and not slow' \
 		$(call again,tests/integration)
+
+# What SECURITY.md promises, attacked. Nothing of it writes outside of the tests' own folders, whatever does not hold.
+ATTACKS := tests/attack tests/unit/runtime/confinement tests/unit/runtime/host/test_listeners.py \
+	tests/unit/runtime/model/python/test_hostile_wheels.py tests/unit/runtime/guest/python/test_worker.py \
+	tests/unit/runtime/guest/pipelines/test_pipeline_pool.py tests/unit/runtime/guest/fronts
+
+attack: setup  ## hundreds of attacks on what holds hostile code, each layer switched off once, and parsers fed with anything
+	$(BIN)/pytest $(ATTACKS) -n 2 -q
 
 # Every other round runs beside a process that keeps a core busy. The first failure ends it.
 soak: setup  ## the unit and integration tests ten times in a row: what fails now and then is found (two hours)

@@ -23,6 +23,8 @@ for room in ("pipelines", "runtime", "steps", "templates"):
 
 settings.register_profile("everyday", deadline=None, max_examples=20)
 settings.register_profile("long", deadline=None, max_examples=200)
+# Parsers of foreign bytes: HYPOTHESIS_PROFILE=million pytest tests/attack/test_parsers.py takes hours.
+settings.register_profile("million", deadline=None, max_examples=1_000_000, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everyday"))
 
 

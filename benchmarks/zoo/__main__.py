@@ -34,7 +34,7 @@ def missing(case: Case) -> str:
     return f"{', '.join(lacking)} is not installed: {case.install}" if lacking else ""
 
 
-def chosen(table: tuple[Case, ...], only: list[str], done: Results | None) -> list[Case]:
+def chosen(only: list[str], done: Results | None, table: tuple[Case, ...] = CASES) -> list[Case]:
     """The cases to run: those whose names fit a shell pattern, or all if there is none, without those in `done`.
 
     Raises:
@@ -121,7 +121,7 @@ def main() -> None:
         print("\n".join(f"{case.name:<28}{case.flavor:<24}{case.right:<10}{case.about}" for case in table))
         return
     earlier = read(file) if arguments.resume or arguments.only else None
-    wanted = chosen(table, arguments.only, earlier if arguments.resume else None)
+    wanted = chosen(arguments.only, earlier if arguments.resume else None, table)
     lacking = {case.name: missing(case) for case in wanted}
     for name, what in lacking.items():
         if what:

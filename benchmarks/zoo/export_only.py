@@ -1,5 +1,6 @@
 """`--export-only`: each case exported in a process of its own, without a server, and its graph asked fresh rows."""
 
+import importlib
 import multiprocessing
 import time
 import warnings
@@ -23,17 +24,13 @@ from shiplift.runtime.proof.comparison import compare
 from shiplift.runtime.records.tensor import TensorSpec
 
 _SECONDS = 90.0
+_IMPORTED = ("mlflow.pyfunc", "mlflow.sklearn", "modelaudit.core", "skl2onnx", "skops.io", "treelite")
 
 
 def results(cases: list[Case]) -> Iterator[Result]:
     """How each case ends, without those that scikit-learn itself can't fit; everything is imported once, here."""
-    import mlflow.pyfunc
-    import mlflow.sklearn  # noqa: F401
-    import modelaudit.core  # noqa: F401
-    import skl2onnx  # noqa: F401
-    import skops.io  # noqa: F401
-    import treelite  # noqa: F401
-
+    for name in _IMPORTED:
+        importlib.import_module(name)
     for case in cases:
         started = time.monotonic()
         if result := _apart(case):

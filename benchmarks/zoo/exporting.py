@@ -50,7 +50,7 @@ def export(folder: Path, work: Path, *, pickle: Pickle) -> Export:
     for name in ("input_example.json", "serving_input_example.json"):
         if (folder / name).is_file():
             (folder / name).rename(examples / name)
-    logged = read_model(folder, examples, fallback=False)
+    logged = read_model(folder, examples)
     judged = scan.scan_files(folder, examples, pickle=pickle, unpacked_mb=_UNPACKED_MB)
     if refused := scan.objections(judged):
         raise scan.refusal(refused)
@@ -66,14 +66,13 @@ def export(folder: Path, work: Path, *, pickle: Pickle) -> Export:
         tabular=logged.tabular,
         seed=_SEED,
     )
-    file = work / "model" / "model.onnx"
     proved = verification.verify(
-        model=str(file),
+        written=str(work),
         script="",
-        answers=str(work / "answers.npz"),
         out=str(work),
-        **{name: made[name] for name in ("signature", "sets", "questions", "left_out", "trees")},
+        **{name: made[name] for name in ("graphs", "sets", "questions", "precise", "left_out", "trees")},
         text="",
     )
+    file = work / made["graphs"][proved["served"]]["folder"] / "model.onnx"
     inputs = onnx_models.signature_of(onnx.load(file)).inputs
-    return Export(session=onnx_models.session(file), inputs=inputs, form="trees" if proved["differs"] else "graph")
+    return Export(session=onnx_models.session(file), inputs=inputs, form=proved["form"])

@@ -28,6 +28,8 @@ BAD_BEATS = 2  # wrong answers or refusals in a row before the watchdog acts
 SLOW_BEATS = 6
 _SLOW_S, _SLOW_FACTOR = 5.0, 20.0  # slow means longer than both: these seconds, and this many times the fastest answer
 _THREADS = 4
+# A full queue only means that the model is busy; and a worker that crashed starts again by itself, after its pause.
+_ITS_OWN = ("queue", "the model's worker")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +153,8 @@ def beat_of(address: str, package: Package, golden: Arrays) -> ProbeResult:
     except GoldenMismatch as error:
         problem, bad = error.what, True
     except ServerFailed as error:
-        problem, bad = error.what, "queue" not in error.what.lower()  # a full queue only means that the model is busy
+        problem = error.what
+        bad = not any(words in problem.lower() for words in _ITS_OWN)
     except ShipliftError as error:
         problem = error.what
     return ProbeResult(seconds=time.monotonic() - began, problem=problem, bad=bad)

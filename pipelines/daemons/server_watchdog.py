@@ -1,7 +1,7 @@
 """Frees production's Triton from executions that never end. Runs as a child process of the dispatcher.
 
-The bundled server's backends stop an execution at its time limit. An execution that continues even then can't be ended
-from inside the server, so this watchdog acts from outside, in steps:
+The bundled server's backends stop an execution at its time limit, or end the model's own worker. An instance of the
+Python backend that continues even then can't be ended from inside the server, so this watchdog acts, in steps:
 1. It reloads the stuck model, which gives it new instances and leaves other models alone.
 2. If that doesn't help, it ends the server, and the dispatcher starts it again.
 3. If the last restart was too recent, it unloads only the stuck model, and restarts the server later.
@@ -26,11 +26,13 @@ from shiplift.pipelines.daemons.prober import Prober
 from shiplift.pipelines.engines.local import incidents, site_file, stack
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.text import printable
 from shiplift.runtime.guest.pod.heartbeat import MARGIN_S, Counters, Heartbeat, answer, counters
 from shiplift.runtime.host.processes import stop
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.machine import server_memory
 from shiplift.runtime.serving.machine.loading import Loader
+from shiplift.runtime.serving.machine.quarantine import crashed
 from shiplift.runtime.serving.machine.recovery import reinstall, reload_stuck, unload_stuck
 from shiplift.runtime.serving.machine.restarts import HEALTHY_S, Restarts
 from shiplift.runtime.serving.machine.served import every_served, names_in_server
@@ -61,6 +63,7 @@ class ServerWatchdog:
         self._reloaded: dict[str, float] = {}
         self._unloaded: set[str] = set()
         self._loader: Loader | None = None
+        self._crashes: dict[str, tuple[float, int]] = {}
         self._restarts = Restarts()
         self._memory_mb = 0
 
@@ -85,6 +88,7 @@ class ServerWatchdog:
         self._answered_at = now
         models = counters(metrics)
         self._note_stopped(models)
+        self._note_crashed(pid)
         missing = self._load_missing(running)
         if self._unloaded and not self._restarts.wait_s(now):
             self._restart_stuck(running, "", f"{', '.join(sorted(self._unloaded))} got stuck and had to wait", now)
@@ -103,7 +107,7 @@ class ServerWatchdog:
         self._pid = pid
         self._answered_at = self._clock()
         self._heartbeat = Heartbeat(patience_of=partial(answer_patience_s, self._home))
-        self._reloaded, self._unloaded = {}, set()
+        self._reloaded, self._unloaded, self._crashes = {}, set(), {}
         if self._loader:
             self._loader.close()
         self._loader = None
@@ -143,6 +147,16 @@ class ServerWatchdog:
             if stopped > before.get(model, 0):
                 incidents.note(self._home, model, "an execution was stopped at the time limit of a request")
         self._stopped = now
+
+    def _note_crashed(self, pid: int) -> None:
+        for each in crashed(pid):
+            key, now = f"{each.model}/{each.version}", (each.at, each.crashes)
+            if self._crashes.get(key) != now:
+                self._crashes[key] = now
+                event = (
+                    f"its worker {printable(each.why)}, crash {each.crashes} in a row: it waits {each.pause_s:.0f} s"
+                )
+                incidents.note(self._home, printable(each.model), event)
 
     def _free(self, running: stack.Stack, stuck: dict[str, str], now: float) -> None:
         self._reloaded = {model: at for model, at in self._reloaded.items() if model in stuck}

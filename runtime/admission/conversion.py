@@ -25,11 +25,12 @@ from shiplift.runtime.model.conversion.forests import NotExactError
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.onnx_models import LARGE_BYTES, answer, session, signature_of, stored_bytes
 from shiplift.runtime.model.samples import input_sets
+from shiplift.runtime.model.splits import of_trees
 from shiplift.runtime.model.tensors import Arrays, dump_npz, feeds, load_npz
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import Asked
 from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, count_of, rows_of, with_neighbours
-from shiplift.runtime.records.proof import Counterexample
+from shiplift.runtime.records.proof import Counterexample, FormName, OfferedGraph
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import NOT_EXACT, TreesForm
 from shiplift.runtime.spec.model import Conversion
@@ -103,7 +104,12 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     rows = sets | {name: questions.inputs for name, questions in recorded.made.items()}
     asked = {name: feeds(inputs, exported.inputs) for name, inputs in rows.items() if name not in recorded.precise}
     answers = {name: _aligned(each, exported) for name, each in recorded.answers.items()}
-    notes = _saved(model, file, recorded.mixes, {name: asked[name] for name in sets}, answers, plain=plain)
+
+    def saved(model: onnx.ModelProto, file: Path) -> tuple[str, ...]:
+        taken = {name: feeds(inputs, signature_of(model).inputs) for name, inputs in sets.items()}
+        return _saved(model, file, recorded.mixes, taken, answers, plain=plain)
+
+    notes = saved(model, file)
     exported = signature_of(onnx.load(file, load_external_data=False))
     if conversion.torchscript:
         (work / "torchscript").mkdir(exist_ok=True)
@@ -112,21 +118,26 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     origins |= {name: questions.origins for name, questions in recorded.made.items()}
     (work / ANSWERS).write_bytes(dump_npz(in_file(rows, answers, origins)))
     first = First(file=file, signature=exported, seconds=seconds, asked=asked, answers=answers)
-    second = write_second(original, first, logged, finished, conversion.opset, work) if plain else SecondForm()
+    second = SecondForm()
+    if plain and not recorded.mixes:
+        second = write_second(original, first, logged, finished, saved, conversion.opset, work)
     text = original.write_text(requests["example"], work, exported)
     trees, why = _trees(original, exported, logged, conversion, requests["example"], work, seed)
     return {
-        "first": "FP64 graph" if double_graphs.computes_in_double(model.graph) else "FP32 graph",
-        "signature": exported.model_dump(mode="json"),
-        "second": second.as_json,
+        "graphs": [graph.model_dump(mode="json") for graph in (_first(model, exported, notes), second.graph) if graph],
         "sets": list(sets),
         "questions": [name for name in recorded.made if name not in recorded.precise],
         "precise": list(recorded.precise),
         "left_out": [*recorded.left_out, *judged.left_out],
-        "notes": [*original.notes, *notes, *second.notes, *([NOT_EXACT.format(why=why)] if why else [])],
+        "notes": [*original.notes, *second.notes, *([NOT_EXACT.format(why=why)] if why else [])],
         "text": text.model_dump(mode="json") if text else None,
         "trees": trees.model_dump(mode="json") if trees else None,
     }
+
+
+def _first(model: onnx.ModelProto, exported: Signature, notes: tuple[str, ...]) -> OfferedGraph:
+    name: FormName = "FP64 graph" if double_graphs.computes_in_double(model.graph) else "FP32 graph"
+    return OfferedGraph(name=name, folder="model", signature=exported, notes=notes)
 
 
 def _loaded(folder: Path, flavor: str, logged: Signature, conversion: Conversion, *, tabular: bool) -> Original:
@@ -179,7 +190,7 @@ def _saved(
     *,
     plain: bool,
 ) -> tuple[str, ...]:
-    """Writes the graph for any batch, or for one sample where rows mix; returns notes."""
+    """Writes the graph for any batch, or for one sample where rows mix, of the original or the graph; returns notes."""
     notes: tuple[str, ...] = ()
     if not mixes:
         right = {name: list(answers[name].outputs.values()) for name in sets if answers[name].answered.all()}
@@ -211,7 +222,9 @@ def _trees(
             raise NotExactError("`export.postprocess` changes its scores")
         if [spec.name for spec in exported.inputs] != [spec.name for spec in logged.inputs]:
             raise NotExactError("its graph has other inputs")
-        return exact_trees.write(forest, exported, example, asked, work, seed=seed), ""
+        return exact_trees.write(
+            forest, exported, example, asked, work, splits=of_trees(original.trees()), seed=seed
+        ), ""
     except NotExactError as error:
         return None, str(error)
 

@@ -53,7 +53,7 @@ def inspect(
     )
     refused = bool(objections(scan))
     own = own_library and not refused and logged.flavor in FALL_BACK
-    library = of_library(Path(folder), pickle=pickle, unpacked_mb=unpacked_mb) if own else OwnLibrary()
+    library = of_library(Path(folder), logged.flavor, pickle=pickle, unpacked_mb=unpacked_mb) if own else OwnLibrary()
     example: Arrays | None = {} if refused else logged.example
     notes = list(logged.notes)
     if example is None:

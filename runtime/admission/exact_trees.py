@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
-from shiplift.runtime.base.errors import MissingTool, QuantizeFailed
+from shiplift.runtime.base.errors import ExportFailed, MissingTool, QuantizeFailed
 from shiplift.runtime.model import onnx_models, trees_models
+from shiplift.runtime.model.splits import of_forest, of_graph, strange
 from shiplift.runtime.model.tensors import load_npz, under
 from shiplift.runtime.model.trees_models import TreesSession
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.records.trees import CHECKPOINT, TreesForm
+from shiplift.runtime.records.trees import CHECKPOINT, SPLITS, TreesForm
 
 _RELATIVE, _OF_SPREAD = 2e-6, 1e-6  # of a value, and of its column's spread: sums of leaves in 32 bits differ as much
 
@@ -30,12 +32,28 @@ def checked(folder: Path, form: TreesForm, signature: Signature) -> TreesSession
     except (MissingTool, QuantizeFailed) as error:
         return error.what
     arrays = load_npz(folder / "trees.npz")
+    if SPLITS in arrays and (other := strange(of_forest(running.forest), arrays[SPLITS])):
+        return f"the trees are not the model's: {other}"
     try:
         answers, expected = onnx_models.answer(running, under("input/", arrays)), under("output/", arrays)
     except Exception as error:
         return f"the trees don't answer: {' '.join(str(error).split())[:300]}"
     found = (_first(spec, expected[spec.name], answers[spec.name]) for spec in signature.outputs)
     return next((difference for difference in found if difference), running)
+
+
+def require_own_splits(folder: Path, graph: onnx.GraphProto) -> None:
+    """Whether the one ensemble of a graph, if it has one, has the splits of the forest beside it.
+
+    Raises:
+        ExportFailed: it has another one.
+        DataInvalid: the splits can't be read.
+    """
+    own, served = load_npz(folder / "trees.npz").get(SPLITS), of_graph(graph)
+    if own is None or served is None:
+        return
+    if other := strange(served, own):
+        raise ExportFailed(f"the graph's trees are not the model's: {other}", do="Export it to ONNX yourself.")
 
 
 def _first(spec: TensorSpec, expected: NDArray[Any], actual: NDArray[Any]) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import onnx
+
 from shiplift.runtime.admission import exact_trees
 from shiplift.runtime.admission.proving import THREADS, Asked, prove
 from shiplift.runtime.base.errors import ExportFailed
@@ -15,28 +17,9 @@ from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import feeds
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import Questions
-from shiplift.runtime.records.proof import Form, FormName, Proof
+from shiplift.runtime.records.proof import Form, FormName, OfferedGraph, Proof
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.trees import TreesForm
-
-
-@dataclass(frozen=True, kw_only=True)
-class Graph:
-    """An ONNX file and the signature that clients of it see, as JSON."""
-
-    name: FormName
-    file: Path
-    signature: object
-
-    @property
-    def described(self) -> Signature:
-        """The signature."""
-        return Signature.model_validate(self.signature)
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs of the signature."""
-        return self.described.inputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +40,8 @@ class Served:
 class Forms:
     """What all forms are asked: the recorded rows with the original's answers, by set.
 
-    The sets `precise` are only for what computes in FP64. `trees` says how the forest in `folder` is served.
+    The sets `precise` are only for what computes in FP64. `folder` holds the graphs and the forest, which is served as
+    `trees` says.
     """
 
     folder: Path
@@ -66,7 +50,7 @@ class Forms:
     trees: TreesForm | None
     _proved: dict[tuple[TensorSpec, ...], Proof | str] = field(default_factory=dict)
 
-    def first_right(self, graphs: Sequence[Graph]) -> Served:
+    def first_right(self, graphs: Sequence[OfferedGraph]) -> Served:
         """Tries each graph, and after it the trees with its signature.
 
         Raises:
@@ -74,8 +58,8 @@ class Forms:
         """
         dropped: list[Form] = []
         for at, graph in enumerate(graphs):
-            known = graph.inputs in self._proved
-            trees = self._of_trees(graph.described)
+            known = graph.signature.inputs in self._proved
+            trees = self._of_trees(graph.signature)
             try:
                 proof = self._of_graph(graph)
                 return Served(
@@ -94,12 +78,15 @@ class Forms:
                 dropped.append(Form(name="exact trees", dropped=trees))
         raise _none_right(dropped, last)
 
-    def _of_graph(self, graph: Graph) -> Proof:
-        running, threaded = onnx_models.session(graph.file), None
-        if onnx_models.stored_bytes(graph.file) <= onnx_models.LARGE_BYTES:
-            threaded = onnx_models.session(graph.file, threads=THREADS)
-        asked = self._asked(graph.inputs, precise=graph.name == "FP64 graph")
-        return prove(running, threaded, asked, batches=graph.described.batch != 1)
+    def _of_graph(self, graph: OfferedGraph) -> Proof:
+        file = self.folder / graph.folder / "model.onnx"
+        if self.trees:
+            exact_trees.require_own_splits(self.folder, onnx.load(file).graph)
+        running, threaded = onnx_models.session(file), None
+        if onnx_models.stored_bytes(file) <= onnx_models.LARGE_BYTES:
+            threaded = onnx_models.session(file, threads=THREADS)
+        asked = self._asked(graph.signature.inputs, precise=graph.name == "FP64 graph")
+        return prove(running, threaded, asked, batches=graph.signature.batch != 1)
 
     def _of_trees(self, signature: Signature) -> Proof | str:
         """The proof of the forest with a signature, or how it differs; empty if there is none."""

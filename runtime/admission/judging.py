@@ -16,7 +16,7 @@ _SHOWN = 5
 
 def findings(walked: PickleTrace, file: str, pickle: Pickle, reader: Reader) -> Iterator[Finding]:
     """The objections to a pickle. Text that only resembles one names no installed module, and so raises none."""
-    if not walked.headed and not any(importable(name) for name in walked.globals):
+    if not walked.headed and not walked.hidden and not any(importable(name) for name in walked.globals):
         return
     problems = list(
         dict.fromkeys(
@@ -36,6 +36,9 @@ def _names(walked: PickleTrace, pickle: Pickle, reader: Reader) -> Iterator[tupl
         if allowed.is_data(name.key) or (pickle == "sandbox" and allowed.is_framework(name.key)):
             continue
         yield (_why(name), str(name))
+    for name in walked.hidden:
+        if not (allowed.is_data(name.key) or allowed.is_framework(name.key)):
+            yield (f"its bytes hide a pickle that uses {name}", str(name))
 
 
 def _why(name: Global) -> str:

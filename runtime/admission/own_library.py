@@ -1,9 +1,12 @@
 """What it takes to serve a model as it was logged, by the library that wrote it, where no graph is right.
 
-A model that is data alone is served so without a setting: its files hold no code, and the packages that it names are
-libraries that are known here. Pickles, and packages that only its author knows, are the author's code.
+A model whose files hold no code is data alone. It is served so without a setting, and gets no package but those that
+its library needs: what else its author's environment had stays out, whatever `requirements.txt` says. Pickles are the
+author's code, and get all packages that it names.
 """
 
+import zipfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,42 +15,25 @@ from shiplift.runtime.admission.scan import pickled
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.model.contracts import metadata
 from shiplift.runtime.model.python.requirements import check_python, name_of, requirements_of
-from shiplift.runtime.records.model import PYTHON, Obstacle
+from shiplift.runtime.records.model import PYTHON, Flavor, Obstacle
 
-# What MLflow names when it logs the flavors that may fall back, and what these load their data with.
-KNOWN_LIBRARIES = frozenset(
-    {
-        "catboost",
-        "cloudpickle",
-        "defusedxml",
-        "h5py",
-        "joblib",
-        "keras",
-        "lightgbm",
-        "matplotlib",
-        "mlflow",
-        "mlflow-skinny",
-        "mlflow-tracing",
-        "numpy",
-        "packaging",
-        "pandas",
-        "pillow",
-        "protobuf",
-        "psutil",
-        "pyarrow",
-        "scikit-learn",
-        "scipy",
-        "skops",
-        "tensorflow",
-        "tensorflow-cpu",
-        "threadpoolctl",
-        "torch",
-        "torchvision",
-        "tqdm",
-        "xgboost",
-        "xgboost-cpu",
-    }
-)
+_COMMON = frozenset({"cloudpickle", "mlflow", "mlflow-skinny", "mlflow-tracing", "numpy", "pandas", "pyarrow", "scipy"})
+_SCIKIT_LEARN = frozenset({"joblib", "scikit-learn", "skops", "threadpoolctl"})
+_KERAS = frozenset({"h5py", "keras", "tensorflow", "tensorflow-cpu", "torch"})
+_BOOSTERS: Mapping[str, frozenset[str]] = {
+    "lightgbm": frozenset({"lightgbm"}),
+    "xgboost": frozenset({"xgboost", "xgboost-cpu"}),
+    "catboost": frozenset({"catboost"}),
+}
+_LIBRARIES: Mapping[Flavor, frozenset[str]] = {
+    "pytorch": frozenset({"torch", "torchvision"}),
+    "sklearn": _SCIKIT_LEARN,
+    "lightgbm": _SCIKIT_LEARN | _BOOSTERS["lightgbm"],
+    "xgboost": _SCIKIT_LEARN | _BOOSTERS["xgboost"],
+    "catboost": _SCIKIT_LEARN | _BOOSTERS["catboost"],
+    "tensorflow": _KERAS,
+    "keras": _KERAS,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +45,26 @@ class OwnLibrary:
     obstacle: Obstacle | None = None
 
 
-def of_library(folder: Path, *, pickle: Pickle, unpacked_mb: int) -> OwnLibrary:
+def of_library(folder: Path, flavor: Flavor, *, pickle: Pickle, unpacked_mb: int) -> OwnLibrary:
     """Reads an MLflow model in `folder` that a scan has accepted, with `pickle` as the spec says."""
     meta = metadata(folder)
     try:
-        requirements = requirements_of(folder, meta)
+        named = requirements_of(folder, meta)
         file = pickled(folder, unpacked_mb=unpacked_mb) if pickle == "sandbox" else ""
         if file:
             check_python(str(meta["flavors"][PYTHON].get("python_version") or ""))
+            return OwnLibrary(requirements=named, own_code=f"the pickle {file}")
     except NotAdmitted as error:
         return OwnLibrary(obstacle=Obstacle(what=error.what, do=error.do))
-    unknown = [name_of(each) for each in requirements if name_of(each) not in KNOWN_LIBRARIES]
-    code = f"the pickle {file}" if file else f"the package {unknown[0]}, which is not known here" if unknown else ""
-    return OwnLibrary(requirements=requirements, own_code=code)
+    known = _COMMON | _LIBRARIES[flavor] | frozenset(_inside(folder))
+    return OwnLibrary(requirements=tuple(each for each in named if name_of(each) in known))
+
+
+def _inside(folder: Path) -> Iterator[str]:
+    """The packages of boosters that are parts of a model of scikit-learn."""
+    for file in folder.rglob("*.skops"):
+        with zipfile.ZipFile(file) as archive:
+            schema = archive.read("schema.json")  # the scan has read it within its limits
+        for module, packages in _BOOSTERS.items():
+            if f'"{module}.'.encode() in schema:
+                yield from packages

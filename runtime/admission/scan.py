@@ -17,7 +17,7 @@ from typing import Any
 from shiplift.runtime.admission import allowed, contents
 from shiplift.runtime.admission.allowed import Pickle
 from shiplift.runtime.admission.contents import ScanRules, objection
-from shiplift.runtime.admission.formats import archives, huggingface_files, mlmodel, onnx_files
+from shiplift.runtime.admission.formats import archives, huggingface_files, mlmodel, onnx_files, pickles
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.base.files import Irregular, TreeFile, open_regular, read_regular, regular_files
 from shiplift.runtime.model.contracts import MAX_EXAMPLE_BYTES, METADATA, metadata
@@ -25,6 +25,7 @@ from shiplift.runtime.model.text.tasks import TEXT_FLAVORS
 from shiplift.runtime.records.model import Finding, Scan
 
 _UNFINISHED = {"S213", "S902"}  # modelaudit's rules for "the analysis did not complete"
+_NESTED = re.compile(r"\(nested |^Nested pickle ")  # modelaudit's words for a pickle inside another one's bytes
 _POSITION = re.compile(r" \(pos [0-9]+\)$")  # after the names of members
 _SHOWN, _KEPT = 3, 200
 
@@ -149,6 +150,8 @@ def _modelaudit(root: Path, pickle: Pickle, raw: Collection[str]) -> Iterator[Fi
         if severity not in ("critical", "warning") or (severity == "warning" and unfinished):
             continue
         file = _relative(str(issue.location or ""), root)
+        if _nested(file, issue.message) and not _installed(named):
+            continue
         numbers = _POSITION.sub("", file) in raw
         critical = severity == "critical" and not (unfinished or numbers or _listed(named, pickle))
         yield Finding(
@@ -169,6 +172,17 @@ def _judge_names_alone() -> None:
 
     if "enrich_call_graph" in inspect.signature(PickleScanner.scan_stream).parameters:
         PickleScanner.scan_stream = functools.partialmethod(PickleScanner.scan_stream, enrich_call_graph=False)
+
+
+def _nested(file: str, message: str) -> bool:
+    """Whether a finding is about bytes inside a pickle: numbers that resemble one, unless they name something."""
+    return bool(_NESTED.search(file) or _NESTED.search(message))
+
+
+def _installed(named: str) -> bool:
+    """Whether what a finding names could be imported. Codes of extensions can't, since none is registered."""
+    module, _, name = named.rpartition(".")
+    return bool(module) and module != "copyreg.extension" and pickles.importable(pickles.Global(module, name))
 
 
 def _listed(named: str, pickle: Pickle) -> bool:

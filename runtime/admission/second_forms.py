@@ -8,40 +8,35 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import onnx
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
-from shiplift.runtime.model.conversion import batching, double_graphs, graphs
+from shiplift.runtime.model.conversion import double_graphs
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare
 from shiplift.runtime.proof.oracle import answers_to
 from shiplift.runtime.proof.settings import count_of
-from shiplift.runtime.records.proof import FormName
+from shiplift.runtime.records.proof import FormName, OfferedGraph
 from shiplift.runtime.records.tensor import Signature
 
-FOLDER = "double"
+FOLDER: Literal["double"] = "double"
 _SLOW_S = 20.0  # of the first conversion: the second one takes about as long
 _ASK_S = 1.5
+_CLOSE = 0.1  # of a tolerance: a row alone may be off by more than in a batch
 _NOT_MADE = "Not served as a graph in FP64: {why}."
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecondForm:
-    """What was written to `FOLDER`: its name and signature; None of both if nothing was. `notes` say why."""
+    """What was written, if anything, and notes that say why nothing was."""
 
-    name: FormName | None = None
-    signature: Signature | None = None
+    graph: OfferedGraph | None = None
     notes: tuple[str, ...] = ()
-
-    @property
-    def as_json(self) -> dict[str, Any] | None:
-        """The name and the signature; None: nothing was written."""
-        return {"name": self.name, "signature": self.signature.model_dump(mode="json")} if self.signature else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +55,16 @@ def write_second(
     first: First,
     logged: Signature,
     finished: Callable[[onnx.ModelProto], onnx.ModelProto],
+    saved: Callable[[onnx.ModelProto, Path], tuple[str, ...]],
     opset: int,
     work: Path,
 ) -> SecondForm:
     """Writes `work/double/model.onnx` if the first graph differs, and there is another one for the `logged` signature.
 
-    `finished` gives a graph the outputs that the spec asks for. Where the model has no graph in FP64, an ensemble's is
-    the first one with the logged types, which its exact trees need.
+    `finished` gives a graph the outputs that the spec asks for, and `saved` writes it and returns notes. Where there
+    is no graph in FP64, an ensemble's is the first one with the logged types, which its exact trees need.
     """
-    if first.signature.batch != -1 or not _differs(first):
+    if original.batch != -1 or not _differs(first):
         return SecondForm()
     doubles = {spec.name for spec in logged.inputs if spec.datatype == "FP64"}
     inputs = {spec.name: spec.name in doubles for spec in first.signature.inputs}
@@ -80,22 +76,25 @@ def write_second(
         made, notes = None, (_NOT_MADE.format(why=error.what),)
     if made is not None:
         model = double_graphs.with_types(finished(made), inputs, wide=wide)
-        return SecondForm(name="FP64 graph", signature=_written(model, work), notes=notes)
+        return SecondForm(graph=_written("FP64 graph", model, work, saved), notes=notes)
     narrow = {spec.name for spec in first.signature.inputs if spec.datatype == "FP32"}
     if not doubles & narrow:
         return SecondForm(notes=notes)
     model = double_graphs.with_wide_inputs(onnx.load(first.file), doubles & narrow)
-    return SecondForm(name="FP32 graph", signature=_written(model, work), notes=notes)
+    return SecondForm(graph=_written("FP32 graph", model, work, saved), notes=notes)
 
 
-def _written(model: onnx.ModelProto, work: Path) -> Signature:
+def _written(
+    name: FormName, model: onnx.ModelProto, work: Path, saved: Callable[[onnx.ModelProto, Path], tuple[str, ...]]
+) -> OfferedGraph:
     (work / FOLDER).mkdir(exist_ok=True)
-    graphs.save(batching.free_batch(model, -1), work / FOLDER / "model.onnx")
-    return onnx_models.signature_of(model)
+    notes = saved(model, file := work / FOLDER / "model.onnx")
+    signature = onnx_models.signature_of(onnx.load(file, load_external_data=False))
+    return OfferedGraph(name=name, folder=FOLDER, signature=signature, notes=notes)
 
 
 def _differs(first: First) -> bool:
-    """Whether the first graph answers a row otherwise, in batches; a large one is not asked."""
+    """Whether the first graph answers a row otherwise, or nearly so, in batches; a large one is not asked."""
     if onnx_models.stored_bytes(first.file) > onnx_models.LARGE_BYTES:
         return False
     try:
@@ -109,6 +108,7 @@ def _differs(first: First) -> bool:
         served = answers_to(lambda rows: onnx_models.answer(running, rows), inputs, batches=True, seconds=seconds)
         count = min(len(served.errors), len(right.errors), count_of(inputs))
         answered = [row for row in range(count) if right.answered[row]]
-        if compare(right.take(answered), served.take(answered), [name] * len(answered)).first:
+        found = compare(right.take(answered), served.take(answered), [name] * len(answered))
+        if found.first or (found.worst and found.worst.difference > _CLOSE * found.worst.tolerance):
             return True
     return False

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 
 from shiplift.runtime.admission.formats import onnx_files, torchscript
-from shiplift.runtime.admission.forms import Forms, Graph, Served
-from shiplift.runtime.admission.recording import from_file
+from shiplift.runtime.admission.forms import Forms, Served
+from shiplift.runtime.admission.recording import ANSWERS, from_file
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models
@@ -24,7 +24,7 @@ from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, feeds,
 from shiplift.runtime.model.text.fronts import load_front
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.records.model import ParityCase
-from shiplift.runtime.records.proof import Proof
+from shiplift.runtime.records.proof import OfferedGraph, Proof
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.trees import TreesForm
 
@@ -34,9 +34,9 @@ EXAMPLE = "example"  # the set whose rows production is asked again and again
 
 def verify(  # noqa: PLR0913 - an entry takes JSON by name
     *,
+    written: str,
     graphs: list[dict[str, Any]],
     script: str,
-    answers: str,
     sets: list[str],
     questions: list[str],
     precise: list[str],
@@ -45,9 +45,9 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
     trees: dict[str, Any] | None,
     out: str,
 ) -> dict[str, Any]:
-    """Compares ONNX graphs with the original's `answers`, in turn, until one is right; returns its proof and more.
+    """Compares graphs with the original's answers, in turn, until one is right; returns its proof and more.
 
-    A graph has a `name` as in `Form`, a `file` and a `signature`. `answers` is as `admission.recording` says.
+    The `graphs`, as in `OfferedGraph`, are in the folder `written`, with `answers.npz` as `admission.recording` says.
     The arrays of the set `EXAMPLE` are written to `out/reference.npz`, without the set's name, as the served graph
     takes them. The `questions` are asked, too, `precise` ones of what computes in FP64, and `left_out` says what was
     not. `script` is the TorchScript file, empty if there is none: it is read, never loaded. `text` is the folder of the
@@ -59,26 +59,28 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
         ExportFailed: a model must not be opened, or none of the forms runs and answers as the original does.
         DataInvalid: the answers can't be read.
     """
-    for file in (Path(graph["file"]) for graph in graphs):
+    folder, offered = Path(written), [OfferedGraph.model_validate(each) for each in graphs]
+    for file in (folder / graph.folder / "model.onnx" for graph in offered):
         _require_harmless(file, script)
         script = ""  # it is next to the first one
     progress("comparing both models")
-    originals = load_npz(Path(answers))
+    originals = load_npz(folder / ANSWERS)
     recorded = {name: from_file(originals, name) for name in (*sets, *questions, *precise)}
     forms = Forms(
-        folder=Path(answers).parent,
+        folder=folder,
         recorded=recorded,
         precise=tuple(precise),
         trees=TreesForm.model_validate(trees) if trees else None,
     )
-    offered = [Graph(name=each["name"], file=Path(each["file"]), signature=each["signature"]) for each in graphs]
     served = forms.first_right(offered) if not text else Served(at=0, form=offered[0].name)
-    graph = offered[served.at]
+    graph, file = offered[served.at], folder / offered[served.at].folder / "model.onnx"
     parity: list[ParityCase] = []
-    asked = [(name, feeds(recorded[name][0].inputs, graph.inputs), recorded[name][1]) for name in sets]
+    asked = [(name, feeds(recorded[name][0].inputs, graph.signature.inputs), recorded[name][1]) for name in sets]
     if served.form != "exact trees":
-        running = onnx_models.session(graph.file)
-        parity += [_case(running, *each, graph.described, name) for name, *each in asked if each[1].answered.all()]
+        running = onnx_models.session(file)
+        parity += [
+            _case(running, rows, right, graph.signature, name) for name, rows, right in asked if right.answered.all()
+        ]
         parity += _text_cases(running, Path(text)) if text else []
     _, rows, right = asked[sets.index(EXAMPLE)]
     kept = {f"input/{name}": array for name, array in rows.items()}
@@ -90,8 +92,8 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
         "dropped": [each.model_dump(mode="json") for each in served.dropped],
         "proof": _with(served.proof, left_out).model_dump(mode="json") if served.proof else None,
         "parity": [case.model_dump(mode="json") for case in parity],
-        "opset": _opset(graph.file),
-        "graph": graph_digest(graph.file),
+        "opset": _opset(file),
+        "graph": graph_digest(file),
         "trees": served.trees_differ,
     }
 

@@ -13,13 +13,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from shiplift.runtime.base.errors import SandboxLimit, ShipliftError
+from shiplift.runtime.base.errors import ExportFailed, SandboxLimit, ShipliftError
 from shiplift.runtime.base.patience import impatient
 from shiplift.runtime.base.progress import listening
 from shiplift.runtime.confinement.init import EXIT_CODE, confine
 from shiplift.runtime.confinement.messages import ANSWER_BATCHES, Sender
 from shiplift.runtime.confinement.policy import ConfinementPolicy
+from shiplift.runtime.guest.fronts.panics import panicked
 
+_RUN_IT = "Run the model locally to see what it does."
 _HEADROOM_MB = 1024  # the model does not pay for the private pages of shared libraries and for thread stacks
 
 
@@ -59,6 +61,10 @@ def _run(function: Any, request: dict[str, Any], sender: Sender) -> None:
             sender.value(function(**request["arguments"]))
     except ShipliftError as error:
         sender.error(error)
+    except BaseException as error:
+        if not panicked(error):
+            raise
+        sender.error(ExportFailed(f"a library that the model uses panicked: {error}", do=_RUN_IT))
 
 
 def _give_up(sender: Sender, reason: str) -> NoReturn:

@@ -28,6 +28,7 @@ _TREND = 12  # versions
 # Each colour has a contrast of at least 3 against both backgrounds, light and dark; a test checks it.
 _INK, _ACCENT, _SECOND, _FAINT, _LIMIT = "#010203", "#3b82f6", "#d97706", "#64748b", "#ef4444"
 _COLOURS: dict[Precision, str] = {
+    "fp64": "#0284c7",
     "fp32": _FAINT,
     "fp16": "#059669",
     "bf16": "#0d9488",
@@ -328,6 +329,7 @@ def _svg(draw: Callable[[Any], None]) -> str:
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     ink = {
+        "text.parse_math": False,  # names are the author's: `$\frac{1$` is no formula
         "text.color": _INK,
         "axes.edgecolor": _INK,
         "axes.labelcolor": _INK,
@@ -342,6 +344,6 @@ def _svg(draw: Callable[[Any], None]) -> str:
         draw(axes)
         page = io.StringIO()
         figure.savefig(page, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    svg = page.getvalue()
+    svg = printable(page.getvalue(), lines=True)
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'role="img"', svg, count=1)

@@ -42,7 +42,7 @@ class BoundedThreads(ThreadingMixIn):
     def shutdown_request(self, request: Any) -> None:
         """Forgets a connection that ends."""
         self.received(request)
-        super().shutdown_request(request)  # type: ignore[misc] - socketserver's own server has it
+        super().shutdown_request(request)  # type: ignore[misc] # socketserver's own server has it
 
 
 class Received(BaseHTTPRequestHandler):
@@ -58,5 +58,5 @@ class Received(BaseHTTPRequestHandler):
     def parse_request(self) -> bool:
         """Reads the headers."""
         complete = super().parse_request()
-        self.server.received(self.connection)  # type: ignore[attr-defined] - of `BoundedThreads`
+        self.server.received(self.connection)  # type: ignore[attr-defined] # of `BoundedThreads`
         return complete

@@ -5,6 +5,7 @@ runs in the sandbox.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -219,7 +220,8 @@ def _specs(text: str | None, kind: str) -> tuple[tuple[TensorSpec, ...], bool]:
     tabular = any(entry.get("type") != "tensor" for entry in entries)
     specs = []
     for index, entry in enumerate(entries):
-        name = entry.get("name") or (kind if len(entries) == 1 else f"{kind}_{index}")
+        name = str(entry["name"]) if entry.get("name") not in (None, "") else ""
+        name = name or (kind if len(entries) == 1 else f"{kind}_{index}")
         if entry.get("type") == "tensor":
             tensor_type = datatype(np.dtype(entry["tensor-spec"]["dtype"]))
             shape = tuple(entry["tensor-spec"]["shape"])
@@ -232,6 +234,10 @@ def _specs(text: str | None, kind: str) -> tuple[tuple[TensorSpec, ...], bool]:
                 do="Use numbers, booleans or strings.",
             )
         specs.append(TensorSpec(name=name, datatype=tensor_type, shape=shape))
+    if twice := next((spec.name for at, spec in enumerate(specs) if spec.name in {s.name for s in specs[:at]}), ""):
+        raise NotAdmitted(
+            f"two {kind}s are called {twice!r}", do="Rename one of these columns, and log the model again."
+        )
     return tuple(specs), tabular
 
 
@@ -280,16 +286,29 @@ def check_example(example: Arrays, inputs: tuple[TensorSpec, ...], advice: str) 
 
 def _arrays(body: Any, kind: str, inputs: tuple[TensorSpec, ...]) -> Arrays:
     if kind == "dataframe":
-        columns = [str(column) for column in body["columns"]]
+        columns = [str(column) for column in body.get("columns") or range(len(body["data"][0]))]  # no names: numbers
         return {
             name: np.array([row[index] for row in body["data"]], dtype=object).reshape(-1, 1)
             for index, name in enumerate(columns)
         }
+    if kind.startswith("sparse_matrix"):
+        return {inputs[0].name: _dense(body, kind)}
     if isinstance(body, dict):
         inner = body.get("inputs", body)
         named: dict[str, Any] = inner if isinstance(inner, dict) else {inputs[0].name: inner}
         return {name: np.array(value) for name, value in named.items()}
     return {inputs[0].name: np.array(body, dtype=numpy_type(inputs[0].datatype))}
+
+
+def _dense(body: dict[str, Any], kind: str) -> NDArray[Any]:
+    """A sparse example as clients send it: MLflow keeps the parts of SciPy's matrix, by rows or by columns."""
+    import scipy.sparse  # noqa: PLC0415 - only for such examples
+
+    of = scipy.sparse.csc_matrix if kind.endswith("csc") else scipy.sparse.csr_matrix
+    if math.prod(body["shape"]) * 8 > MAX_EXAMPLE_BYTES:
+        raise ValueError(f"it has the shape {body['shape']}, which is too large for an example")
+    dense: NDArray[Any] = of((body["data"], body["indices"], body["indptr"]), shape=body["shape"]).toarray()
+    return dense
 
 
 def _check_batch(spec: TensorSpec, *, tabular: bool) -> None:

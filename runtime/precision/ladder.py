@@ -50,6 +50,7 @@ from shiplift.runtime.spec.target import Target
 LAYERS, TIMINGS = "layers", "timings"  # folders of earlier releases' findings, to which this one adds
 _ASKED = 64
 _KINDS: dict[Precision, tuple[rungs.Kind, ...]] = {
+    "fp64": (),
     "fp32": (),
     "fp16": ("fp16",),
     "bf16": ("bf16",),
@@ -79,11 +80,11 @@ class Text:
 class Builder:
     """What a ladder is built from.
 
-    `model` is the fp32 model's file, below `work`, and `reference` the NPZ with its example inputs. Everything is
-    written below `work`, where `trees` are too, if it is an ensemble of these. Its folders LAYERS and TIMINGS hold the
-    findings of earlier releases. `metric_file` is the author's own metric, if the spec names one; `modelopt` the Python
-    with NVIDIA's tool, if any; `built_on` this machine's compute capability. All processes together may use
-    `memory_mb`.
+    `model` is the exported model's file, in this `precision`, below `work`, and `reference` the NPZ with its example
+    inputs. Everything is written below `work`, where `trees` are too, if it is an ensemble of these. Its folders LAYERS
+    and TIMINGS hold the findings of earlier releases. `metric_file` is the author's own metric, if the spec names one;
+    `modelopt` the Python with NVIDIA's tool, if any; `built_on` this machine's compute capability. All processes
+    together may use `memory_mb`.
     """
 
     model: Path
@@ -99,6 +100,7 @@ class Builder:
     calibration: Dataset | None = None
     text: Text | None = None
     trees: Trees | None = None
+    precision: Precision = "fp32"
     metric_file: str = ""
     modelopt: str = ""
     built_on: str = ""
@@ -152,7 +154,7 @@ class Builder:
         inputs, labels, columns, notes = self._validation()
         calibration, more = self._calibration(inputs)
         picked = quantization.pick(calibration, self.data.calibration_samples) if calibration is not None else None
-        progress("scoring fp32")
+        progress(f"scoring {self.precision}")
         sent = self._example() if inputs is None else inputs
         outputs = answers(running, sent)
         asked, reference, rows = sent, outputs, None
@@ -336,6 +338,8 @@ class Builder:
         target, notes = self.target, []
         if target.engines == ("trees",):
             return [], []
+        if self.precision == "fp64":
+            return [], ["no lower precision was built of a graph in fp64"]
         kinds = [kind for precision in _LADDER if precision in target.precisions for kind in _KINDS[precision]]
         eight_bit = [precision for precision in ("int8", "fp8") if precision in target.precisions]
         if self._in_bf16:
@@ -353,11 +357,20 @@ class Builder:
     @property
     def _in_bf16(self) -> bool:
         """Whether OpenVINO may compute in bf16 on this target."""
-        return "openvino" in self.target.engines and "bf16" in self.target.precisions
+        return self._with_hints and "bf16" in self.target.precisions
+
+    @property
+    def _with_hints(self) -> bool:
+        """Whether OpenVINO may compute; it does so in fp32 at most."""
+        return "openvino" in self.target.engines and self.precision != "fp64"
 
     def _top(self, evaluation: Evaluation) -> Built:
         return Built(
-            engine=self._engine, precision="fp32", method="as exported", folder=AS_EXPORTED, **_scores(evaluation)
+            engine=self._engine,
+            precision=self.precision,
+            method="as exported",
+            folder=AS_EXPORTED,
+            **_scores(evaluation),
         )
 
     @property
@@ -381,7 +394,7 @@ class Builder:
         first: Bf16First | None,
     ) -> tuple[list[Built], dict[int, timing.RunnableCandidate]]:
         """Adds OpenVINO's candidates from the same files, if the target may use it."""
-        if "openvino" not in self.target.engines:
+        if not self._with_hints:
             return own, runs
         known: dict[Precision, openvino_rungs.Scored] = {"bf16": first.scored} if first else {}
         if first and first.wins:

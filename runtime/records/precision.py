@@ -8,7 +8,8 @@ from pydantic import Field
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 
-Precision = Literal["fp64", "fp32", "fp16", "bf16", "int8", "fp8"]
+AllowedPrecision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]  # what a target may allow
+Precision = Literal["fp64"] | AllowedPrecision  # fp64: served wherever fp32 may be, of a model that is wrong in fp32
 GraphEngine = Literal["onnxruntime", "openvino", "onnxruntime-tensorrt", "tensorrt", "pytorch", "trees"]
 TextEngine = Literal["vllm", "tensorrt-llm"]  # they continue texts on a GPU, from the model's own weights
 TEXT_ENGINES: tuple[TextEngine, ...] = ("vllm", "tensorrt-llm")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.tensor import Signature
 
 FormName = Literal["FP32 graph", "exact trees", "FP64 graph", "Python"]  # in the order in which they are tried
 
@@ -56,6 +57,15 @@ class SettingAsked(Record):
 
     name: str
     rows: int
+
+
+class OfferedGraph(Record):
+    """A graph that may be the model: `model.onnx` in this folder of what the conversion wrote, and notes about it."""
+
+    name: FormName
+    folder: Literal["model", "double"]
+    signature: Signature
+    notes: tuple[str, ...] = ()
 
 
 class Form(Record):

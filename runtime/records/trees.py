@@ -6,6 +6,7 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record
 
 CHECKPOINT = "checkpoint.tl"
+SPLITS = "splits"  # an array beside a forest's questions: `model.splits` says what it holds
 NOT_EXACT = "Not served as exact trees: {why}."  # a note of an export
 Content = Literal["class", "scores"]
 

@@ -26,7 +26,7 @@ from shiplift.runtime.spec.target import Target
 _ENGINES: tuple[Engine, ...] = ("onnxruntime", "openvino")
 # How far an answer may be off once its request is padded, relative to the largest value. The causes are sums in another
 # order, and the rounding of coarser precisions.
-TOLERANCE: dict[Precision, float] = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 2e-2, "int8": 2e-2, "fp8": 5e-2}
+TOLERANCE: dict[Precision, float] = {"fp64": 1e-4, "fp32": 1e-4, "fp16": 1e-2, "bf16": 2e-2, "int8": 2e-2, "fp8": 5e-2}
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,256}")  # names that the backends find in a configuration without unescaping
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from shiplift.runtime.records.precision import TEXT_ENGINES, GraphEngine, Precision, TextEngine
+from shiplift.runtime.records.precision import TEXT_ENGINES, AllowedPrecision, GraphEngine, TextEngine
 from shiplift.runtime.records.serving import Nodes, ServerKind
 from shiplift.runtime.spec.fields import Name, Section
 
@@ -110,7 +110,7 @@ class Target(Section):
     cpu_features: tuple[CpuFeature, ...] = ()
     compute_capability: str = Field("", pattern=r"^([0-9]{1,2}\.[0-9])?$")
     memory_mb: int = Field(0, ge=0)
-    precisions: tuple[Precision, ...] = Field(("fp32", "bf16", "int8"), min_length=1)
+    precisions: tuple[AllowedPrecision, ...] = Field(("fp32", "bf16", "int8"), min_length=1)
     server: ServerKind = "bundled"
     engine: GraphEngine | TextEngine | Literal["auto"] = "auto"
     image: str = ""

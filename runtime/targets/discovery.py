@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args
 
 from shiplift.runtime.base.errors import UsageError
-from shiplift.runtime.records.precision import Precision
+from shiplift.runtime.records.precision import AllowedPrecision
 from shiplift.runtime.spec.target import Accelerator, CpuFeature, Target, Toleration, Versions
 from shiplift.runtime.targets.machine import Hardware, accelerator_of, dotted, features_of, numbers
 from shiplift.runtime.targets.operators import bundled_onnxruntime
@@ -55,14 +55,14 @@ def named(targets: tuple[Target, ...], name: str) -> tuple[Target, ...]:
 def _cpu_target(kind: Accelerator, features: tuple[CpuFeature, ...], **more: Any) -> Target:
     """A CPU's target, named after the feature that makes it faster than others of its kind."""
     suffix = "-amx" if "AMXBF16" in features else "-bf16" if "AVX512BF16" in features else ""
-    precisions: tuple[Precision, ...] = ("fp32", "bf16", "int8") if suffix else ("fp32", "int8")
+    precisions: tuple[AllowedPrecision, ...] = ("fp32", "bf16", "int8") if suffix else ("fp32", "int8")
     if kind == "cpu-arm64":
         precisions = ("fp32", "fp16", "int8")
     return Target(name=f"{kind}{suffix}", accelerator=kind, cpu_features=features, precisions=precisions, **more)
 
 
 def _gpu_target(product: str, pair: tuple[int, int], memory_mb: int, driver: str, **placement: Any) -> Target:
-    precisions: list[Precision] = ["fp32", "fp16"]
+    precisions: list[AllowedPrecision] = ["fp32", "fp16"]
     precisions += ["bf16"] if pair >= (8, 0) else []
     precisions += ["int8"]
     precisions += ["fp8"] if pair >= (8, 9) else []

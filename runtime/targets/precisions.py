@@ -6,6 +6,7 @@ from typing import Any
 from shiplift.runtime.model.tensors import DataLimits
 from shiplift.runtime.precision.ladder import Builder, Dataset, Text
 from shiplift.runtime.precision.trees_rung import Trees
+from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import TreesForm
 from shiplift.runtime.spec.model import Data, Quantization
@@ -34,13 +35,14 @@ def build_precisions(  # noqa: PLR0913 - an entry takes JSON by name
     text: dict[str, Any] | None,
     trees: dict[str, Any] | None,
     metric: str,
+    precision: Precision,
 ) -> dict[str, Any]:
     """Builds the ladder of a target; returns a `Ladder` as JSON. A sandbox entry.
 
     `validation` and `calibration` are a file and its logged name, which may unpack to `unpacked_mb` MiB and hold
     `samples`. `text` is for a model that takes text: the `signature` that clients see, and the folder `front`. `trees`
     is for an ensemble of trees: its checkpoint `file`, and its `form`. `metric` is the file of the author's own metric,
-    or empty. See `Builder` for the rest.
+    or empty, and `precision` that of the model. See `Builder` for the rest.
 
     Raises:
         ExportFailed: fp32 does not load, or needs a newer ONNX Runtime than the target has.
@@ -63,6 +65,7 @@ def build_precisions(  # noqa: PLR0913 - an entry takes JSON by name
         modelopt=modelopt,
         built_on=built_on,
         metric_file=metric,
+        precision=precision,
         text=_text(text),
         trees=Trees(file=Path(trees["file"]), form=TreesForm.model_validate(trees["form"])) if trees else None,
         limits=DataLimits(unpacked_bytes=unpacked_mb << 20, samples=samples),

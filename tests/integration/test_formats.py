@@ -15,6 +15,7 @@ import torch
 from mlflow.models import infer_signature
 from PIL import Image
 from sklearn.compose import ColumnTransformer
+from sklearn.datasets import load_iris
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -98,6 +99,13 @@ def columns(lab: Lab) -> Log:
     )
 
 
+def iris(lab: Lab) -> Log:
+    """The first example of MLflow's documentation: no signature is given, and skops is the default."""
+    features, species = load_iris(return_X_y=True, as_frame=True)
+    model = LogisticRegression(max_iter=500).fit(features, species)
+    return lambda **kwargs: lab.mlflow.sklearn.log_model(model, input_example=features, **kwargs)
+
+
 def exported_of(lab: Lab, admitted: Admitted, conversion: Conversion | None = None) -> Exported:
     return export(
         lab.site,
@@ -128,6 +136,7 @@ def admit_and_export(lab: Lab, name: str, log: Log, *, spec: str = FAST) -> tupl
         ),
         pytest.param("sklearn-regressor", lambda lab: sklearn_as(lab, "regressor"), FAST, marks=pytest.mark.slow),
         ("sklearn-columns", columns, FAST),
+        pytest.param("sklearn-iris", iris, FAST, marks=pytest.mark.slow),
     ],
 )
 def test_a_logged_format_is_exported_with_parity(lab: Lab, name: str, build: Callable[[Lab], Log], spec: str) -> None:

@@ -1,5 +1,6 @@
 """A model without a right graph is served by the library that wrote it, or refused with the line to write."""
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -95,8 +96,9 @@ def test_a_model_whose_graph_differs_ends_in_a_form_that_does_not(lab: Lab, kind
     name = kind.replace(" ", "-")
     model = GaussianNB() if kind == "naive Bayes" else HistGradientBoostingClassifier(max_iter=10, random_state=0)
     model.fit(images, labels)
-    trusted = {"skops_trusted_types": ["sklearn._loss.link.Interval", "sklearn._loss.link.MultinomialLogit"]}
-    version = log(lab, name, "sklearn", model, images, **trusted if kind != "naive Bayes" else {})
+    skops = import_module("skops.io")  # which has no types
+    types = skops.get_untrusted_types(data=skops.dumps(model))
+    version = log(lab, name, "sklearn", model, images, skops_trusted_types=types)
     promoted(lab, name, version, images[300:340])
 
 
@@ -104,14 +106,14 @@ def test_a_model_whose_graph_differs_ends_in_a_form_that_does_not(lab: Lab, kind
 def test_a_pickle_is_refused_with_the_line_that_lets_its_library_serve_it(lab: Lab) -> None:
     x = rows(40)
     model = KernelRidge(kernel="rbf").fit(x, x.sum(axis=1))
-    pickled, spec = {"serialization_format": "pickle"}, f"{FAST}\nadmission: {{pickle: sandbox}}"
-    version = log(lab, "kernel-pickled", "sklearn", model, x, spec=spec, **pickled)
+    spec = f"{FAST}\nadmission: {{pickle: sandbox}}"
+    version = log(lab, "kernel-pickled", "sklearn", model, x, spec=spec, serialization_format="pickle")
     report = refused(lab, "kernel-pickled", version)
     assert "KernelRidge" in report.reason
     assert "it would run the author's code in production (the pickle model.pkl)" in report.reason
     assert "Write `admission: {pickle: sandbox, python: sandbox}` in the spec" in report.reason
     both = f"{FAST}\nadmission: {{pickle: sandbox, python: sandbox}}"
-    version = log(lab, "kernel-pickled", "sklearn", model, x, spec=both, **pickled)
+    version = log(lab, "kernel-pickled", "sklearn", model, x, spec=both, serialization_format="pickle")
     promoted(lab, "kernel-pickled", version, x[5:20])
 
 

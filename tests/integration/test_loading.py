@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.host.processes import free_port, stop
-from shiplift.runtime.serving.machine.loading import Loader, attempts
+from shiplift.runtime.serving.machine.loading import Attempts, Loader, attempts
 from shiplift.runtime.serving.machine.server import Server, start_production
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.command_line import Features, Ports
@@ -35,7 +35,9 @@ def put_python(repository: Path, name: str, loading: str) -> None:
         "    def execute(self, requests):\n        return []\n"
     )
     tensors = f"input [{TENSOR.format('x')}] output [{TENSOR.format('y')}]"
-    (repository / name / "config.pbtxt").write_text(f"name: '{name}' backend: 'python' {tensors}")
+    sample = "inputs { key: 'x' value { data_type: TYPE_FP32 dims: 1 zero_data: true } }"
+    warm_up = f"model_warmup [{{ name: 'w' batch_size: 1 {sample} }}]"  # it fails, because nothing is answered
+    (repository / name / "config.pbtxt").write_text(f"name: '{name}' backend: 'python' {tensors} {warm_up}")
 
 
 @contextmanager
@@ -66,6 +68,16 @@ def test_of_twenty_models_those_that_are_not_broken_serve_within_30_s(tmp_path: 
     assert failed["raises"].failures >= 1 <= failed["dies"].failures
 
 
+def test_a_python_model_whose_warm_up_would_fail_is_loaded_without_it(tmp_path: Path) -> None:
+    """Triton 2.51 itself dies of the next load after a warm-up that failed."""
+    put_python(tmp_path / "models", "m", "pass")
+    with production(tmp_path) as server, TritonClient(server.grpc) as client:
+        assert client.ready("m")
+        put(tmp_path, two_by_two(), "next")
+        client.load("next")
+        assert ask(server, ROW, name="next").as_numpy("sum").tolist() == [[2.0, 2.0]]
+
+
 def test_a_model_that_failed_is_tried_again_after_its_pause(tmp_path: Path) -> None:
     put_python(tmp_path / "models", "m", RAISES)
     with production(tmp_path) as server:
@@ -81,4 +93,7 @@ def test_a_model_that_failed_is_tried_again_after_its_pause(tmp_path: Path) -> N
         assert attempts(tmp_path)["m"].failures == 0
         with TritonClient(server.grpc) as client:
             assert client.ready("m")
+        (tmp_path / "loading.json").write_text(f'{{"m": {Attempts(failures=3, why="no file").model_dump_json()}}}')
+        assert not loader.look()
+        assert attempts(tmp_path)["m"] == Attempts()  # somebody else loaded it
         loader.close()

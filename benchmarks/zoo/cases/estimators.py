@@ -77,17 +77,14 @@ def logged(fitted: Any, known: Any, fresh: Any, **options: Any) -> Logged:
     from mlflow.models import infer_signature
 
     method = options.get("pyfunc_predict_fn") or ("predict" if hasattr(fitted, "predict") else "transform")
-    example = rows(known, slice(0, 40))
-    expected = getattr(fitted, method)(fresh)
+    example, ask = rows(known, slice(0, 40)), getattr(fitted, method)
+    told = method != "predict" or (hasattr(example, "columns") and "category" in example.dtypes.astype(str).tolist())
+    fresh = sent(fresh)
     given = {
         "input_example": example,
         "pip_requirements": [],
         "serialization_format": "cloudpickle",
-        **(
-            {}
-            if method.startswith("predict")
-            else {"signature": infer_signature(example, getattr(fitted, method)(example))}
-        ),
+        **({"signature": infer_signature(example, dense(ask(example)))} if told else {}),
         **options,
     }
     return Logged(
@@ -95,13 +92,20 @@ def logged(fitted: Any, known: Any, fresh: Any, **options: Any) -> Logged:
         save=partial(mlflow.sklearn.save_model, fitted, **given),
         inputs={},
         question=fresh,
-        original=None if method.startswith("predict") else {"": dense(expected)},
+        original=None if method.startswith("predict") else {"": dense(ask(fresh))},
     )
 
 
 def rows(data: Any, chosen: slice) -> Any:
     """Some rows of a frame, an array or a sparse matrix."""
     return data.iloc[chosen] if hasattr(data, "iloc") else data[chosen]
+
+
+def sent(data: Any) -> Any:
+    """A frame as clients send it, with texts in place of categories: pyfunc takes no others."""
+    if not hasattr(data, "columns"):
+        return data
+    return data.astype({name: object for name in data.columns if str(data[name].dtype) == "category"})
 
 
 def dense(answers: Any) -> Any:

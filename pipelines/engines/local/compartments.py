@@ -1,21 +1,30 @@
-"""What `shiplift status` says of a served model that does not answer because it is kept apart: it does not load."""
+"""What `shiplift status` says of a served model that is kept from the others: it does not load, or is quarantined."""
 
 import time
 from pathlib import Path
 
+from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.pulses import Pulse
 from shiplift.pipelines.engines.local.pulses import read as pulse_of
 from shiplift.runtime.serving.machine.loading import Attempts, attempts
+from shiplift.runtime.serving.machine.quarantine import crashed
 from shiplift.runtime.serving.machine.served import names_in_server, served
 
 
 def read(home: Path, model: str) -> Pulse:
-    """The pulse of a model. Why it does not load stands in for what that does to its requests."""
-    pulse = pulse_of(home, model)
-    state = served(home, model)
+    """The pulse of a model. Why it is kept apart stands in for what that does to its requests."""
+    pulse, state = pulse_of(home, model), served(home, model)
     names = names_in_server(state.package) if state else set()
-    failed = [each for name, each in attempts(home / "production").items() if name in names and each.failures]
-    return pulse.model_copy(update={"finding": _sentence(failed[0], time.time())}) if failed else pulse
+    finding = next(iter(_findings(home, names)), "")
+    return pulse.model_copy(update={"finding": finding}) if finding else pulse
+
+
+def _findings(home: Path, names: set[str]) -> list[str]:
+    now, running = time.time(), stack.read(home)
+    failed = [each for name, each in attempts(home / "production").items() if name in names and each.why]
+    died = crashed(running.processes["triton"].pid) if running and running.runs("triton") else ()
+    findings = [_sentence(each, now) for each in failed] + [each.finding(now) for each in died if each.model in names]
+    return list(filter(None, findings))
 
 
 def _sentence(failed: Attempts, now: float) -> str:

@@ -4,7 +4,9 @@ The walk is at least as lenient as Python's unpickler: it may go on where the un
 reverse. So it can walk any bytes, whatever the file is called, and anything that it does not see can't run.
 """
 
+import io
 import pickletools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -16,6 +18,9 @@ MAX_OPERATIONS = 50_000_000
 _CODES = {ord(code.code): code for code in pickletools.opcodes}
 _MAX_TEXT = 1000  # longer texts can't be names
 _FETCH_BYTES = 1 << 20
+# Where a pickle may begin in other bytes: at the head that protocols 2 and later have, or at the name of a global.
+_BEGINNING = re.compile(rb"\x80[\x02-\x05]|[ci][A-Za-z_][\w.]*\n[A-Za-z_]\w*\n")
+_HIDDEN_BYTES = 1 << 16  # of a pickle inside other bytes
 
 
 @dataclass(frozen=True)
@@ -44,18 +49,22 @@ class PickleCall:
 
 @dataclass(kw_only=True)
 class PickleTrace:
-    """What one pickle would do. `whole`: it ends with STOP. `headed`: it begins with a protocol of 2 or later."""
+    """What one pickle would do. `whole`: it ends with STOP. `headed`: it begins with a protocol of 2 or later.
+
+    `hidden` are the globals of pickles inside its bytes and texts, which only a call to another unpickler would import.
+    """
 
     headed: bool = False
     whole: bool = False
     globals: list[Global] = field(default_factory=list)
     calls: list[PickleCall] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    hidden: list[Global] = field(default_factory=list)
 
     @property
     def dangerous(self) -> bool:
         """Whether there is anything to judge."""
-        return bool(self.globals or self.calls or self.problems)
+        return bool(self.globals or self.calls or self.problems or self.hidden)
 
 
 class _Unknown:
@@ -79,7 +88,18 @@ def walk(file: BinaryIO, *, persistent: bool = False) -> PickleTrace:
     `persistent`: the file's reader resolves persistent ids, as torch does for tensors; Python's own reader fails at
     one.
     """
-    return _Machine(file, persistent=persistent).run()
+    return _Machine(file, persistent=persistent, searched=True).run()
+
+
+def _hidden(window: bytes) -> list[Global]:
+    """The globals of the pickles that begin in these bytes, if they are installed. Numbers only resemble a pickle."""
+    found = []
+    for match in _BEGINNING.finditer(window):
+        inner = io.BytesIO(window[match.start() : match.start() + _HIDDEN_BYTES])
+        trace = _Machine(inner, persistent=False, searched=False).run()
+        if trace.headed or (trace.whole and trace.calls):
+            found += [name for name in trace.globals if importable(name)]
+    return found
 
 
 def importable(name: Global) -> bool:
@@ -94,9 +114,10 @@ def importable(name: Global) -> bool:
 class _Machine:
     """The unpickler's stack and memo, with names and calls in place of objects."""
 
-    def __init__(self, file: BinaryIO, *, persistent: bool) -> None:
+    def __init__(self, file: BinaryIO, *, persistent: bool, searched: bool) -> None:
         self.file = file
         self.persistent = persistent
+        self.searched = searched  # for other pickles in its bytes
         self.result = PickleTrace()
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
@@ -137,7 +158,7 @@ class _Machine:
         if size >= 0:
             return self._bytes(size)
         width = {pickletools.TAKEN_FROM_ARGUMENT1: 1, pickletools.TAKEN_FROM_ARGUMENT8U: 8}.get(size, 4)
-        return self._bytes(int.from_bytes(self._bytes(width), "little"))
+        return self._bytes(int.from_bytes(self._bytes(width), "little"), searched=self.searched)
 
     def _line(self) -> bytes:
         """The next line; of a long one, only the beginning is kept."""
@@ -148,16 +169,19 @@ class _Machine:
             line = self.file.readline(_FETCH_BYTES)
         return kept[:-1]  # Python's unpickler also drops the last byte, whatever it is, at the end of a file
 
-    def _bytes(self, size: int) -> bytes:
-        """The next bytes; of many, only the beginning is kept."""
-        kept = self.file.read(min(size, _FETCH_BYTES))
+    def _bytes(self, size: int, *, searched: bool = False) -> bytes:
+        """The next bytes; of many, only the beginning is kept. `searched`: for pickles in them."""
+        kept = window = self.file.read(min(size, _FETCH_BYTES))
         left = size - len(kept)
-        while left > 0:
+        while True:
+            self.result.hidden += _hidden(window) if searched else ()
+            if left <= 0:
+                return kept
             chunk = self.file.read(min(left, _FETCH_BYTES))
             if not chunk:
                 raise _End
             left -= len(chunk)
-        return kept
+            window = window[-_HIDDEN_BYTES:] + chunk
 
     # --- the stack ---
 

@@ -108,6 +108,7 @@ def _order(work: GraphWork, place: Workplace, front: Front | None) -> dict[str, 
         "target": work.target.model_dump(mode="json"),
         "data": work.data.model_dump(mode="json"),
         "settings": work.quantization.model_dump(mode="json"),
+        "precision": getattr(exported, "precision", "fp32"),  # of a graph behind a front, FP32
     }
 
 

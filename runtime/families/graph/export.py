@@ -5,7 +5,7 @@ inside a sandbox, and it has no part in the proof. For texts and images, the fir
 their graph.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from shiplift.runtime.model.text.fronts import takes_images
 from shiplift.runtime.records.kinds.contract import DeclaredGraph, DeclaredImage, DeclaredText
 from shiplift.runtime.records.kinds.exported import ExportedGraph, ExportedImage, ExportedText, Front
 from shiplift.runtime.records.model import Isolation, ParityCase
-from shiplift.runtime.records.proof import Form, FormName, Proof
+from shiplift.runtime.records.proof import Form, FormName, OfferedGraph, Proof
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import NOT_EXACT, ExactTrees, TreesForm
 
@@ -36,22 +36,13 @@ GraphWork = Exporting[DeclaredGraph] | Exporting[DeclaredText] | Exporting[Decla
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Graph:
-    """A graph that the first sandbox wrote to a folder."""
-
-    name: FormName
-    folder: str
-    signature: Signature
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Converted:
     """The first sandbox's report: `seen` is the signature that clients of a front see, `sets` the answered inputs.
 
     `trees` is how the model is served as exact trees, if it is an ensemble of these.
     """
 
-    graphs: tuple[_Graph, ...]
+    graphs: tuple[OfferedGraph, ...]
     seen: Signature | None
     sets: list[str]
     questions: list[str]
@@ -82,9 +73,9 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
         _take(converting.sandbox.work, written, converted, torchscript=torchscript)
         result, _ = verifying.sandbox.run(
             {
-                "graphs": [_offered(graph, written) for graph in converted.graphs],
+                "written": str(written),
+                "graphs": [graph.model_dump(mode="json") for graph in converted.graphs],
                 "script": str(written / "torchscript" / "model.pt") if torchscript else "",
-                "answers": str(written / "answers.npz"),
                 "sets": converted.sets,
                 "questions": converted.questions,
                 "precise": converted.precise,
@@ -109,6 +100,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
             "notes": (
                 *work.contract.notes,
                 *converted.notes,
+                *served.notes,
                 *_doubt(result["trees"]),
             ),
         }
@@ -132,14 +124,6 @@ def _forms(dropped: Sequence[Form], form: FormName, converted: _Converted, trees
     beside = converted.trees and form != "exact trees" and not any(each.name == "exact trees" for each in dropped)
     trees = (Form(name="exact trees", dropped=trees_differ),) if beside else ()
     return (*dropped, Form(name=form), *trees)
-
-
-def _offered(graph: _Graph, written: Path) -> dict[str, Any]:
-    return {
-        "name": graph.name,
-        "file": str(written / graph.folder / "model.onnx"),
-        "signature": graph.signature.model_dump(mode="json"),
-    }
 
 
 def _doubt(difference: str) -> tuple[str, ...]:
@@ -196,7 +180,7 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
         work.limits("loading or converting the model"),
     )
     return _Converted(
-        graphs=tuple(_graphs(result)),
+        graphs=tuple(OfferedGraph.model_validate(each) for each in result["graphs"]),
         seen=Signature.model_validate(result["text"]) if result["text"] else None,
         sets=[str(name) for name in result["sets"]],
         questions=[str(name) for name in result["questions"]],
@@ -206,11 +190,3 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
         isolation=isolation,
         trees=TreesForm.model_validate(result["trees"]) if result["trees"] else None,
     )
-
-
-def _graphs(result: dict[str, Any]) -> Iterator[_Graph]:
-    """The graphs that the first sandbox wrote, in the order in which they are tried."""
-    yield _Graph(name=result["first"], folder="model", signature=Signature.model_validate(result["signature"]))
-    if second := result["second"]:
-        signature = Signature.model_validate(second["signature"])
-        yield _Graph(name=second["name"], folder="double", signature=signature)

@@ -3,7 +3,7 @@
 The same code checks a model and serves it. Tokenizers run in their Rust library from `tokenizer.json`, never through
 Python classes of an author.
 
-Process: Triton's Python backend or a process beside it, as `front.py`; Shiplift's sandbox, where a model is checked.
+Process: Triton's Python backend or a process beside it, as `front.py` beside `panics.py`; Shiplift's sandbox.
 Python: the server's
 Packages: numpy, tokenizers (in the package)
 """
@@ -15,6 +15,11 @@ from typing import Any
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
+
+if __package__:
+    from .panics import contained  # noqa: TID251 - in Shiplift
+else:
+    from panics import contained
 
 TOKENIZER, SETTINGS = "tokenizer.json", "text.json"
 MAX_TEXT_BYTES = 256 << 10
@@ -40,7 +45,8 @@ class TextFront:
 
     def __init__(self, folder: Path) -> None:
         self.settings: dict[str, Any] = json.loads((folder / SETTINGS).read_text())
-        self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        with contained(ValueError, f"reading {TOKENIZER}"):
+            self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         if self.settings["truncate"]:
@@ -77,9 +83,11 @@ class TextFront:
         """The tokens of each text.
 
         Raises:
-            BadText: a text has more tokens than the model takes, or the wrong number of mask tokens.
+            BadText: a text has more tokens than the model takes, or the wrong number of mask tokens, or the tokenizer
+                panics.
         """
-        encodings: list[Encoding] = self.tokenizer.encode_batch(list(texts))
+        with contained(BadText, "the model's tokenizer"):
+            encodings: list[Encoding] = self.tokenizer.encode_batch(list(texts))
         for encoding in encodings:
             self._check(encoding)
         return encodings

@@ -3,7 +3,7 @@
 The same code checks a model and serves it. Tokenizers run in their Rust library from `tokenizer.json`, never through an
 author's Python classes.
 
-Process: Triton's Python backend, as `front.py`; Shiplift's sandbox, where a model is checked.
+Process: Triton's Python backend, as `front.py` beside `panics.py`; Shiplift's sandbox.
 Python: the server's
 Packages: tokenizers (in the package)
 """
@@ -17,6 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
+
+if __package__:
+    from ..fronts.panics import contained  # noqa: TID251, TID252 - in Shiplift
+else:
+    from panics import contained
 
 TOKENIZER, SETTINGS = "tokenizer.json", "generation.json"
 MAX_PROMPT_BYTES = 1 << 20
@@ -59,7 +64,8 @@ class GenerationFront:
     def __init__(self, folder: Path, *, max_prompt_tokens: int, max_tokens: int) -> None:
         """`max_prompt_tokens` and `max_tokens` (of an answer) are the site's limits, within the model's context."""
         self.settings: dict[str, Any] = json.loads((folder / SETTINGS).read_text())
-        self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        with contained(ValueError, f"reading {TOKENIZER}"):
+            self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         self.max_prompt_tokens = min(max_prompt_tokens, self.settings["context"] - 1)
@@ -87,7 +93,8 @@ class GenerationFront:
         return ask
 
     def _tokens(self, prompt: str, *, special: bool) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(prompt, add_special_tokens=special).ids
+        with contained(BadRequest, "the model's tokenizer"):
+            ids: list[int] = self.tokenizer.encode(prompt, add_special_tokens=special).ids
         if not ids:
             raise BadRequest("the prompt is empty: it has no tokens")
         if len(ids) > self.max_prompt_tokens:
@@ -113,7 +120,16 @@ class GenerationFront:
     def text_of(self, ids: Sequence[int]) -> str:
         """The text of an answer's tokens, without special ones and the one that ended it."""
         shown = ids[:-1] if ids and ids[-1] in self.settings["stop_ids"] else ids
-        return str(self.tokenizer.decode(list(shown), skip_special_tokens=True))
+        return self.decoded(shown)
+
+    def decoded(self, ids: Sequence[int]) -> str:
+        """The text of tokens, without special ones.
+
+        Raises:
+            ValueError: the tokenizer panics.
+        """
+        with contained(ValueError, "the model's tokenizer"):
+            return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 class Pieces:
@@ -149,7 +165,7 @@ class Pieces:
         if _BYTE.fullmatch(self._front.tokenizer.id_to_token(self._shown[-1]) or ""):
             return ""
         before, whole = (
-            str(self._front.tokenizer.decode(tokens, skip_special_tokens=True))
+            self._front.decoded(tokens)
             for tokens in (self._shown[self._before : self._read], self._shown[self._before :])
         )
         if whole.endswith(_HALF) and held < _HELD:

@@ -89,7 +89,9 @@ def main(folder: str, memory_mb: int, wanted: Sequence[tuple[str, str]]) -> None
     while (message := receive(calls)) is not None:
         try:
             buffers = _answer(functions, message)
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # libraries in Rust panic past `Exception`
             buffers = _error(error)
         messages.send(answers, buffers)
 

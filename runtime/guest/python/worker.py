@@ -52,7 +52,9 @@ def main(settings: dict[str, Any]) -> None:
                 if not _read(reader, requests):
                     return
                 message = wire.pack(model.answer(reader.message()[1]))
-        except Exception as error:  # the model may raise anything
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # the model may raise anything, and libraries in Rust panic past `Exception`
             message = wire.pack(error=f"{type(error).__name__}: {' '.join(str(error).split())[:1500]}")
         answers.write(message)
         answers.flush()

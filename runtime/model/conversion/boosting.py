@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import forests
@@ -21,11 +21,14 @@ from shiplift.runtime.model.conversion.columns import FEATURES, Columns
 from shiplift.runtime.model.conversion.forests import Forest, NotExactError
 from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
 from shiplift.runtime.model.reading import recording
+from shiplift.runtime.model.reading.found import Tree
+from shiplift.runtime.model.reading.reader import Reader
 from shiplift.runtime.model.reading.rounding import down_to_float32
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
+SECOND = "probability"  # the output of the second of two classes
 _ZERO = np.float32(1e-35)
 _OPSET = 15  # the newest opset that onnxmltools writes
 
@@ -82,11 +85,18 @@ class Boosted(Original):
             return {"variable": scores.reshape(len(scores), -1).astype(np.float32)}
         probabilities = scores if scores.ndim == 2 else np.column_stack([1 - scores, scores])
         classes = self._classes(probabilities.shape[1])
-        return classified(classes[probabilities.argmax(axis=1)], probabilities, probable=self.probable)
+        answers = classified(classes[probabilities.argmax(axis=1)], probabilities, probable=self.probable)
+        if not self._second_alone():
+            return answers
+        return {SECOND: probabilities[:, 1:].astype(np.float32), **answers}
 
     def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
         """Those of the booster, with the categories that it keeps."""
         return recording.facts_of(self.model, inputs, self.columns.categories if self.columns else {})
+
+    def trees(self) -> tuple[Tree, ...]:
+        """The booster's trees, in its own arrays."""
+        return Reader(np.dtype(np.float32)).predictor(self.model).trees
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Converts through the library's converter, which computes with features as FP32."""
@@ -98,7 +108,12 @@ class Boosted(Original):
             model = self._converted([(name, FloatTensorType([None, *sizes]))], min(opset, _OPSET))
         except Exception as error:
             raise failed("the model can't be converted", error) from error
+        model = with_second_alone(model) if self._second_alone() else model
         return columns.in_front_of(model) if columns else model
+
+    def _second_alone(self) -> bool:
+        """Whether `predict` gives the probability of the second class alone, as that of a booster of two classes."""
+        return self._objective() in ("binary", "binary:logistic") and not hasattr(self.model, "predict_proba")
 
     def _classifies(self) -> bool:
         return self._objective().startswith(("binary", "multi"))
@@ -179,6 +194,18 @@ class LightGbm(Boosted):
         booster = getattr(self.model, "booster_", self.model)
         count = max(booster.num_model_per_iteration(), 2)
         return forests.of_lightgbm(booster, self._classes(count) if self._classifies() else None)
+
+
+def with_second_alone(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the second class's probability, (rows, 1), as an output of its own."""
+    graph, at = model.graph, f"{SECOND}/at"
+    probabilities = graph.output[-1].name
+    graph.initializer.append(numpy_helper.from_array(np.array([1], np.int64), at))
+    graph.node.append(helper.make_node("Gather", [probabilities, at], [SECOND], axis=1))
+    graph.output.append(helper.make_tensor_value_info(SECOND, TensorProto.FLOAT, ["batch", 1]))
+    if all(entry.domain for entry in model.opset_import):  # XGBoost's trees need none of ONNX's own operators
+        model.opset_import.append(helper.make_opsetid("", _OPSET))
+    return model
 
 
 def _down(thresholds: str) -> str:

@@ -18,7 +18,7 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.tensor import TensorSpec
 
 FEATURES = "features"  # the model's one input, before columns take its place
-_INNER = "trees/"
+_INNER = "model/"
 _LEARNING, _ENCODER_VERSION, _CAST_VERSION = "ai.onnx.ml", 3, 13
 _TYPES = {datatype: number for number, datatype in onnx_models.DATATYPES.items()}
 
@@ -48,8 +48,12 @@ class Columns:
             )
         return pd.DataFrame(columns)
 
-    def in_front_of(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """The model with an input per column instead of its input `FEATURES`, (samples, columns) of the graph's type.
+    def in_front_of(
+        self, model: onnx.ModelProto, matrices: Mapping[str, tuple[TensorSpec, ...]] | None = None
+    ) -> onnx.ModelProto:
+        """The model with an input per column instead of its inputs, which are (samples, columns) of any type.
+
+        `matrices` are the columns of each input; None: `FEATURES` has all of them.
 
         Raises:
             ExportFailed: a column has the name of an output.
@@ -60,12 +64,14 @@ class Columns:
                 f"the column {taken[0]!r} has the name of an output of the model",
                 do="Rename the column, and log the model again.",
             )
-        model = compose.add_prefix(model, _INNER, rename_inputs=False, rename_outputs=False)
-        graph = model.graph
-        to = graph.input[0].type.tensor_type.elem_type
-        nodes = [node for spec in self.specs for node in self._read(spec, to)]
-        parts = [_part(spec) for spec in self.specs]
-        nodes.append(helper.make_node("Concat", parts, [FEATURES], axis=1))
+        inner = _INNER
+        while any(spec.name.startswith(inner) for spec in self.specs):
+            inner = f"_{inner}"
+        model = compose.add_prefix(model, inner, rename_outputs=False)
+        graph, nodes = model.graph, list[onnx.NodeProto]()
+        columns = matrices or {FEATURES: self.specs}
+        for number, matrix in enumerate(graph.input):
+            nodes += self._joined(matrix, columns[matrix.name.removeprefix(inner)], f"{inner}{number}/")
         del graph.input[:]
         graph.input.extend(helper.make_tensor_value_info(s.name, _TYPES[s.datatype], ["batch", 1]) for s in self.specs)
         own = list(graph.node)
@@ -74,17 +80,29 @@ class Columns:
         _declare_operators(model)
         return model
 
-    def _read(self, spec: TensorSpec, to: int) -> list[onnx.NodeProto]:
-        """The nodes that turn a column into the type `to` of the features."""
+    def _joined(
+        self, matrix: onnx.ValueInfoProto, columns: tuple[TensorSpec, ...], within: str
+    ) -> list[onnx.NodeProto]:
+        """The nodes that write an input of the model from columns; their tensors' names begin with `within`."""
+        to = matrix.type.tensor_type.elem_type
+        nodes = [node for spec in columns for node in self._read(spec, within + spec.name, to)]
+        parts = [within + spec.name for spec in columns]
+        return [*nodes, helper.make_node("Concat", parts, [matrix.name], axis=1)]
+
+    def _read(self, spec: TensorSpec, part: str, to: int) -> list[onnx.NodeProto]:
+        """The nodes that turn a column into `part`, which has the type `to`."""
         known = self.categories.get(spec.name)
         if known is None:
-            return [helper.make_node("Cast", [spec.name], [_part(spec)], to=to)]
-        read, name, keys = _keys(spec, known)
+            same = _TYPES[spec.datatype] == to
+            return [
+                helper.make_node("Identity" if same else "Cast", [spec.name], [part], **({} if same else {"to": to}))
+            ]
+        read, name, keys = _keys(spec, known, part)
         codes = [float(code) for code in range(len(known))]
         encode = helper.make_node(
             "LabelEncoder",
             [name],
-            [_part(spec)],
+            [part],
             domain=_LEARNING,
             values_floats=codes,
             default_float=self.unknown,
@@ -93,11 +111,11 @@ class Columns:
         return [*read, encode]
 
 
-def _keys(spec: TensorSpec, known: Sequence[Any]) -> tuple[list[onnx.NodeProto], str, dict[str, Any]]:
+def _keys(spec: TensorSpec, known: Sequence[Any], part: str) -> tuple[list[onnx.NodeProto], str, dict[str, Any]]:
     """How to compare categories: the nodes before the comparison, its tensor, and LabelEncoder's keys."""
     if spec.datatype == "BYTES":
         return [], spec.name, {"keys_strings": [str(value) for value in known]}
-    typed = f"{_part(spec)}/typed"
+    typed = f"{part}/typed"
     if any(isinstance(value, float) for value in known):
         cast = helper.make_node("Cast", [spec.name], [typed], to=TensorProto.FLOAT)
         return [cast], typed, {"keys_floats": [float(value) for value in known]}
@@ -112,10 +130,6 @@ def _declare_operators(model: onnx.ModelProto) -> None:
     versions[""] = max(versions.get("", 1), _CAST_VERSION)
     del model.opset_import[:]
     model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
-
-
-def _part(spec: TensorSpec) -> str:
-    return f"{_INNER}column/{spec.name}"
 
 
 def _codes(known: Sequence[Any], values: NDArray[Any]) -> list[int]:

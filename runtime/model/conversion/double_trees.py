@@ -85,17 +85,18 @@ def _set(node: onnx.NodeProto, fitted: dict[bytes, list[FittedTree]]) -> bool:
     kind = _WEIGHTS[node.op_type]
     weights, owners = _numbers(fields, f"{kind}_weights"), np.array(fields[f"{kind}_treeids"].ints)
     base, found = _numbers(fields, "base_values"), []
+    nodeids = np.array(fields[f"{kind}_nodeids"].ints)
     for tree in np.unique(of_tree):
-        at = np.flatnonzero(of_tree == tree)
+        at, mine = np.flatnonzero(of_tree == tree), owners == tree
         own = np.where(leaf[at], _LEAF, features[at]).astype(np.int64)
-        nearest = _nearest(fitted.get(own.tobytes(), ()), np.where(leaf[at], 0.0, values[at]))
+        likely = fitted.get(own.tobytes(), ())
+        nearest = _nearest(likely, np.where(leaf[at], 0.0, values[at]), nodeids[mine], weights[mine])
         if nearest is None:
             continue
         found.append(nearest)
         values[at], missing[at] = nearest.threshold, np.where(leaf[at], 0, nearest.missing)
         if nearest.leaves is not None:
-            mine = owners == tree
-            weights[mine] = nearest.leaves[np.array(fields[f"{kind}_nodeids"].ints)[mine]]
+            weights[mine] = nearest.leaves[nodeids[mine]]
     if found and found[0].base is not None and found[0].base.size == base.size:
         base = found[0].base
     tables = {"nodes_values": values, f"{kind}_weights": weights, "base_values": base}
@@ -103,19 +104,32 @@ def _set(node: onnx.NodeProto, fitted: dict[bytes, list[FittedTree]]) -> bool:
     return bool(found) and found[0].leaves is None
 
 
-def _nearest(fitted: Sequence[FittedTree], values: NDArray[np.float64]) -> FittedTree | None:
+def _nearest(
+    fitted: Sequence[FittedTree],
+    values: NDArray[np.float64],
+    leaves: NDArray[np.int64],
+    weights: NDArray[np.float64],
+) -> FittedTree | None:
+    """The tree whose thresholds are `values`, and whose `leaves` have these `weights`, as well as they can be."""
+
     def off(tree: FittedTree) -> float:
-        with np.errstate(invalid="ignore"):
-            distances = np.abs(tree.threshold - values) / np.maximum(1e-30, np.abs(tree.threshold))
-        return float(np.where(tree.threshold == values, 0.0, distances).max(initial=0))
+        of_leaves = 0.0 if tree.leaves is None else _off(tree.leaves[leaves], weights)
+        return max(_off(tree.threshold, values), of_leaves)
 
     best = min(fitted, key=off, default=None)
     return best if best is not None and off(best) <= _NEAR else None
 
 
+def _off(exact: NDArray[np.float64], rounded: NDArray[np.float64]) -> float:
+    """The largest distance, relative to the values."""
+    with np.errstate(invalid="ignore"):
+        distances = np.abs(exact - rounded) / np.maximum(1e-30, np.abs(exact))
+    return float(np.where(exact == rounded, 0.0, distances).max(initial=0))
+
+
 def _numbers(fields: dict[str, Any], name: str) -> NDArray[np.float64]:
     if f"{name}_as_tensor" in fields:
-        return numpy_helper.to_array(fields[f"{name}_as_tensor"].t).astype(np.float64)
+        return np.asarray(numpy_helper.to_array(fields[f"{name}_as_tensor"].t), np.float64)
     return np.array(fields[name].floats if name in fields else (), np.float64)
 
 

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.model.conversion.forests import Forest, NotExactError
+from shiplift.runtime.model.splits import Splits
 from shiplift.runtime.model.tensors import Arrays, dump_npz, numpy_type
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.records.trees import CHECKPOINT, TreesForm
+from shiplift.runtime.records.trees import CHECKPOINT, SPLITS, TreesForm
 
 LABEL = "label"
 _ROWS = 512
@@ -26,9 +27,10 @@ def write(
     answer: Callable[[Arrays], Arrays],
     to: Path,
     *,
+    splits: Splits | None,
     seed: int,
 ) -> TreesForm:
-    """Writes `to/trees/checkpoint.tl`, and `to/trees.npz` with questions and the author's answers to them.
+    """Writes `to/trees/checkpoint.tl`, and `to/trees.npz` with questions, the author's answers and the model's splits.
 
     `exported` is the signature to serve, and `answer` what the author's model answers to such inputs. The questions are
     rows of the example with values on, just below and just above the forest's thresholds, zeros, and missing values if
@@ -42,7 +44,8 @@ def write(
     forest.model.serialize(to / "trees" / CHECKPOINT)
     asked, answers = _answered(forest, exported, example, answer, np.random.default_rng(seed))
     named = {f"input/{name}": array for name, array in asked.items()}
-    (to / "trees.npz").write_bytes(dump_npz(named | {f"output/{name}": array for name, array in answers.items()}))
+    named |= {f"output/{name}": array for name, array in answers.items()}
+    (to / "trees.npz").write_bytes(dump_npz(named | ({} if splits is None else {SPLITS: splits})))
     return form
 
 

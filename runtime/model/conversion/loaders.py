@@ -18,22 +18,26 @@ from shiplift.runtime.model.conversion import (
     double_trees,
     forests,
     graphs,
+    sklearn_boosters,
+    sklearn_converters,
     sklearn_linear,
+    sklearn_methods,
     sklearn_trees,
     torch_models,
 )
-from shiplift.runtime.model.conversion.columns import FEATURES, Columns
+from shiplift.runtime.model.conversion.columns import Columns
 from shiplift.runtime.model.conversion.forests import Forest
-from shiplift.runtime.model.conversion.frames import selects_columns
-from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
+from shiplift.runtime.model.conversion.frames import matrices
+from shiplift.runtime.model.conversion.original import Original, failed, wants_probabilities
 from shiplift.runtime.model.reading import onnx_graphs, recording
+from shiplift.runtime.model.reading.found import Tree
+from shiplift.runtime.model.reading.reader import Reader
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.model.text.tasks import EXTRA, IMAGE_TASKS, TEXT_FLAVORS, task_of
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
 _SHIMS = "sklearn.externals.array_api_compat"
-_LEARNING_OPSET = 3  # the newest in which skl2onnx writes isolation forests
 _SHIMMED = ("torch", "cupy", "dask")
 
 
@@ -121,20 +125,16 @@ class Sklearn(Original):
         self.specs = inputs
         self.columns = Columns(specs=inputs) if tabular else None
         self.probable = wants_probabilities(folder, outputs)
+        self.method = sklearn_methods.method_of(folder, self.model)
 
     def answer(self, inputs: Arrays) -> Arrays:
-        """`predict`; `predict_proba` if the estimator has it, or what an outlier detector decides by."""
+        """What MLflow's pyfunc answers, and after it the probabilities or scores that the estimator also has."""
         features = self.columns.frame(inputs) if self.columns else next(iter(inputs.values()))
-        label = np.asarray(self.model.predict(features))
-        if self._has_probabilities():
-            return classified(label, self.model.predict_proba(features), probable=self.probable)
-        if self._detects_outliers():
-            scores = np.asarray(self.model.decision_function(features), dtype=np.float32)
-            return {"label": label.reshape(-1, 1), "scores": scores.reshape(-1, 1)}
-        return {"label" if self._classifies() else "variable": label}
+        return sklearn_methods.answers(self.model, self.method, features, probable=self.probable)
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Converts through `skl2onnx.to_onnx`. Float inputs become FP32; only probabilities are kept as scores."""
+        self.count = len(self.answer(example))
         return self._graph(opset, double=False)
 
     def to_double(self, opset: int) -> onnx.ModelProto:
@@ -142,32 +142,36 @@ class Sklearn(Original):
         return self._graph(opset, double=True)
 
     def _graph(self, opset: int, *, double: bool) -> onnx.ModelProto:
-        joined = self.columns is not None and not selects_columns(self.model)
-        types = (
-            [(FEATURES, self._joined(double=double))]
-            if joined
-            else [(spec.name, self._type(spec, double=double)) for spec in self.specs]
-        )
+        model = sklearn_converters.unwrapped(self.model, predicts=self.method != "transform")
+        model, tensors = matrices(model, self.specs) if self.columns else (model, ())
+        types = [(each.name, self._type(each.spec, double=double)) for each in tensors] or [
+            (spec.name, self._type(spec, double=double)) for spec in self.specs
+        ]
         try:
-            graph = self._converted(types, min(opset, 21), double=double)
-            finished = double_trees.exact if double else sklearn_trees.with_missing
-            graph = finished(graph, self.model)
+            graph = self._converted(model, types, min(opset, 21), double=double)
+            graph = (double_trees.exact if double else sklearn_trees.with_missing)(graph, self.model)
+            graph = sklearn_methods.with_outputs(graph, self.method, self.count)
         except Exception as error:
             raise failed("skl2onnx can't convert the model", error) from error
-        graph = graph if self._has_probabilities() or not self._classifies() else _first_output(graph)
-        return self.columns.in_front_of(graph) if joined and self.columns else graph
+        return self.columns.in_front_of(graph, {each.name: each.columns for each in tensors}) if self.columns else graph
 
     def forest(self) -> Forest | None:
         """An ensemble's trees."""
         return forests.of_sklearn(self.model)
 
-    def _converted(self, types: list[tuple[str, Any]], opset: int, *, double: bool) -> onnx.ModelProto:
+    def trees(self) -> tuple[Tree, ...]:
+        """An ensemble's trees, in its own arrays."""
+        return Reader(np.dtype(np.float32)).predictor(self.model).trees
+
+    def _converted(self, model: Any, types: list[tuple[str, Any]], opset: int, *, double: bool) -> onnx.ModelProto:
         import skl2onnx  # noqa: PLC0415 - only for sklearn models
 
-        model = sklearn_linear.corrected(self.model if double else sklearn_trees.rounded(self.model))
-        versions = {"": opset, "ai.onnx.ml": _LEARNING_OPSET} if self._detects_outliers() else opset
+        sklearn_converters.register()
+        sklearn_boosters.register()
+        model = sklearn_linear.corrected(model if double else sklearn_trees.rounded(model))
+        versions = sklearn_boosters.opsets(model, opset, outliers=sklearn_methods.detects_outliers(model))
         convert = partial(skl2onnx.to_onnx, model, initial_types=types, target_opset=versions)
-        if not self._classifies():
+        if self.method == "transform" or not sklearn_methods.classifies(model):
             return convert()
         try:
             return convert(options={id(model): {"zipmap": False}})
@@ -178,27 +182,6 @@ class Sklearn(Original):
     def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
         """Those of the fitted estimator, and of what is within it."""
         return recording.facts_of(self.model, inputs)
-
-    def _has_probabilities(self) -> bool:
-        return self._classifies() and hasattr(self.model, "predict_proba")
-
-    def _classifies(self) -> bool:
-        from sklearn.base import is_classifier  # noqa: PLC0415
-
-        return bool(is_classifier(self.model))
-
-    def _detects_outliers(self) -> bool:
-        from sklearn.base import is_outlier_detector  # noqa: PLC0415
-
-        return bool(is_outlier_detector(self.model))
-
-    def _joined(self, *, double: bool) -> Any:
-        """The type of the columns as one matrix: texts, or numbers."""
-        from skl2onnx.common import data_types as kinds  # noqa: PLC0415
-
-        text = all(spec.datatype == "BYTES" for spec in self.specs)
-        numbers = kinds.DoubleTensorType if double else kinds.FloatTensorType
-        return (kinds.StringTensorType if text else numbers)([None, len(self.specs)])
 
     def _type(self, spec: TensorSpec, *, double: bool) -> Any:
         from skl2onnx.common import data_types as kinds  # noqa: PLC0415
@@ -211,12 +194,6 @@ class Sklearn(Original):
             "INT64": kinds.Int64TensorType,
         }
         return table.get(spec.datatype, kinds.DoubleTensorType if double else kinds.FloatTensorType)(shape)
-
-
-def _first_output(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without its other outputs and the nodes that only they need."""
-    inputs = [value.name for value in model.graph.input]
-    return onnx.utils.Extractor(model).extract_model(inputs, [model.graph.output[0].name])
 
 
 # --- TensorFlow -----------------------------------------------------------------------------------------------------

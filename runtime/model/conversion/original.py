@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion.forests import Forest
+from shiplift.runtime.model.reading.found import Tree
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import FLOATS, Signature, TensorSpec
@@ -61,6 +62,10 @@ class Original(ABC):
             NotExactError: it is one, and treelite would answer otherwise.
         """
         return None
+
+    def trees(self) -> tuple[Tree, ...]:
+        """The trees of a model that is a forest, as they are in its own arrays."""
+        return ()
 
     def write_text(self, example: Arrays, to: Path, exported: Signature) -> Signature | None:
         """For a model that takes text: writes the files around the graph, and returns the signature that clients see.

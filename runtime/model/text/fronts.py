@@ -26,13 +26,13 @@ def front_file(folder: Path) -> str:
 def load_front(folder: Path) -> tuple[Any, type[ValueError]]:
     """The front in a folder, and the error that it raises for requests that its model can't take."""
     if takes_pixels(folder):
-        from shiplift.runtime.guest.fronts import pixel_front  # noqa: PLC0415 - needs an extra
+        from shiplift.runtime.guest.fronts import encoded, pixel_front  # noqa: PLC0415 - needs an extra
 
-        return pixel_front.PixelFront(folder), pixel_front.BadImage
+        return pixel_front.PixelFront(folder), encoded.BadImage
     if takes_images(folder):
-        from shiplift.runtime.guest.fronts import image_front  # noqa: PLC0415 - needs an extra
+        from shiplift.runtime.guest.fronts import encoded, image_front  # noqa: PLC0415 - needs an extra
 
-        return image_front.ImageFront(folder), image_front.BadImage
+        return image_front.ImageFront(folder), encoded.BadImage
     from shiplift.runtime.guest.fronts import text_front  # noqa: PLC0415 - needs an extra
 
     return text_front.TextFront(folder), text_front.BadText

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from shiplift.runtime.guest.fronts.pixel_front import FORMATS, normalized
+from shiplift.runtime.guest.fronts.encoded import FORMATS
+from shiplift.runtime.guest.fronts.pixel_front import normalized
 
 Pixels = NDArray[np.uint8]
 """An image of shape (height, width, 3) in RGB, or (height, width) in gray."""

@@ -83,7 +83,8 @@ def main() -> None:
     missing = confine_in_pod(environment, options.repository, (PORTS.http, PORTS.grpc, PORTS.metrics))
     for mechanism, why in missing.items():
         print(f"not confined by {mechanism}: {why}", file=sys.stderr, flush=True)
-    os.execve(arguments[0], arguments, variables(environment, features))  # noqa: S606 - no shell is needed
+    own = {**variables(environment, features), "SHIPLIFT_MISSING": " ".join(missing)}  # workers lack it, too
+    os.execve(arguments[0], arguments, own)  # noqa: S606 - no shell is needed
 
 
 if __name__ == "__main__":

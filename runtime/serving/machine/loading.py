@@ -9,11 +9,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from google.protobuf.text_format import ParseError
 from pydantic import TypeAdapter, ValidationError
+from tritonclient.grpc import model_config_pb2
 
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.serving.machine.pauses import pause_s
+from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.loads import LOADING, READY, Loads
 
 _POLL_S = 0.02
@@ -22,7 +25,8 @@ _POLL_S = 0.02
 class Attempts(Record):
     """The failures of a model's loading, in a row: how many, since when, why the last one, and when to try again.
 
-    Times are in seconds since the epoch. `seconds` is how long the last load took.
+    Times are in seconds since the epoch. `seconds` is how long the last load took. A load that has begun counts as a
+    failure without a reason until it ends: then a model during whose load the server died has its pause, too.
     """
 
     failures: int = 0
@@ -31,13 +35,16 @@ class Attempts(Record):
     why: str = ""
     seconds: float = 0.0
 
-    def after(self, seconds: float, why: str, now: float) -> "Attempts":
-        """The attempts after another one, which took `seconds` and failed because of `why`, or did not (empty)."""
+    def begun(self, now: float) -> "Attempts":
+        """The attempts when another one begins."""
+        failures, since = self.failures + 1, self.since or now
+        return Attempts(failures=failures, since=since, next_at=now + pause_s(failures), seconds=self.seconds)
+
+    def ended(self, seconds: float, why: str, now: float) -> "Attempts":
+        """The attempts after the one that had begun, which took `seconds` and failed because of `why`, or did not."""
         if not why:
             return Attempts(seconds=seconds)
-        failures = self.failures + 1
-        since = self.since or now
-        return Attempts(failures=failures, since=since, next_at=now + pause_s(failures), why=why, seconds=seconds)
+        return self.model_copy(update={"next_at": now + pause_s(self.failures), "why": why, "seconds": seconds})
 
 
 _ATTEMPTS = TypeAdapter(dict[str, Attempts])
@@ -66,15 +73,27 @@ class Loader:
         Raises:
             Temporary: the server does not answer.
         """
-        known = self._note()
         states = self._loads.states()
+        known = self._note()
+        ready = {name for name, state in known.items() if state.failures and states.get(name) == {READY}}
+        if ready:  # a promotion loaded them
+            known |= dict.fromkeys(ready, Attempts())
+            self._save(known)
         missing = [name for name in self._installed() if READY not in states.get(name, ())]
         due = [name for name in missing if LOADING not in states.get(name, ()) and name not in but]
         if due and not _moves(self._repository.parent / "locks"):
-            for name in sorted(due, key=lambda name: _order(known.get(name, Attempts()))):
-                if known.get(name, Attempts()).next_at <= self._clock():
-                    self._loads.begin(name)
+            self._begin({name: known.get(name, Attempts()) for name in due}, known)
         return frozenset(missing)
+
+    def _begin(self, due: dict[str, Attempts], known: dict[str, Attempts]) -> None:
+        now = self._clock()
+        names = sorted(
+            (name for name, state in due.items() if state.next_at <= now), key=lambda name: _order(due[name])
+        )
+        if names:
+            self._save(known | {name: due[name].begun(now) for name in names})
+        for name in names:
+            self._loads.begin(name, _without_warm_up(self._repository / name))
 
     def wait(self, seconds: float) -> None:
         """Waits until the loads that were begun have ended, at most for `seconds`."""
@@ -91,14 +110,33 @@ class Loader:
         """Notes how loads ended; returns the attempts so far."""
         known = attempts(self._repository.parent)
         if ended := self._loads.ended():
-            now, installed = self._clock(), self._installed()
-            known |= {model: known.get(model, Attempts()).after(*end, now) for model, end in ended.items()}
-            known = {model: state for model, state in known.items() if model in installed}
-            write_atomically(_file(self._repository.parent), _ATTEMPTS.dump_json(known))
+            now = self._clock()
+            known |= {model: known.get(model, Attempts()).ended(*end, now) for model, end in ended.items()}
+            self._save(known)
         return known
+
+    def _save(self, known: dict[str, Attempts]) -> None:
+        installed = self._installed()
+        kept = {model: state for model, state in known.items() if model in installed}
+        write_atomically(_file(self._repository.parent), _ATTEMPTS.dump_json(kept))
 
     def _installed(self) -> list[str]:
         return sorted(config.parent.name for config in self._repository.glob("*/config.pbtxt"))
+
+
+def _without_warm_up(folder: Path) -> model_config_pb2.ModelConfig | None:
+    """The configuration to load a model of the Python backend with, if its own would warm it up.
+
+    After a warm-up that fails, Triton 2.51 dies of the next load of any model. The other backends prevent that.
+    """
+    try:
+        config = parse((folder / "config.pbtxt").read_text())
+    except (OSError, ValueError, ParseError):
+        return None  # Triton says what is wrong
+    if config.backend != "python" or not config.model_warmup:
+        return None
+    config.ClearField("model_warmup")
+    return config
 
 
 def _order(state: Attempts) -> tuple[int, float]:

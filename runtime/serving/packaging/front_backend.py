@@ -26,6 +26,7 @@ from shiplift.runtime.serving.triton.repository import ONNX_MODEL
 
 _BUNDLED_MODEL = Path(graphs.__file__).with_name("text_model.py")
 _NVIDIA_MODEL = Path(graphs.__file__).with_name("front_model.py")
+_PANICS = Path(fronts.__file__).with_name("panics.py")
 _ENCODED = Path(fronts.__file__).with_name("encoded.py")
 _HOSTED = Path(fronts.__file__).with_name("hosted_front.py")
 _TOKENIZERS = "tokenizers"
@@ -94,8 +95,8 @@ def _write_front(to: Path, front: Path) -> None:
     for file in front.iterdir():
         shutil.copyfile(file, to / file.name)
     shutil.copyfile(Path(fronts.__file__).with_name(front_file(front)), to / "front.py")
-    if front_file(front) != "text_front.py":
-        shutil.copyfile(_ENCODED, to / _ENCODED.name)
+    beside = _PANICS if front_file(front) == "text_front.py" else _ENCODED
+    shutil.copyfile(beside, to / beside.name)
 
 
 def _tokenizers() -> Path:

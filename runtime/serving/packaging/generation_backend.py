@@ -12,13 +12,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from shiplift.runtime.base.errors import ExportFailed, MissingTool
-from shiplift.runtime.guest import generation
+from shiplift.runtime.guest import fronts, generation
 from shiplift.runtime.guest.generation.chat import CHAT
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.records.precision import TEXT_ENGINES, Engine
 
 _MODEL = Path(generation.__file__).with_name("generation_model.py")
 _CODE = tuple(Path(generation.__file__).with_name(name) for name in ("front.py", "generator.py"))
+_PANICS = Path(fronts.__file__).with_name("panics.py")
 _ENGINES: dict[Engine, Path] = {
     "openvino": Path(generation.__file__).with_name("openvino_engine.py"),
     "vllm": Path(generation.__file__).with_name("vllm_engine.py"),
@@ -51,7 +52,7 @@ def write_generation_backend(to: Path, model: Path, engine: Engine, logged: Path
     operators = [next(_library("openvino_tokenizers").rglob(_OPERATORS))] if genai else []
     to.mkdir()
     shutil.copyfile(_MODEL, to / "model.py")
-    for file in _CODE:
+    for file in (*_CODE, _PANICS):
         shutil.copyfile(file, to / file.name)
     shutil.copyfile(_ENGINES[engine], to / "engine.py")
     for library in libraries:

@@ -45,7 +45,7 @@ _BEGINNING = 3  # characters of a generated answer
 _RERUN = "Rerun the release; if it happens again, the serving ONNX Runtime computes the model differently."
 # Relative to the largest output. The same file gives the same float outputs up to rounding, which is coarser in half
 # precision. In int8, another batch size may make a kernel round a half the other way, by one step of 255.
-TOLERANCE: dict[Precision, float] = {"fp32": 1e-3, "fp16": 1e-2, "bf16": 5e-2, "int8": 5e-2, "fp8": 1e-1}
+TOLERANCE: dict[Precision, float] = {"fp64": 1e-5, "fp32": 1e-3, "fp16": 1e-2, "bf16": 5e-2, "int8": 5e-2, "fp8": 1e-1}
 
 
 @dataclass(frozen=True, kw_only=True)

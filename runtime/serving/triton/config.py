@@ -27,7 +27,14 @@ _US_PER_MS = 1000
 _US_PER_S = 1_000_000
 _MS_PER_S = 1000
 TENSORRT_CACHE = "/var/cache/shiplift/tensorrt"
-_MODES: dict[Precision, str] = {"fp32": "FP32", "fp16": "FP16", "bf16": "FP32", "int8": "INT8", "fp8": "FP32"}
+_MODES: dict[Precision, str] = {
+    "fp64": "FP32",
+    "fp32": "FP32",
+    "fp16": "FP16",
+    "bf16": "FP32",
+    "int8": "INT8",
+    "fp8": "FP32",
+}
 _DTYPES: dict[Precision, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _HINTS: dict[Precision, str] = {"bf16": "bf16", "fp16": "f16"}
 OPENVINO_CACHE = "/tmp/openvino"  # noqa: S108 - the bundled server's private /tmp, which ends with it

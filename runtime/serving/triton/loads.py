@@ -4,7 +4,8 @@ import contextlib
 import time
 
 import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from google.protobuf import json_format
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from shiplift.runtime.serving.triton.client import TritonClient
 
@@ -20,9 +21,12 @@ class Loads:
         self._service = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._calls: dict[str, tuple[float, grpc.Future]] = {}
 
-    def begin(self, model: str) -> None:
-        """Begins to load a model of the repository, or to load it again."""
+    def begin(self, model: str, config: model_config_pb2.ModelConfig | None = None) -> None:
+        """Begins to load a model of the repository; a `config` replaces its config.pbtxt."""
         request = service_pb2.RepositoryModelLoadRequest(model_name=model)
+        if config is not None:
+            override = json_format.MessageToJson(config, preserving_proto_field_name=True)
+            request.parameters["config"].string_param = override
         self._calls[model] = (time.monotonic(), self._service.RepositoryModelLoad.future(request))
 
     def states(self) -> dict[str, set[str]]:

@@ -1,7 +1,8 @@
 """Builds the bundled server's own backends when its environment is made, because no wheel contains them.
 
-A backend is a folder of `backends`; `common` has what they share. The source is C and needs libc alone, so any C
-compiler will do: the machine's, or else the one in the `ziglang` wheel from PyPI.
+A backend is a folder of `backends`; `common` has what they share. What Triton loads is the same for all: it starts a
+worker for each model, and that has the engine. The source is C and needs libc alone, so any C compiler will do: the
+machine's, or else the one in the `ziglang` wheel from PyPI.
 """
 
 import os
@@ -18,7 +19,9 @@ from shiplift.runtime.base.errors import MissingTool
 
 COMMON = Path(__file__).parent.parent / "backends" / "common"
 COMPILER = "ziglang==0.17.1"
-FLAGS = ("-std=gnu17", "-O2", "-fPIC", "-shared", "-Wall", "-Wno-deprecated-non-prototype", "-fno-sanitize=undefined")
+FLAGS = ("-std=gnu17", "-O2", "-Wall", "-Wno-deprecated-non-prototype", "-fno-sanitize=undefined")
+_LIBRARIES = ("-ldl", "-lm", "-lpthread")
+_WORKER = "model_worker"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,14 @@ class Backend:
     def name(self) -> str:
         """Its name in config.pbtxt."""
         return self.source.name
+
+    @property
+    def programs(self) -> dict[str, tuple[str | Path, ...]]:
+        """What it consists of, by file name: the sources and flags of what Triton loads, and of a model's worker."""
+        return {
+            f"libtriton_{self.name}.so": (COMMON / "backend.c", "-fPIC", "-shared"),
+            _WORKER: (self.source / "engine.c",),
+        }
 
     @property
     def links(self) -> str:
@@ -77,7 +88,7 @@ def build_all(to: Path, packages: Path) -> None:
 
 
 def build(backend: Backend, to: Path, packages: Path, compiler: Sequence[str | Path]) -> None:
-    """Builds a backend in the new folder `to`, with its engine's library linked beside it.
+    """Builds a backend and its worker in the new folder `to`, with its engine's library linked beside them.
 
     Raises:
         MissingTool: it can't be compiled, or its engine's library is missing; the message quotes the compiler.
@@ -90,20 +101,12 @@ def build(backend: Backend, to: Path, packages: Path, compiler: Sequence[str | P
         )
     to.mkdir(parents=True)
     (to / backend.links).symlink_to(os.path.relpath(engine, to))  # the environment may be moved
-    run(
-        [
-            *compiler,
-            *FLAGS,
-            "-o",
-            to / f"libtriton_{backend.name}.so",
-            backend.source / "backend.c",
-            "-ldl",
-            "-lm",
-            "-lpthread",
-        ],
-        failed=f"the {backend.engine} backend can't be built: {Path(compiler[0]).name}",
-        do="Check that this compiler can build a shared library from C; with none on the PATH, one is downloaded.",
-    )
+    for name, words in backend.programs.items():
+        run(
+            [*compiler, *FLAGS, *words, "-o", to / name, *_LIBRARIES],
+            failed=f"the {backend.engine} backend can't be built: {Path(compiler[0]).name}",
+            do="Check that this compiler can build a shared library from C; with none on the PATH, one is downloaded.",
+        )
 
 
 @contextmanager
@@ -134,7 +137,7 @@ def _compiler() -> Iterator[list[str | Path]]:
             failed="the server's backends can't be built: pip",
             do="Install a C compiler (Debian and Ubuntu: package gcc), or let pip reach PyPI or your mirror of it.",
         )
-        yield [packages / "ziglang" / "zig", "cc", "-target", "x86_64-linux-gnu.2.31"]
+        yield [packages / "ziglang" / "zig", "cc", "-target", "x86_64-linux-gnu.2.35"]
 
 
 def run(command: Sequence[str | Path], *, failed: str, do: str) -> None:

@@ -65,7 +65,7 @@ def logged(tmp_path: Path) -> Logged:
 def test_the_original_s_answers_are_noted_for_the_example_and_every_batch_size(logged: Logged) -> None:
     result = logged.convert()
     assert result["sets"] == ["example", *(f"random-{size}" for size in BATCHES)]
-    assert Signature.model_validate(result["signature"]) == signature()
+    assert Signature.model_validate(result["graphs"][0]["signature"]) == signature()
     sizes = {"example": 3, **{f"random-{size}": size for size in BATCHES}}
     for name, size in sizes.items():
         assert logged.answers[f"{name}/input/input"].shape == (size, 4)

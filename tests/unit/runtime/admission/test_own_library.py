@@ -1,6 +1,7 @@
 """What it takes to serve a model by its own library: its packages, and whether its files are data alone."""
 
 import pickle
+import zipfile
 from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ def read(folder: Path, requirements: str | None = KNOWN, *, sandbox: bool = Fals
     (folder / "MLmodel").write_text(yaml.safe_dump(meta))
     if requirements is not None:
         (folder / "requirements.txt").write_text(requirements)
-    return of_library(folder, pickle="sandbox" if sandbox else "refuse", unpacked_mb=16)
+    return of_library(folder, "sklearn", pickle="sandbox" if sandbox else "refuse", unpacked_mb=16)
 
 
 def test_data_and_known_libraries_are_no_code(tmp_path: Path) -> None:
@@ -28,10 +29,18 @@ def test_data_and_known_libraries_are_no_code(tmp_path: Path) -> None:
     assert seen == OwnLibrary(requirements=tuple(KNOWN.split()))
 
 
-def test_a_pickle_of_a_framework_and_an_unknown_package_are_the_author_s_code(tmp_path: Path) -> None:
-    assert read(tmp_path, f"{KNOWN}scikit_lean==1.0\n").own_code == "the package scikit-lean, which is not known here"
+def test_data_get_the_packages_of_their_library_alone_and_a_pickle_all_that_its_author_names(tmp_path: Path) -> None:
+    more = f"{KNOWN}torch==2.13.0\nscikit_lean==1.0\nlightgbm==4.7.0\n"
+    with zipfile.ZipFile(tmp_path / "model.skops", "w") as archive:
+        archive.writestr("schema.json", '{"__module__": "sklearn.pipeline"}')
+    assert read(tmp_path, more) == OwnLibrary(requirements=tuple(KNOWN.split()))
+    with zipfile.ZipFile(tmp_path / "model.skops", "w") as archive:
+        archive.writestr("schema.json", '{"__module__": "lightgbm.sklearn"}')
+    assert read(tmp_path, more).requirements == ("lightgbm==4.7.0", *KNOWN.split())
+    (tmp_path / "model.skops").unlink()
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(Counter("abc")))
-    assert read(tmp_path, sandbox=True).own_code == "the pickle model.pkl"
+    seen = read(tmp_path, more, sandbox=True)
+    assert seen == OwnLibrary(requirements=tuple(sorted(more.split())), own_code="the pickle model.pkl")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import graph_contract, onnx_models
 from shiplift.runtime.model.conversion.torch_models import TorchModule
 from shiplift.runtime.model.tensors import Arrays, dump_npz
-from shiplift.runtime.records.proof import Form, Proof
+from shiplift.runtime.records.proof import Form, OfferedGraph, Proof
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
 from tests.unit.examples import save, tensor
@@ -72,13 +72,10 @@ class Bench:
             seed=1,
             known=self._known(),
         )
-        graphs = [{"name": result["first"], "file": out / "model" / "model.onnx", "signature": result["signature"]}]
-        if result["second"]:
-            graphs.append(result["second"] | {"file": out / "double" / "model.onnx"})
         told = verify(
-            graphs=[graph | {"file": str(graph["file"])} for graph in graphs],
+            written=str(out),
+            graphs=result["graphs"],
             script="",
-            answers=str(out / "answers.npz"),
             sets=result["sets"],
             questions=result["questions"],
             precise=result["precise"],
@@ -88,10 +85,11 @@ class Bench:
             out=str(out),
         )
         json.dumps(told)
+        served = OfferedGraph.model_validate(result["graphs"][told["served"]])
         return Exported(
-            file=graphs[told["served"]]["file"],
-            signature=Signature.model_validate(graphs[told["served"]]["signature"]),
-            notes=result["notes"],
+            file=out / served.folder / "model.onnx",
+            signature=served.signature,
+            notes=[*result["notes"], *served.notes],
             proof=Proof.model_validate(told["proof"]),
             form=told["form"],
             dropped=[Form.model_validate(each) for each in told["dropped"]],
@@ -205,12 +203,12 @@ def test_a_graph_that_is_not_the_model_is_refused_with_the_first_difference(benc
         del model.graph.node[:]
         model.graph.node.extend(nodes)
         model.graph.initializer.append(axes)
-        onnx.save(model, out / "other.onnx")
-        other = {"file": str(out / "other.onnx"), "signature": SIGNATURE.model_dump(mode="json")}
+        onnx.save(model, file)
+        graph = OfferedGraph(name="FP32 graph", folder="model", signature=SIGNATURE)
         verify(
-            graphs=[{"name": "FP32 graph", **other}],
+            written=str(out),
+            graphs=[graph.model_dump(mode="json")],
             script="",
-            answers=str(out / "answers.npz"),
             sets=["example", "random-7"],
             questions=[],
             precise=[],

@@ -81,6 +81,19 @@ def test_a_pickle_that_calls_something_is_found(tmp_path: Path) -> None:
     assert any("data/model.pkl" in file for file in scanned(tmp_path))
 
 
+def test_numbers_of_a_pickle_are_searched_for_pickles_and_may_resemble_them(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    resembling = b"".join(head + rng.bytes(3000) for head in [b"\x80\x04\x82\x23)R.", b"\x80\x04K\x01\x85."] * 5)
+    for name, middle in (("trees", resembling), ("evil", pickle.dumps(Evil()))):
+        (tmp_path / name).mkdir()
+        numbers = np.frombuffer(rng.bytes(1001) + middle + rng.bytes(1000), np.uint8).copy()
+        (tmp_path / name / "model.pkl").write_bytes(pickle.dumps(numbers))
+    assert scanned(tmp_path / "trees", "sandbox") == {}
+    assert any(
+        "hide a pickle that uses builtins.eval" in what for what in scanned(tmp_path / "evil", "sandbox")["model.pkl"]
+    )
+
+
 def test_the_sources_of_accepted_names_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """modelaudit would read torch's sources for 3 s, to tell what our own lists have decided."""
     api = pytest.importorskip("modelaudit_picklescan.api")

@@ -22,7 +22,7 @@ import psutil
 from shiplift.runtime.confinement.policy import CONVERT, Entry, SandboxLimits
 from shiplift.runtime.confinement.sandbox import Sandbox
 
-# Each runs with the names of `_PRELUDE`; `done` means that no exception stopped it.
+# Each runs with the names of `PRELUDE`; `done` means that no exception stopped it.
 ATTACKS = {
     # neighbours: processes of the same user
     "limit production": "resource.prlimit(PRODUCTION, resource.RLIMIT_CPU, (1, 1))",
@@ -133,7 +133,7 @@ ALLOWED = {
 }
 # Harmless if /proc is its own.
 OPTIONAL = {"list processes": "assert len([pid for pid in os.listdir('/proc') if pid.isdigit()]) < 10"}
-_PRELUDE = """
+PRELUDE = """
 import ctypes, fcntl, json, os, resource, shutil, socket, subprocess, sys, tempfile, threading
 
 def call(number, *arguments):
@@ -196,7 +196,7 @@ def run(folder: Path) -> dict[str, Any]:
             "ABSTRACT": abstract.getsockname().decode(),
             "CODE": ALLOWED | ATTACKS | OPTIONAL,
         }
-        code = _PRELUDE + "".join(f"{name} = {value!r}\n" for name, value in names.items()) + _LOOP
+        code = PRELUDE + "".join(f"{name} = {value!r}\n" for name, value in names.items()) + _LOOP
         policy = replace(CONVERT, allow_without=tuple(os.environ.get("ATTACKED_WITHOUT", "").split()))
         box = Sandbox(Entry("timeit:timeit"), read=[folder / "model"], work=folder / "work", policy=policy)
         with contextlib.closing(box):

@@ -454,3 +454,11 @@ def test_a_sandbox_that_is_closed_while_it_starts_is_gone_at_once(tmp_path: Path
         before = time.monotonic()
         box.close()
         assert time.monotonic() - before < 5
+
+
+def test_a_panic_of_a_library_is_the_model_s_failure(tmp_path: Path) -> None:
+    code = "raise type('PanicException', (BaseException,), {})('unwrapped a None')"
+    box = Sandbox(Entry("timeit:timeit"), read=[], work=tmp_path / "work")
+    limits = SandboxLimits(memory_mb=512, timeout_s=30)
+    with contextlib.closing(box), pytest.raises(ExportFailed, match=r"a library .* panicked: unwrapped a None"):
+        box.run({"stmt": code, "number": 1}, limits)

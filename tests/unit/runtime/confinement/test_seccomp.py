@@ -19,7 +19,7 @@ from shiplift.runtime.confinement.policy import (
     ConfinementPolicy,
 )
 from shiplift.runtime.confinement.seccomp import rules
-from tests.unit.runtime.confinement.headers import FAMILIES, MSG, PROTOCOL, SOCKET_FAMILY, SOCKET_KIND
+from tests.attack.headers import FAMILIES, MSG, PROTOCOL, SOCKET_FAMILY, SOCKET_KIND
 
 TABLES = {"x86_64": X86_64_SYSCALLS, "aarch64": AARCH64_SYSCALLS}
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000

@@ -1,3 +1,4 @@
+import html
 import math
 import re
 import subprocess
@@ -340,6 +341,19 @@ def test_two_releases_are_shown_side_by_side() -> None:
     assert "<script" not in page
     assert page.count("<svg") == 2
     assert render_comparison((older, Story()), (newer, Story())).count("<svg") == 0
+
+
+def test_names_are_drawn_as_they_are_whatever_a_chart_s_library_would_read_in_them() -> None:
+    """matplotlib reads `$...$` as a formula, and a page with one that it can't parse was not drawn at all."""
+    names = [r"$\frac{1$", "a$b$c", r"\alpha_{", "%s{0}{{7*7}}", "</text><script>", "\u202ex"]
+    for older, newer in zip(names[::2], names[1::2], strict=True):
+        pages = report(version=1, model=older), report(version=3, model=newer)
+        page = render_comparison((pages[0], whole_story()), (pages[1], everything()))
+        assert page.count("<svg") == 2
+        assert "<script" not in page
+        assert "\u202e" not in page
+        assert all(html.escape(name, quote=False) in page for name in (older, newer) if name != "\u202ex")
+        assert render_index((ModelSummary(model=older, champion=1, limits=newer, releases=pages),)).count("<svg") == 1
 
 
 def test_the_index_tells_each_models_standing_and_trend() -> None:

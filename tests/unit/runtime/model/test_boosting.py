@@ -92,6 +92,31 @@ def test_columns_are_categories_as_at_training(tmp_path: Path, how: str) -> None
     assert len(np.unique(next(reversed(expected.values())))) > 5
 
 
+@pytest.mark.parametrize("flavor", ["lightgbm", "xgboost"])
+def test_a_booster_of_two_classes_answers_the_second_s_probability_first(tmp_path: Path, flavor: str) -> None:
+    import lightgbm
+    import mlflow
+    import xgboost
+
+    x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    high = (x[:, 0] > x[:, 1]).astype(int)
+    if flavor == "lightgbm":
+        model: Any = lightgbm.train({"objective": "binary", "verbose": -1}, lightgbm.Dataset(x, high), 5)
+        expected = model.predict(x)
+    else:
+        model = xgboost.train({"objective": "binary:logistic"}, xgboost.DMatrix(x, high), 5)
+        expected = model.predict(xgboost.DMatrix(x))
+    getattr(mlflow, flavor).save_model(model, str(tmp_path / "model"), pip_requirements=[])
+    original = loaders.load(tmp_path / "model", flavor, (tensor("x", -1, 3),), (), tabular=False)
+    graphs.save(original.to_onnx({"x": x}, 20, tmp_path), tmp_path / "made.onnx")
+    for answers in (
+        original.answer({"x": x}),
+        onnx_models.answer(onnx_models.session(tmp_path / "made.onnx"), {"x": x}),
+    ):
+        assert set(answers) == {"probability", "label", "probabilities"}
+        np.testing.assert_allclose(np.ravel(answers["probability"]), expected, atol=1e-6)
+
+
 def test_the_answers_are_those_of_the_model_on_its_own_frame(tmp_path: Path) -> None:
     import mlflow
 

@@ -144,6 +144,7 @@ def test_the_columns_of_a_data_frame_are_inputs_of_one_number_a_sample(logged: L
         ([[31, 1.8, "Bonn"]], "does not match the signature"),
         ([["old", 1.8, "Bonn", True]], "does not match the signature"),
         ([[None, 1.8, "Bonn", True]], "does not match the signature"),
+        ([[31, float("inf"), "Bonn", True]], "'height' holds infinity"),
         ([], "no samples"),
     ],
 )
@@ -153,10 +154,33 @@ def test_rows_that_do_not_fit_their_columns_are_refused(logged: Logged, data: An
     assert message in logged.refused()
 
 
-def test_a_column_of_floats_may_have_missing_values(logged: Logged) -> None:
+def test_what_an_example_lacks_is_not_a_number(logged: Logged) -> None:
     table(logged)
-    logged.example["data"] = [[31, None, "Bonn", True], [45, 2.0, "Jena", False]]
-    assert np.isnan(logged.read_example()["height"]).tolist() == [[True], [False]]
+    logged.example["data"] = [[31, None, "Bonn", True], [45, float("nan"), "Jena", False]]
+    assert np.isnan(logged.read_example()["height"]).all()
+
+
+def test_columns_without_names_are_numbered(logged: Logged) -> None:
+    table(logged)
+    columns = [{"type": "double", "name": 0}, {"type": "double", "name": 1}]
+    logged.meta["signature"]["inputs"] = json.dumps(columns)
+    logged.example = {"data": [[1.5, 2.5]]}
+    assert {name: array.tolist() for name, array in logged.read_example().items()} == {"0": [[1.5]], "1": [[2.5]]}
+
+
+def test_two_columns_of_one_name_are_refused(logged: Logged) -> None:
+    table(logged)
+    logged.meta["signature"]["inputs"] = json.dumps([{"type": "double", "name": "age"}] * 2)
+    assert logged.refused() == "two inputs are called 'age'"
+
+
+def test_a_sparse_example_is_what_clients_send(logged: Logged) -> None:
+    logged.meta["signature"]["inputs"] = json.dumps([IMAGES | {"tensor-spec": {"dtype": "float32", "shape": [-1, 3]}}])
+    logged.meta["saved_input_example_info"]["type"] = "sparse_matrix_csr"
+    logged.example = {"data": [5.0, 7.0], "indices": [1, 0], "indptr": [0, 1, 2], "shape": [2, 3]}
+    assert logged.read_example()["input"].tolist() == [[0, 5, 0], [7, 0, 0]]
+    logged.example["shape"] = [2, 1 << 40]
+    assert "too large for an example" in logged.refused()
 
 
 def test_a_column_that_the_example_lacks_is_named(logged: Logged) -> None:

@@ -63,7 +63,7 @@ def written(model: Any, to: Path) -> tuple[TreesForm, Signature]:
     forest = original.forest()
     assert forest is not None
     signature = signature_of(original.answer({"x": X[:4]}))
-    return exact_trees.write(forest, signature, {"x": X}, original.answer, to, seed=1), signature
+    return exact_trees.write(forest, signature, {"x": X}, original.answer, to, splits=None, seed=1), signature
 
 
 def boosted(target: Any, data: Any = HOLES, **parameters: Any) -> Any:
@@ -168,7 +168,7 @@ def test_what_treelite_would_answer_otherwise_is_refused_with_the_reason() -> No
     forest = texts.forest()
     assert forest is not None
     with pytest.raises(NotExactError, match="no whole numbers"):
-        exact_trees.write(forest, signature, {"x": X}, texts.answer, Path(), seed=0)
+        exact_trees.write(forest, signature, {"x": X}, texts.answer, Path(), splits=None, seed=0)
     assert original_of(make_pipeline(StandardScaler())).forest() is None
 
 
@@ -181,7 +181,7 @@ def test_a_model_that_refuses_rows_near_its_thresholds_has_no_exact_trees(tmp_pa
         raise ValueError("out of range")
 
     with pytest.raises(NotExactError, match="refuses rows near its thresholds: out of range"):
-        exact_trees.write(forest, signature, {"x": X}, refuse, tmp_path, seed=0)
+        exact_trees.write(forest, signature, {"x": X}, refuse, tmp_path, splits=None, seed=0)
 
 
 def test_an_outlier_detector_s_graph_has_its_labels_and_scores() -> None:

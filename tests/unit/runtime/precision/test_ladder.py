@@ -237,3 +237,10 @@ def test_a_model_is_never_taken_from_outside_the_sandbox_s_work() -> None:
     for folder in ("../fp32", "/etc", "a/../../b", "a//b", "A"):
         with pytest.raises(ValueError, match="folder"):
             Built(precision="fp32", folder=folder)
+
+
+def test_of_a_graph_in_fp64_nothing_else_is_built(bench: Bench) -> None:
+    target = Target(engine="auto", precisions=("fp32", "bf16", "int8"), cpu_features=("AMXBF16",))
+    built = builder(bench, precision="fp64", target=target).build()
+    assert [(each.engine, each.precision, each.dropped) for each in built.candidates] == [("onnxruntime", "fp64", "")]
+    assert "no lower precision was built of a graph in fp64" in built.notes

@@ -1,20 +1,10 @@
-/* The inputs of a batch of requests, each as one tensor: read where Triton holds it, or else copied once.
+/* The inputs of a batch of requests, each copied as one tensor into the instance's ring.
  *
  * Triton may hold an input in several parts, and in any memory: its own, or a region that a client shares. `memory`
  * asks for a kind and returns the kind that it is. */
 
 #pragma once
 #include "lengths.h"
-
-static Error *grow(Buffer *buffer, size_t size) {
-  if (size <= buffer->capacity) return NULL;
-  size_t capacity = (size + size / 2 + ALIGNED - 1) / ALIGNED * ALIGNED;
-  char *bytes = aligned_alloc(ALIGNED, capacity);
-  if (!bytes) return no_memory();
-  free(buffer->bytes);
-  *buffer = (Buffer) {bytes, capacity};
-  return NULL;
-}
 
 static Error *copy_input(Input *input, uint32_t parts, char *to, size_t room) {
   for (uint32_t part = 0; part < parts; part++) {
@@ -29,27 +19,6 @@ static Error *copy_input(Input *input, uint32_t parts, char *to, size_t room) {
     to += size, room -= size;
   }
   return NULL;
-}
-
-/* The bytes of the only request's input where Triton holds them. NULL if they must be copied, because they are in
- * parts, on a GPU, or not aligned. */
-static const void *in_place(const Batch *batch) {
-  const void *bytes = NULL;
-  uint64_t size;
-  int memory = 0;
-  int64_t id = 0;
-  if (batch->parts != 1) return NULL;
-  Error *error = TRITONBACKEND_InputBuffer(batch->last, 0, &bytes, &size, &memory, &id);
-  if (error) TRITONSERVER_ErrorDelete(error);
-  return error || memory == MEMORY_GPU || (uintptr_t) bytes % ENOUGH ? NULL : bytes;
-}
-
-/* The size in bytes of a tensor with this shape; UINT64_MAX if the shape is negative or too large. */
-static uint64_t size_of(const int64_t *dims, uint32_t rank, int type) {
-  uint64_t size = SIZES[type];
-  for (uint32_t dim = 0; dim < rank; dim++)
-    if (dims[dim] < 0 || __builtin_mul_overflow(size, (uint64_t) dims[dim], &size)) return UINT64_MAX;
-  return size;
 }
 
 static Error *check_size(const int64_t *dims, uint32_t rank, const Tensor *tensor, uint64_t size) {
@@ -98,11 +67,8 @@ static Error *inspect_input(Instance *instance, size_t at, Request **requests, u
 }
 
 /* Copies the input of all requests, one after the other; `wide` is the size of a padded row, or 0 without padding. */
-static Error *copy_batch(Instance *instance, size_t at, Request **requests, uint32_t count, uint64_t total, size_t wide) {
+static Error *copy_batch(Instance *instance, size_t at, Request **requests, uint32_t count, char *to, size_t wide) {
   Tensor *tensor = &instance->model->inputs.all[at];
-  Buffer *buffer = &instance->buffers[at];
-  uint64_t filled = 0;
-  TRY(grow(buffer, total ? total : 1));
   for (uint32_t each = 0; each < count; each++) {
     Input *input;
     const char *name;
@@ -112,9 +78,9 @@ static Error *copy_batch(Instance *instance, size_t at, Request **requests, uint
     uint64_t size;
     TRY(TRITONBACKEND_RequestInput(requests[each], tensor->name, &input));
     TRY(TRITONBACKEND_InputProperties(input, &name, &type, &dims, &rank, &size, &parts));
-    TRY(copy_input(input, parts, buffer->bytes + filled, size));
-    if (wide && size) spread(buffer->bytes + filled, dims[0], size / (uint64_t) dims[0], wide, tensor);
-    filled += wide ? wide * (uint64_t) dims[0] : size;
+    TRY(copy_input(input, parts, to, size));
+    if (wide && size) spread(to, dims[0], size / (uint64_t) dims[0], wide, tensor);
+    to += wide ? wide * (uint64_t) dims[0] : size;
   }
   return NULL;
 }
@@ -131,10 +97,13 @@ static Error *gather_input(Instance *instance, size_t at, Request **requests, ui
   TRY(inspect_input(instance, at, requests, count, &batch));
   bool padded = instance->model->inputs.all[at].ragged && is_padded(instance, count);
   size_t wide = padded && batch.shape[0] ? batch.size / (uint64_t) batch.shape[0] : 0;
-  const void *bytes = count == 1 && !padded ? in_place(&batch) : NULL;
-  if (!bytes) {
-    TRY(copy_batch(instance, at, requests, count, batch.size, wide));
-    bytes = instance->buffers[at].bytes;
-  }
-  return engine_give_input(instance, at, bytes, &batch);
+  Ring *ring = &instance->ring;
+  uint64_t offset = aligned(instance->filled);
+  if (batch.size > INT64_MAX / 4 || !extend(ring, offset + batch.size + ALIGNED)) return no_memory();
+  TRY(copy_batch(instance, at, requests, count, ring->base + offset, wide));
+  Slot *slot = &header_of(ring)->slots[at];
+  *slot = (Slot) {.offset = offset, .size = batch.size, .rank = batch.rank};
+  memcpy(slot->shape, batch.shape, batch.rank * sizeof *batch.shape);
+  instance->filled = offset + batch.size;
+  return NULL;
 }

@@ -3,11 +3,25 @@
 #pragma once
 #include "inputs.h"
 
+/* Finds an output in the ring. The worker may have written anything, so it is read once, and checked. */
+static Error *find_answer(Instance *instance, size_t at, Answer *answer) {
+  const Tensor *tensor = &instance->model->outputs.all[at];
+  Slot slot = header_of(&instance->ring)->slots[instance->model->inputs.count + at];
+  __asm__ volatile("" ::: "memory"); /* the copy, and not what it was copied from */
+  bool known = slot.type > 0 && slot.type < TYPES_KNOWN && SIZES[slot.type] && slot.rank <= RANK_MOST;
+  if (!known || size_of(slot.shape, slot.rank, slot.type) != slot.size || slot.offset < BEGINNING ||
+      slot.size > INT64_MAX / 4 || slot.offset > INT64_MAX / 4 || !reach(&instance->ring, slot.offset + slot.size))
+    return error_with(ERROR_INTERNAL, "the model's worker answers no tensor as '%s'", tensor->name);
+  *answer = (Answer) {.bytes = instance->ring.base + slot.offset, .rank = slot.rank, .type = slot.type};
+  memcpy(answer->shape, slot.shape, sizeof slot.shape);
+  return NULL;
+}
+
 /* Reads an output and the size of its rows. With batching it must have as many `rows` as the inputs, and if it is `cut`
  * back, their padded length. Both depend on the model, so they are checked. */
 static Error *read_answer(Instance *instance, size_t at, int64_t rows, bool cut, Answer *answer) {
   const char *name = instance->model->outputs.all[at].name;
-  TRY(engine_read_output(instance, at, answer));
+  TRY(find_answer(instance, at, answer));
   answer->batched = instance->model->max_batch > 0;
   if (answer->batched && (!answer->rank || answer->shape[0] != rows))
     return error_with(ERROR_INTERNAL, "output '%s' has a different batch size than the inputs", name);

@@ -176,3 +176,24 @@ def test_whatever_python_s_unpickler_would_import_the_walk_has_seen() -> None:
         walked = pickles.walk(io.BytesIO(bytes(body)))
         missed = [n for n in looked_up if n not in seen and n[0].replace(".", "").isidentifier()]
         assert not missed or walked.problems, (bytes(body), missed)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_pickle_that_hides_among_numbers_is_an_objection(protocol: int) -> None:
+    rng = np.random.default_rng(0)
+    hidden = pickle.dumps(Calls(eval, ("1",)), protocol)
+    for before in (0, 1001, (1 << 20) - 20, 3 << 20):  # also across two windows
+        numbers = np.frombuffer(rng.bytes(before) + hidden + rng.bytes(500), np.uint8).copy()
+        for body in (pickle.dumps({"w": numbers}), pickle.dumps([numbers.tobytes()])):
+            assert any("hide a pickle" in what and ".eval" in what for what in objections(body, "sandbox"))
+
+
+def test_numbers_that_only_resemble_a_pickle_are_none() -> None:
+    rng = np.random.default_rng(0)
+    heads = [b"\x80\x04\x82\x23R.", b"\x80\x02cqx\nyz\n.", b"cat\ndog\nR.", b"\x80\x05\x95", b"cos\nsin\ntan\n"]
+    numbers = b"".join(head + rng.bytes(40_000) for head in heads * 20)
+    assert objections(pickle.dumps(np.frombuffer(numbers, np.uint8).copy()), "sandbox") == []
+
+
+def test_a_harmless_pickle_among_numbers_is_none() -> None:
+    assert objections(pickle.dumps([pickle.dumps(np.arange(3.0))]), "sandbox") == []

@@ -34,6 +34,22 @@ def front(folder: Path, task: str = "text-classification", **settings: Any) -> A
     return TextFront(folder)
 
 
+class PanicException(BaseException):
+    """As PyO3 raises it: no `Exception`."""
+
+
+@pytest.mark.parametrize("panics", [True, False])
+def test_a_tokenizer_that_panics_refuses_the_text_alone(tmp_path: Path, panics: bool) -> None:
+    class Panicking:
+        def encode_batch(self, _: Any) -> Any:
+            raise (PanicException if panics else KeyboardInterrupt)("called `Option::unwrap()` on a `None` value")
+
+    around = front(tmp_path)
+    around.tokenizer = Panicking()
+    with pytest.raises(BadText if panics else KeyboardInterrupt, match=r"Option::unwrap"):
+        around.encode(["a film"])
+
+
 def test_texts_become_padded_ids_and_a_mask(tmp_path: Path) -> None:
     around = front(tmp_path)
     feeds = around.feeds(around.encode(["a film", "a"]))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shiplift.runtime.guest.python.host import Host
+from shiplift.runtime.guest.python.host import Host, Raised
 from shiplift.runtime.model.python.bundle import NAME, write_bundle
 from shiplift.runtime.model.python.environments import readable
 
@@ -23,6 +23,8 @@ def load(settings):
 class Model:
     def answer(self, arrays):
         import mine, sys
+        if len(arrays["x"]) == 1:
+            raise type("PanicException", (BaseException,), {})("unwrapped a None")
         before = Path(mine.__file__).with_name("before").exists()
         found = [before, hasattr(builtins, "exit"), sys.prefix == mine.PREFIX]
         for reached in (mine.OTHER, mine.SHARED):
@@ -68,6 +70,8 @@ def test_no_file_of_the_environment_runs_before_the_confinement_or_reads_a_neigh
     host = Host(code, hostile, {"memory_mb": 512, "read": read, "allow_without": []})
     try:
         host.start()
+        with pytest.raises(Raised, match="PanicException: unwrapped a None"):  # the process stays
+            host.ask({"x": np.zeros(1, dtype=bool)}, 10)
         found = host.ask({"x": np.zeros(5, dtype=bool)}, 10)["x"].tolist()
     finally:
         host.close()

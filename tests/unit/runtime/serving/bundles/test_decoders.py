@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import Unusable
-from shiplift.runtime.guest.fronts.pixel_front import BadImage, decoded, normalized
+from shiplift.runtime.guest.fronts.encoded import BadImage
+from shiplift.runtime.guest.fronts.pixel_front import decoded, normalized
 from shiplift.runtime.model.tensors import load_npz
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.serving import Nodes

@@ -13,11 +13,16 @@ def test_each_pause_is_twice_as_long_up_to_five_minutes() -> None:
 
 
 def test_failures_in_a_row_are_counted_until_a_load_succeeds() -> None:
-    first = Attempts(seconds=0.5).after(2.0, "no file", 1000.0)
-    assert first == Attempts(failures=1, since=1000.0, next_at=1001.0, why="no file", seconds=2.0)
-    second = first.after(1.0, "no memory", 1010.0)
-    assert (second.failures, second.since, second.next_at, second.why) == (2, 1000.0, 1012.0, "no memory")
-    assert second.after(3.0, "", 1020.0) == Attempts(seconds=3.0)
+    first = Attempts(seconds=0.5).begun(998.0).ended(2.0, "no file", 1000.0)
+    assert first == Attempts(failures=1, since=998.0, next_at=1001.0, why="no file", seconds=2.0)
+    second = first.begun(1005.0).ended(1.0, "no memory", 1010.0)
+    assert (second.failures, second.since, second.next_at, second.why) == (2, 998.0, 1012.0, "no memory")
+    assert second.begun(1013.0).ended(3.0, "", 1020.0) == Attempts(seconds=3.0)
+
+
+def test_a_load_during_which_the_server_died_counts_as_a_failure() -> None:
+    interrupted = Attempts(seconds=0.5).begun(100.0).begun(102.0).begun(105.0)
+    assert (interrupted.failures, interrupted.next_at, interrupted.why) == (3, 109.0, "")
 
 
 def test_a_lost_or_torn_file_of_attempts_is_as_good_as_none(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ typedef struct EngineInstance {
 
 typedef struct {
   pthread_rwlock_t lock; /* a run reads what is compiled, and compiling again writes it */
-  bool has_lock;
   Properties properties;
   int64_t compile_limit_ms;
   void *compiled, **input_ports, **output_ports;
@@ -33,7 +32,7 @@ typedef struct {
 } EngineModel;
 
 #define MODEL_FILE "model.onnx"
-#include "../common/backend.h"
+#include "../common/worker.h"
 
 static void *core;
 
@@ -130,7 +129,7 @@ static void make_lock(EngineModel *own) {
   pthread_rwlockattr_t kind;
   pthread_rwlockattr_init(&kind);
   pthread_rwlockattr_setkind_np(&kind, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
-  own->has_lock = !pthread_rwlock_init(&own->lock, &kind);
+  pthread_rwlock_init(&own->lock, &kind);
   pthread_rwlockattr_destroy(&kind);
 }
 
@@ -167,14 +166,6 @@ static void free_compiled(Model *model) {
   free_ports(own->output_ports, model->outputs.count);
   if (own->compiled) ov.ov_compiled_model_free(own->compiled);
   own->compiled = NULL;
-}
-
-static void engine_close_model(Model *model) {
-  EngineModel *own = &model->engine;
-  free_compiled(model);
-  free(own->input_ports);
-  free(own->output_ports);
-  if (own->has_lock) pthread_rwlock_destroy(&own->lock);
 }
 
 static Error *find_ports(Model *model) {
@@ -308,8 +299,4 @@ static Error *engine_resume(void *run) {
 static Error *engine_load(const char *folder) {
   TRY(load_openvino(folder));
   return from_ov(ov.ov_core_create(&core));
-}
-
-static void engine_unload(void) {
-  if (core) ov.ov_core_free(core);
 }

@@ -24,7 +24,7 @@ typedef struct {
 } EngineInstance;
 
 #define MODEL_FILE "model.onnx"
-#include "../common/backend.h"
+#include "../common/worker.h"
 
 static struct { void *environment, *memory; } engine;
 
@@ -93,12 +93,6 @@ static Error *engine_open_model(Model *model, const char *config) {
   TRY(new_session(model, &own->session));
   TRY(read_tensors(own->session, true, &model->inputs, &own->input_names));
   return read_tensors(own->session, false, &model->outputs, &own->output_names);
-}
-
-static void engine_close_model(Model *model) {
-  if (model->engine.session) ORT_VOID(ORT_RELEASE_SESSION, model->engine.session);
-  free(model->engine.input_names);
-  free(model->engine.output_names);
 }
 
 /* --- an instance ------------------------------------------------------------------------------------------------- */
@@ -191,9 +185,4 @@ static Error *engine_load(const char *folder) {
     return TRITONSERVER_ErrorNew(ERROR_INTERNAL, "libonnxruntime.so is too old, or is not ONNX Runtime");
   TRY_ORT(ORT(ORT_CREATE_ENV, ORT_WARNING, "onnxruntime", &engine.environment));
   return from_ort(ORT(ORT_CPU_MEMORY, ORT_DEVICE_ALLOCATOR, ORT_MEMORY_DEFAULT, &engine.memory));
-}
-
-static void engine_unload(void) {
-  if (engine.memory) ORT_VOID(ORT_RELEASE_MEMORY, engine.memory);
-  if (engine.environment) ORT_VOID(ORT_RELEASE_ENV, engine.environment);
 }

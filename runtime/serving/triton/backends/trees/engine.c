@@ -39,7 +39,7 @@ typedef struct {
 typedef struct { struct Work *work; } EngineInstance;
 
 #define MODEL_FILE "checkpoint.tl"
-#include "../common/backend.h"
+#include "../common/worker.h"
 
 typedef struct { const void *bytes; size_t width; } Given;
 
@@ -106,14 +106,6 @@ static Error *engine_open_model(Model *model, const char *config) {
   TRY(read_tensors(config, "input", &model->inputs));
   TRY(read_tensors(config, "output", &model->outputs));
   return read_contents(model, config);
-}
-
-static void engine_close_model(Model *model) {
-  EngineModel *own = &model->engine;
-  if (own->config) treelite.TreeliteGTILDeleteConfig(own->config);
-  if (own->forest) treelite.TreeliteFreeModel(own->forest);
-  free(own->classes);
-  free(own->contents);
 }
 
 /* --- an instance ------------------------------------------------------------------------------------------------- */
@@ -205,5 +197,3 @@ static Error *engine_resume(void *run) {
 /* --- the library ------------------------------------------------------------------------------------------------- */
 
 static Error *engine_load(const char *folder) { return load_treelite(folder); }
-
-static void engine_unload(void) {}

@@ -1,0 +1,78 @@
+"""The method of a scikit-learn estimator that MLflow's pyfunc calls: its answers, and the outputs of its graph."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import yaml
+from numpy.typing import NDArray
+from onnx import helper
+
+from shiplift.runtime.model.conversion.original import classified
+from shiplift.runtime.model.tensors import Arrays
+
+LOG_PROBABILITIES = "log_probabilities"
+
+
+def method_of(folder: Path, model: Any) -> str:
+    """`predict`, or what `pyfunc_predict_fn` says; `transform` for an estimator that only transforms."""
+    flavors = yaml.safe_load((folder / "MLmodel").read_text())["flavors"]
+    if name := flavors.get("python_function", {}).get("predict_fn"):
+        return str(name)
+    return "predict" if hasattr(model, "predict") or not hasattr(model, "transform") else "transform"
+
+
+def answers(model: Any, method: str, features: Any, *, probable: bool) -> Arrays:
+    """What the method answers, and after it what else the estimator says about its answer.
+
+    A classifier's classes have their probabilities, (rows, classes), beside them; `probable`: those come first. An
+    outlier detector's have the scores by which it decides, (rows, 1).
+    """
+    if method == "transform":
+        return {"variable": dense(model.transform(features))}
+    if method == "predict_log_proba":
+        return {LOG_PROBABILITIES: np.asarray(model.predict_log_proba(features), dtype=np.float32)}
+    label = dense(model.predict(features))
+    if classifies(model) and hasattr(model, "predict_proba"):
+        probabilities = model.predict_proba(features)
+        if not isinstance(probabilities, list):  # one for each of several targets, which pyfunc does not answer
+            return classified(label, probabilities, probable=probable)
+    if detects_outliers(model):
+        scores = np.asarray(model.decision_function(features), dtype=np.float32)
+        return {"label": label.reshape(-1, 1), "scores": scores.reshape(-1, 1)}
+    return {"label" if classifies(model) else "variable": label}
+
+
+def with_outputs(graph: onnx.ModelProto, method: str, count: int) -> onnx.ModelProto:
+    """The graph with the outputs of the method: the first `count`, or the logarithms of its probabilities."""
+    outputs = graph.graph.output
+    if method == "predict_log_proba":
+        kind = outputs[1].type.tensor_type
+        graph.graph.node.append(helper.make_node("Log", [outputs[1].name], [LOG_PROBABILITIES]))
+        del outputs[:]
+        outputs.append(helper.make_tensor_value_info(LOG_PROBABILITIES, kind.elem_type, ["batch", None]))
+        return graph
+    if len(outputs) <= count:
+        return graph
+    inputs = [value.name for value in graph.graph.input]
+    return onnx.utils.Extractor(graph).extract_model(inputs, [value.name for value in outputs][:count])
+
+
+def classifies(model: Any) -> bool:
+    """Whether the estimator answers classes."""
+    from sklearn.base import is_classifier  # noqa: PLC0415 - only for sklearn models
+
+    return bool(is_classifier(model))
+
+
+def detects_outliers(model: Any) -> bool:
+    """Whether the estimator tells outliers from the rest, as 1 and -1."""
+    from sklearn.base import is_outlier_detector  # noqa: PLC0415 - only for sklearn models
+
+    return bool(is_outlier_detector(model))
+
+
+def dense(answer: Any) -> NDArray[Any]:
+    """An answer as an array; a sparse matrix becomes a dense one."""
+    return np.asarray(answer.toarray() if hasattr(answer, "toarray") else answer)

@@ -1,0 +1,180 @@
+"""Models whose graph in FP32 answers otherwise: each ends in a form that is right on rows that were not asked."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from shiplift.runtime.admission import exact_trees, second_forms
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model.tensors import feeds
+from shiplift.runtime.records.tensor import Signature
+from tests.unit.examples import tensor
+from tests.unit.runtime.admission.test_proving import Bench, Exported
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(400, 6)) * [1, 10, 100, 1e-3, 5, 1] + [1e4, 0, 3, 0, 1e6, 0]
+VALUES = 3 * ROWS[:, 0] + ROWS[:, 4] + RNG.normal(size=400)
+TWO, THREE = (ROWS[:, 1] > 0).astype(int), RNG.integers(0, 3, 400)
+
+
+def exported(home: Path, model: Any, rows: Any, *, datatype: Any = "FP64", classes: int = 0) -> Exported:
+    """Exports a fitted estimator with rows of it as its example and its validation data."""
+    import mlflow.sklearn
+
+    home.mkdir()
+    rows = rows.astype(np.float64 if datatype == "FP64" else np.float32)
+    outputs = (tensor("y", -1, *([classes] if classes else []), datatype="FP64"),)
+    bench = Bench(
+        home=home,
+        flavor="sklearn",
+        signature=Signature(inputs=(tensor("x", -1, rows.shape[1], datatype=datatype),), outputs=outputs),
+        example={"x": rows[:5]},
+        validation={"x": rows[5:205], "label": np.zeros(len(rows[5:205]))},
+    )
+    how = {"serialization_format": "cloudpickle", "pip_requirements": []}
+    mlflow.sklearn.save_model(model, str(bench.folder), **how)
+    return bench.export()
+
+
+def right(form: Exported, model: Any, rows: Any) -> bool:
+    """Whether the form's graph answers these rows as the model does, in batches."""
+    step = 1 if form.signature.batch == 1 else None
+    fed = feeds({"x": rows}, form.signature.inputs)
+    answers = onnx_models.answer(onnx_models.session(form.file), fed, step=step)
+    expected = {next(name for name in answers if name != "probabilities"): model.predict(rows)}
+    if "probabilities" in answers:
+        expected["probabilities"] = model.predict_proba(rows)
+    with np.errstate(invalid="ignore"):
+        same = [np.allclose(answers[name].reshape(each.shape), each, 1e-5, 1e-6) for name, each in expected.items()]
+    return all(same)
+
+
+def fresh(rows: Any, datatype: str = "FP64") -> Any:
+    """2,000 rows like these, none of which was asked."""
+    rng = np.random.default_rng(9)
+    picked = rows[rng.integers(0, len(rows), 2000)] + rng.normal(size=(2000, rows.shape[1])) * rows.std(axis=0) / 10
+    return picked.astype(np.float64 if datatype == "FP64" else np.float32)
+
+
+def wrong_in_fp32() -> dict[str, tuple[Any, Any]]:
+    from sklearn.datasets import load_digits
+    from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+    from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.naive_bayes import GaussianNB
+    from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.tree import DecisionTreeClassifier
+
+    digits, digit = load_digits(return_X_y=True)
+    return {
+        "naive Bayes on digits": (GaussianNB().fit(digits, digit), digits),
+        "quadratic": (QuadraticDiscriminantAnalysis(reg_param=0.1).fit(ROWS, THREE), ROWS),
+        "scaled forest": (make_pipeline(StandardScaler(), RandomForestClassifier(9)).fit(ROWS, THREE), ROWS),
+        "scaled tree": (make_pipeline(StandardScaler(), DecisionTreeClassifier()).fit(ROWS, THREE), ROWS),
+        "histograms whose edges are the author's own rows": (
+            HistGradientBoostingClassifier(max_iter=9).fit(ROWS, THREE),
+            ROWS,
+        ),
+        "Gaussian process": (GaussianProcessRegressor().fit(ROWS[:50], VALUES[:50]), ROWS[:50]),
+        "neighbours": (KNeighborsClassifier().fit(ROWS, THREE), ROWS),
+    }
+
+
+def test_a_model_that_is_wrong_in_fp32_is_served_in_fp64(tmp_path: Path) -> None:
+    for name, (model, rows) in wrong_in_fp32().items():
+        form = exported(tmp_path / name, model, rows)
+        assert form.form == "FP64 graph", (name, form.dropped)
+        assert form.dropped[0].name == "FP32 graph"
+        assert "the served form" in form.dropped[0].dropped, name
+        assert {spec.datatype for spec in form.signature.inputs} == {"FP64"}, name
+        assert "FP32" not in {spec.datatype for spec in form.signature.outputs}, "the author declared FP64"
+        assert right(form, model, fresh(rows)), name
+        assert right(form, model, rows), name
+
+
+def test_clients_of_fp32_send_fp32_to_a_graph_in_fp64(tmp_path: Path) -> None:
+    name, (model, rows) = next(iter(wrong_in_fp32().items()))
+    form = exported(tmp_path / "model", model, rows, datatype="FP32")
+    assert (form.form, form.signature.inputs[0].datatype) == ("FP64 graph", "FP32"), name
+    assert right(form, model, fresh(rows, "FP32"))
+
+
+def test_a_model_that_is_right_in_fp32_keeps_its_form(tmp_path: Path) -> None:
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.linear_model import LinearRegression, LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    unit = ((ROWS - ROWS.mean(axis=0)) / ROWS.std(axis=0)).astype(np.float32).astype(np.float64)
+    for index, model in enumerate(
+        (
+            LogisticRegression().fit(unit, THREE),
+            LinearDiscriminantAnalysis().fit(unit, TWO),
+            make_pipeline(StandardScaler(), LinearRegression()).fit(unit, VALUES),
+            HistGradientBoostingClassifier(max_iter=9).fit(unit, THREE),
+            HistGradientBoostingRegressor(max_iter=9).fit(unit, VALUES),
+        )
+    ):
+        form = exported(tmp_path / str(index), model, unit)
+        assert form.form == "FP32 graph", (model, form.dropped)
+        assert not form.dropped
+        assert not (tmp_path / str(index) / "out" / second_forms.FOLDER).exists(), "it needs no second graph"
+        assert right(form, model, fresh(unit, "FP32").astype(np.float64)), model
+
+
+def test_trees_that_compare_fp64_are_served_in_it_where_rows_are_that_close(tmp_path: Path) -> None:
+    """Steps of an ulp of FP64: FP32 takes the author's own rows for one."""
+    pytest.importorskip("treelite")
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    steps = 1 + np.arange(400)[:, None] * 1e-9
+    model = HistGradientBoostingClassifier(max_iter=9, min_samples_leaf=5).fit(steps, np.arange(400) // 40 % 2)
+    form = exported(tmp_path / "model", model, steps)
+    assert (form.form, form.signature.inputs[0].datatype) == ("FP64 graph", "FP64"), form.dropped
+    assert [each.name for each in form.dropped] == ["FP32 graph", "exact trees"]
+    assert right(form, model, steps)
+
+
+def test_a_booster_that_compares_fp64_has_exact_trees_for_clients_of_fp64(tmp_path: Path) -> None:
+    lightgbm, mlflow_lightgbm = pytest.importorskip("lightgbm"), pytest.importorskip("mlflow.lightgbm")
+    pytest.importorskip("treelite")
+    steps = 1 + np.arange(400)[:, None] * 1e-9
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = lightgbm.LGBMClassifier(n_estimators=9, min_child_samples=5, verbose=-1, max_bin=400)
+        model.fit(steps, np.arange(400) // 40 % 2)
+    bench = Bench(
+        home=tmp_path,
+        flavor="lightgbm",
+        signature=Signature(inputs=(tensor("x", -1, 1, datatype="FP64"),), outputs=(tensor("y", -1),)),
+        example={"x": steps[:5]},
+        validation={"x": steps, "label": np.zeros(400)},
+    )
+    mlflow_lightgbm.save_model(model, str(bench.folder), pip_requirements=[])
+    form = bench.export()
+    assert (form.form, form.signature.inputs[0].datatype) == ("exact trees", "FP64"), form.dropped
+    assert [each.name for each in form.dropped][:2] == ["FP32 graph", "exact trees"]
+
+
+def test_a_threshold_of_a_large_forest_that_is_off_by_an_ulp_is_none_of_the_model_s(tmp_path: Path) -> None:
+    pytest.importorskip("treelite")
+    from sklearn.ensemble import RandomForestRegressor
+
+    rows = ROWS.astype(np.float32)
+    model = RandomForestRegressor(30, random_state=0).fit(rows, VALUES)
+    form = exported(tmp_path / "model", model, rows, datatype="FP32")
+    assert form.form == "FP32 graph"
+    graph = onnx.load(form.file).graph
+    exact_trees.require_own_splits(form.file.parents[1], graph)
+    (values,) = (field.floats for node in graph.node for field in node.attribute if field.name == "nodes_values")
+    values[4000] = np.nextafter(np.float32(values[4000]), np.float32(np.inf))
+    with pytest.raises(ExportFailed, match=r"it splits column \d at .*, and no node of the model does that"):
+        exact_trees.require_own_splits(form.file.parents[1], graph)
