@@ -1,7 +1,7 @@
 """Asks an author's model and what is served the same fresh rows, and compares the answers by the proof's own rules."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from shiplift.runtime.proof.settings import Ask, alone, joined, rows_of, togethe
 _CHECKED = 32  # rows that the original is asked in batches and alone
 _LARGEST = 16  # rows of a batch of served answers
 _ROW = "row"
+MORE = frozenset({"probabilities"})  # outputs that a graph has beside what pyfunc answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +98,11 @@ def judged(right: Answers, ask: Ask, inputs: Arrays, first: str, *, batches: boo
 
 
 def compared(right: Answers, ways: list[tuple[str, Answers]]) -> Judged:
-    """Counts the rows that are wrong in one of these ways of asking."""
+    """Counts the rows that are wrong in one of these ways of asking; a form need not serve what is `MORE`."""
     count = len(right.errors)
+    served_names = {name for _, served in ways for name in served.outputs}
+    unserved = {name for name in right.outputs if name in MORE and name not in served_names}
+    right = replace(right, outputs={name: each for name, each in right.outputs.items() if name not in unserved})
     wrong, unrefused, first = np.zeros(count, np.bool_), np.zeros(count, np.bool_), ""
     for setting, served in ways:
         kept = Answers(

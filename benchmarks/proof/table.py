@@ -10,13 +10,13 @@ from benchmarks.proof.cases.wrong_tables import WRONG_TABLES
 from benchmarks.proof.cases.wrong_texts import WRONG_TEXTS
 
 CASES: tuple[Case, ...] = (
-    *WRONG_TABLES,
-    *WRONG_NETWORKS,
-    *WRONG_TEXTS,
     *RIGHT_SKLEARN,
     *RIGHT_BOOSTERS,
     *RIGHT_NETWORKS,
     *RIGHT_TEXTS,
+    *WRONG_NETWORKS,
+    *WRONG_TABLES,
+    *WRONG_TEXTS,
 )
 
 # A few of each family and engine, all small: a sabotage of a small model is no easier to find, and the proof runs once

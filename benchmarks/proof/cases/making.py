@@ -9,16 +9,10 @@ from numpy.typing import NDArray
 
 from benchmarks.proof.case import Case, Logged, Part
 from benchmarks.proof.fresh import rows_like
-from benchmarks.zoo.answers import named
 from shiplift.runtime.model.tensors import Arrays
 
 Data = tuple[Any, NDArray[Any]]  # rows and targets
 _EXAMPLE = 8
-
-
-def label(prediction: Any) -> Arrays:
-    """Classes, under the name that production gives them."""
-    return {"label": np.asarray(prediction).reshape(-1)}
 
 
 def probabilities(model: Any, rows: Any) -> Arrays:
@@ -37,7 +31,6 @@ def fitted(  # noqa: PLR0913 - a case has many sides, all of them named
     classifies: bool = False,
     odd: Sequence[Any] = (),
     options: dict[str, Any] | None = None,
-    answer: Callable[[Any], Arrays] | None = None,
     **fields: Any,
 ) -> Case:
     """A model with `fit`, and signature and example as MLflow's documentation shows."""
@@ -55,8 +48,7 @@ def fitted(  # noqa: PLR0913 - a case has many sides, all of them named
             model=model,
             options=chosen | trusted | (options or {}),
             rows=lambda count, seed: rows_like(rows, count, seed, odd=odd),
-            answer=answer or (label if classifies else named),
-            more=probabilities if probable and answer is None else None,
+            more=probabilities if probable else None,
         )
 
     return Case(name=name, part=part, flavor=flavor, about=about, build=build, **fields)

@@ -224,8 +224,6 @@ RIGHT_SKLEARN: tuple[Case, ...] = (
         about="an isolation forest",
         make=made("ensemble.IsolationForest", n_estimators=25, random_state=0),
         data=_FLOATS,
-        classifies=False,
-        answer=lambda prediction: {"label": prediction},
         forms=_TREES,
     ),
     _case(

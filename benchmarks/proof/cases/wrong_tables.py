@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.proof.case import Case, Logged
-from benchmarks.proof.cases.making import Data, fitted, flats, label, numbers, trusted_types, with_missing
+from benchmarks.proof.cases.making import Data, fitted, flats, numbers, trusted_types, with_missing
 from benchmarks.proof.cases.right_boosters import catboost, lightgbm, positive_targets, xgboost
 from benchmarks.proof.cases.right_sklearn import made, piped
 from benchmarks.proof.fresh import rows_like
@@ -111,7 +111,6 @@ def _unknown_cities(name: str, about: str, make: Callable[[], Any], *, classes: 
                 "skops_trusted_types": trusted_types(model),
             },
             rows=lambda count, seed: _with_unknown(frame, count, seed),
-            **({"answer": label} if classes else {}),
         )
 
     return Case(name=name, part="a", flavor="sklearn", about=about, build=build)
@@ -426,7 +425,6 @@ WRONG_TABLES: tuple[Case, ...] = (
         about="an isolation forest in float64",
         make=made("ensemble.IsolationForest", n_estimators=20, random_state=0),
         data=_double(),
-        answer=lambda prediction: {"label": prediction},
     ),
     _unknown_cities("a-ordinal-unknown", "an ordinal encoder, unknown categories", _ordinal, classes=False),
     _unknown_cities("a-one-hot-unknown", "one-hot, unknown categories are an error", _one_hot("error"), classes=True),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.proof.case import Case, Logged
-from benchmarks.proof.cases.making import label, probabilities, trusted_types
+from benchmarks.proof.cases.making import probabilities, trusted_types
 from benchmarks.proof.cases.right_sklearn import made
 from benchmarks.proof.cases.right_texts import SANDBOX, floats, python, texts
 
@@ -33,7 +33,6 @@ def _words(vectorizer: str, **settings: Any) -> Callable[[Path], Logged]:
                 "skops_trusted_types": trusted_types(model),
             },
             rows=lambda count, seed: pd.DataFrame({"text": texts(count, seed)}),
-            answer=label,
             more=probabilities,
         )
 

@@ -87,6 +87,14 @@ def test_rows_are_wrong_alone_or_in_batches_and_unrefused_where_only_the_origina
     assert "row 1" in seen.first
 
 
+def test_a_form_need_not_serve_the_probabilities_that_pyfunc_does_not_answer() -> None:
+    right = renamed(Answers.of({"": np.array([1, 2]), "probabilities": np.ones((2, 2))}), "output")
+    assert compared(right, [("alone", Answers.of({"output": np.array([1, 2])}))]).wrong == 0
+    assert compared(right, [("alone", Answers.of({"more": np.array([1, 2])}))]).wrong == 2
+    served = Answers.of({"output": np.array([1, 2]), "probabilities": np.zeros((2, 2))})
+    assert compared(right, [("alone", served)]).wrong == 2
+
+
 def test_a_model_whose_rows_mix_is_wrong_only_in_batches() -> None:
     right = Answers.of({"": ROWS.sum(axis=1)})
 
