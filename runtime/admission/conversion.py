@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from shiplift.runtime.admission.known_rows import asked_of, validation_rows
-from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, in_file, record
+from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, record
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import batching, exact_trees, loaders, postprocess, rehearsal
 from shiplift.runtime.model.conversion.forests import NotExactError
@@ -25,6 +25,7 @@ from shiplift.runtime.model.onnx_models import LARGE_BYTES, answer, session, sig
 from shiplift.runtime.model.samples import input_sets
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
 from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.questions.question import Asked
 from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, count_of, rows_of, with_neighbours
 from shiplift.runtime.records.proof import Counterexample

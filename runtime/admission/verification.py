@@ -17,8 +17,8 @@ import onnx
 
 from shiplift.runtime.admission import exact_trees
 from shiplift.runtime.admission.formats import onnx_files, torchscript
+from shiplift.runtime.admission.kept_rows import kept_rows
 from shiplift.runtime.admission.proving import THREADS, Asked, prove
-from shiplift.runtime.admission.recording import from_file
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models
@@ -26,12 +26,14 @@ from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz, under
 from shiplift.runtime.model.text.fronts import load_front
 from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.file import from_file
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.proof import Proof
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.trees import TreesForm
 
 REFERENCE = "reference.npz"
+KEPT = "asked.npz"
 EXAMPLE = "example"  # the set whose rows production is asked again and again
 
 
@@ -50,11 +52,12 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
 ) -> dict[str, Any]:
     """Compares the ONNX file `model` with the original's `answers`; returns the proof, cases, opset and graph's digest.
 
-    `answers` is as `admission.recording` says. The arrays of the set `EXAMPLE` are written to `out/reference.npz`,
-    without the set's name. The `questions` are asked, too, and `left_out` says what was not. `script` is the
-    TorchScript file, empty if there is none: it is read, never loaded. `text` is the folder of the files around a text
-    model's graph, empty for other models; `texts.npz` is next to it. `trees` says how the forest beside the answers is
-    served, if there is one, and then the result says how its answers differ. A sandbox entry.
+    `answers` is as `proof.file` says. The arrays of the set `EXAMPLE` are written to `out/reference.npz`,
+    without the set's name, and rows of all sets to `out/asked.npz`, for the packaged server. The `questions` are asked,
+    too, and `left_out` says what was not. `script` is the TorchScript file, empty if there is none: it is read, never
+    loaded. `text` is the folder of the files around a text model's graph, empty for other models; `texts.npz` is next
+    to it. `trees` says how the forest beside the answers is served, if there is one, and then the result says how its
+    answers differ. A sandbox entry.
 
     Raises:
         ExportFailed: the model must not be opened, does not run, or answers differently than the original.
@@ -82,6 +85,7 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
     reference = under(f"{EXAMPLE}/", originals)
     kept = {name: array for name, array in reference.items() if name.startswith(("input/", "output/"))}
     (Path(out) / REFERENCE).write_bytes(dump_npz(kept))
+    (Path(out) / KEPT).write_bytes(dump_npz(kept_rows(asked)))
     return {
         "proof": _with(proved, left_out).model_dump(mode="json") if proved else None,
         "parity": [case.model_dump(mode="json") for case in cases],

@@ -36,6 +36,14 @@ def _parity_reason(case: ParityCase, limit: Parity) -> str:
     )
 
 
+def answers_check(scored: Scored) -> Check | None:
+    """Tells what the packaged server was asked. A package that differs gets no further than tuning, so this passes."""
+    if scored.proof is None:
+        return None
+    asked = sum(each.rows for each in scored.proof.asked)
+    return check("answers", asked, None, "rows through the server", Outcome.PASS, str(scored.proof))
+
+
 def score_check(challenger: Scored, quality: Quality, data: Data) -> Check | None:
     """Checks the task metric against its limit; None if the spec sets none."""
     limit, score, metric = quality.min_score, challenger.score, challenger.metric

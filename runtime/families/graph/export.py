@@ -84,7 +84,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
             },
             work.limits("comparing both models"),
         )
-        require_regular(verifying.sandbox.work, "reference.npz")
+        require_regular(verifying.sandbox.work, "reference.npz", "asked.npz")
         common = {
             "model": work.store.put_tree(written / "model"),
             "signature": converted.signature,
@@ -108,6 +108,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
         return ExportedGraph(
             **common,
             proof=proof,
+            asked=work.store.put_file(verifying.sandbox.work / "asked.npz"),
             torchscript=work.store.put_tree(written / "torchscript") if torchscript else None,
             trees=_exact_trees(work, converted, written) if not result["trees"] else None,
             differs=result["differs"],
