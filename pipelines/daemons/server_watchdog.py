@@ -7,7 +7,8 @@ from inside the server, so this watchdog acts from outside, in steps:
 3. If the last restart was too recent, it unloads only the stuck model, and restarts the server later.
 
 A model that answers golden requests wrongly, or refuses them, is reloaded from the artifact store; if that doesn't
-help, steps 2 and 3 follow. A server that uses too much memory is ended at once. Its log is emptied when too long.
+help, steps 2 and 3 follow. An answer that is wrong only at times is reported, unless its release proved that it doesn't
+vary. A server that uses too much memory is ended at once. Its log is emptied when too long.
 """
 
 import contextlib
@@ -32,6 +33,7 @@ from shiplift.runtime.serving.machine.restarts import HEALTHY_S, Restarts
 from shiplift.runtime.serving.triton.config import parse
 
 _LOOK_S = 1.0
+_ALONE = "Release the model again, with `search: {max_batch: [1]}` if its rows belong together."
 _RELOAD_S = 60.0
 AFTER_RELOAD_S = 10.0  # a model that is still stuck by then will not recover
 SILENCE_S = 20.0
@@ -55,6 +57,7 @@ class ServerWatchdog:
         self._stopped: dict[str, float] | None = None
         self._reloaded: dict[str, float] = {}
         self._unloaded: set[str] = set()
+        self._told: set[tuple[str, str]] = set()
         self._restarts = Restarts()
         self._memory_mb = 0
 
@@ -84,6 +87,7 @@ class ServerWatchdog:
         else:
             self._free(running, self._prober.failing() | self._heartbeat.stuck(models, now), now)
             self._hurry(running, self._prober.slow(), now)
+        self._report(self._prober.varying())
 
     def _forget(self, pid: int) -> None:
         """Starts over with a new server process, whose counters begin at 0.
@@ -149,6 +153,14 @@ class ServerWatchdog:
             if model not in self._unloaded and now - self._hurried.get(model, -HEALTHY_S) >= HEALTHY_S:
                 self._hurried[model] = now
                 self._reload(running, model, why)
+
+    def _report(self, varying: dict[str, str]) -> None:
+        """Tells once of answers that vary by themselves: no restart would change them."""
+        for model, why in varying.items():
+            package = self._prober.package(model)
+            if package and (known := (model, package.repository.sha256)) not in self._told:
+                self._told.add(known)
+                incidents.note(self._home, model, f"{why}; nothing is restarted for that. {_ALONE}")
 
     def _reload(self, running: stack.Stack, model: str, why: str) -> None:
         """Reloads a model. If it answers wrongly, its files are copied from the artifact store first."""
