@@ -97,7 +97,8 @@ class Check(Record):
 class Scored(Record):
     """A version's scores: the task metric, overall, per resample and per slice, and the samples it was scored on.
 
-    `proof` is what its server was asked; None for kinds of models whose exports keep no questions.
+    `constant_score` is that of `Candidates`. `proof` is what its server was asked; None for kinds of models whose
+    exports keep no questions.
     """
 
     version: int
@@ -109,6 +110,7 @@ class Scored(Record):
     validation: str = ""
     slices: tuple[Slice, ...] = ()
     jpegs: tuple[JpegScore, ...] = ()
+    constant_score: float = 1.0
     proof: ServedProof | None = None
 
 

@@ -24,9 +24,10 @@ from shiplift.runtime.records.tensor import Signature
 class Package(Kinded, Variant):
     """A Triton model repository (a tree) with a model version in one precision on one engine, and its golden requests.
 
-    `padding` is set if the spec asks for buckets of lengths. `earlier` are versions that were promoted before, and are
-    served to clients that name them. `questions` is an NPZ with rows and the original's answers, as
-    `proof.file` says, in the package's own names; `proof` says that a server answered them alike.
+    `constant_score` is that of `Candidates`. `padding` is set if the spec asks for buckets of lengths. `earlier` are
+    versions that were promoted before, and are served to clients that name them. `questions` is an NPZ with rows and
+    the original's answers, as `proof.file` says, in the package's own names; `proof` says that a server answered them
+    alike.
     """
 
     target: str
@@ -40,6 +41,7 @@ class Package(Kinded, Variant):
     resamples: tuple[float, ...] = ()
     samples: int = 0
     metric: TaskMetricName | None = None
+    constant_score: float = 1.0
     validation: str = ""
     slices: tuple[Slice, ...] = ()
     padding: Padding | None = None
