@@ -6,14 +6,17 @@ from the best configurations, even on a cluster, where a pod's home is empty.
 """
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from shiplift.runtime.base.errors import GoldenMismatch
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.families import table
 from shiplift.runtime.records.kinds.package import Package
-from shiplift.runtime.records.measurement import Trial, Tuned
+from shiplift.runtime.records.measurement import Differing, Trial, Tuned
 from shiplift.runtime.records.model import RecordedRequests
+from shiplift.runtime.records.proof import ServedProof
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
@@ -23,6 +26,7 @@ from shiplift.runtime.search.goal import goal_of
 from shiplift.runtime.search.keys import digest_of, history_key
 from shiplift.runtime.search.lateness import late_after_ms
 from shiplift.runtime.search.planner import Search
+from shiplift.runtime.search.served_proof import served_proof
 from shiplift.runtime.search.space import Point, space_of
 from shiplift.runtime.search.workbench import Workbench, describe, measure_point, open_workbench
 from shiplift.runtime.serving.triton.repository import reconfigure
@@ -51,7 +55,8 @@ def tune(
 ) -> Tuned:
     """Searches the space within its time budget and packages the best configuration.
 
-    It sends recorded requests if there are any, because the fastest configuration depends on their lengths.
+    It sends recorded requests if there are any, because the fastest configuration depends on their lengths. The best
+    package is asked the rows of the export's proof; if it answers one differently, the next best takes its place.
 
     Raises:
         DataInvalid: the recorded requests do not fit the model.
@@ -59,6 +64,7 @@ def tune(
         ServerFailed: the measurement server did not start.
         ClusterRefused: the cluster does not allow this step to start that server.
         MeasurementFailed: no configuration could be measured.
+        GoldenMismatch: no package is left whose server answers what the original does.
     """
     store = ArtifactStore(site.artifacts_uri)
     with open_workbench(site, packages, serving, search_space, load, table.requests, recorded_requests) as workbench:
@@ -73,7 +79,7 @@ def tune(
             search = Search(space, goal, warm_start=_best_configurations(history))
             exhausted = _explore(workbench, search, journal)
             _hold_finals(workbench, search, journal)
-            package, best = search.best()
+            package, best, differing = _proved(workbench, search, journal, store)
             late_after = late_after_ms(package, best, serving, goal)
             tuned_package = _packaged(store, bench, package, best, late_after)
             history.add(tuned_package.repository.sha256, best)
@@ -87,7 +93,39 @@ def tune(
         lengths=lengths_sent(workbench.lengths, best.config.buckets),
         configurations=len({(trial.variant, trial.config) for trial in search.trials}),
         raw=store.put_bytes(json_lines(trial.model_dump(mode="json") for trial in search.trials)),
+        differing=differing,
     )
+
+
+def _proved(
+    workbench: Workbench, search: Search, journal: Journal[Trial], store: ArtifactStore
+) -> tuple[Package, Trial, tuple[Differing, ...]]:
+    """The best package whose server answers what the original does, with its proof; and those that were dropped."""
+    differing: list[Differing] = []
+    while True:
+        package, best = search.best()
+        if package.questions is None:
+            return package, best, tuple(differing)
+        progress(f"asking the server what the original was asked: {package.described}")
+        proof = served_proof(workbench.bench, package, best.config, store)
+        if isinstance(proof, ServedProof):
+            return package.model_copy(update={"proof": proof}), best, tuple(differing)
+        differing.append(proof)
+        search.drop(package)
+        _require_another(workbench, search, journal, differing)
+
+
+def _require_another(
+    workbench: Workbench, search: Search, journal: Journal[Trial], differing: Sequence[Differing]
+) -> None:
+    """Measures a package that the search's time did not suffice for, if no other is left."""
+    while not search.measured:
+        if (point := search.unmeasured()) is None:
+            raise GoldenMismatch(
+                f"no package answers what the model answers: {'; '.join(map(str, differing))}",
+                do="See the report for the request that shows it. Log what was meant, or set another `engine`.",
+            )
+        search.tell(point, _trial(workbench, search, journal, point, workbench.space.window_ms))
 
 
 def _explore(workbench: Workbench, search: Search, journal: Journal[Trial]) -> bool:

@@ -8,6 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.incumbents import Incumbents, Members
+from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import GraphPackage, Package
@@ -48,14 +49,25 @@ _CONFIG = ServingConfig(max_batch=8, queue_delay_us=0, instances=1, threads=1)
 
 
 def multiplying(
-    store: ArtifactStore, work: Path, model: str, *, factor: float, version: int = 1, broken: bool = False
+    store: ArtifactStore,
+    work: Path,
+    model: str,
+    *,
+    factor: float,
+    version: int = 1,
+    broken: bool = False,
+    mixing: bool = False,
+    questions: Artifact | None = None,
 ) -> Package:
-    """Stores the package of a model; a `broken` one can be fetched but not loaded."""
+    """Stores the package of a model; a `broken` one can be fetched but not loaded.
+
+    A `mixing` one moves each answer halfway towards the mean of its batch.
+    """
     folder, tree = work / f"{model}-{version}-onnx", work / f"{model}-{version}"
     folder.mkdir(parents=True)
     tree.mkdir()
     file = folder / "model.onnx"
-    file.write_bytes(b"no ONNX") if broken else file.write_bytes(_onnx(factor))
+    file.write_bytes(b"no ONNX") if broken else file.write_bytes(_onnx(factor, mixing=mixing))
     described = ModelDescription(
         name=serving_name(model), version=version, signature=SIGNATURE, config=_CONFIG, serving=Serving()
     )
@@ -71,14 +83,19 @@ def multiplying(
         config=_CONFIG,
         repository=store.put_tree(tree),
         signature=SIGNATURE,
+        questions=questions,
     )
 
 
-def _onnx(factor: float) -> bytes:
+def _onnx(factor: float, *, mixing: bool) -> bytes:
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("input", "output")]
     constant = numpy_helper.from_array(np.array(factor, np.float32), "factor")
-    node = helper.make_node("Mul", ["input", "factor"], ["output"])
-    graph = helper.make_graph([node], "g", ends[:1], ends[1:], [constant])
+    nodes, constants = [helper.make_node("Mul", ["input", "factor"], ["own" if mixing else "output"])], [constant]
+    if mixing:
+        nodes.append(helper.make_node("ReduceMean", ["own", "batch"], ["mean"], keepdims=1))
+        nodes.append(helper.make_node("Mean", ["own", "mean"], ["output"]))
+        constants.append(numpy_helper.from_array(np.array([0], np.int64), "batch"))
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
     model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
     return bytes(model.SerializeToString())
 

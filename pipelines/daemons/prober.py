@@ -15,11 +15,11 @@ from shiplift.pipelines.engines.local.pulses import Pulse
 from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed, ShipliftError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.guest.pod.heartbeat import MARGIN_S
-from shiplift.runtime.model.tensors import Arrays, first_requests, load_npz
+from shiplift.runtime.model.tensors import Arrays, first_requests, inputs_in, load_npz
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.machine.recovery import moves
 from shiplift.runtime.serving.machine.served import every_served, served
-from shiplift.runtime.serving.triton.client import TritonClient, check_package
+from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, check_package, difference, infer_one_by_one
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.store.artifacts import ArtifactStore
 
@@ -30,15 +30,21 @@ _SLOW_S, _SLOW_FACTOR = 5.0, 20.0  # slow means longer than both: these seconds,
 _THREADS = 4
 # A full queue only means that the model is busy; and a worker that crashed starts again by itself, after its pause.
 _ITS_OWN = ("queue", "the model's worker")
+_TIMES = 10  # that a request is asked again, to see whether its answer varies
+_VARIES = "; its answers depend on what else is asked at the time"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """One golden request: how long it took, and what went wrong; `bad` if the answer was wrong or refused."""
+    """One golden request: how long it took, and what went wrong; `bad` if the answer was wrong or refused.
+
+    `varies`: the answer is another one from one time to the next. Loading the model again can't help that.
+    """
 
     seconds: float
     problem: str = ""
     bad: bool = False
+    varies: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +55,7 @@ class State:
     bad: int = 0
     slow: int = 0
     fastest_s: float = 0.0
+    varies: bool = False
     pulse: Pulse = field(default_factory=Pulse)
 
     def after(self, beat: ProbeResult, now: float) -> "State":
@@ -61,7 +68,8 @@ class State:
         return State(
             package=self.package,
             bad=self.bad + 1 if beat.bad else 0,
-            slow=self.slow + 1 if problem and not beat.bad else 0,
+            slow=self.slow + 1 if problem and not (beat.bad or beat.varies) else 0,
+            varies=self.varies or beat.varies,
             fastest_s=fastest if answered else self.fastest_s,
             pulse=Pulse(verified_at=now if answered else self.pulse.verified_at, finding=problem),
         )
@@ -111,6 +119,10 @@ class Prober:
         """The models that have been slow or silent for a while, by served name, with what went wrong."""
         return {name: state.pulse.finding for name, state in self._states.items() if state.slow >= SLOW_BEATS}
 
+    def varying(self) -> dict[str, str]:
+        """The models whose answers vary by themselves, by served name, with what went wrong last."""
+        return {name: state.pulse.finding for name, state in self._states.items() if state.varies}
+
     def package(self, name: str) -> Package | None:
         """The package that a served name should answer with."""
         state = self._states.get(name)
@@ -146,15 +158,32 @@ class Prober:
 def beat_of(address: str, package: Package, golden: Arrays) -> ProbeResult:
     """Sends a served package its golden request."""
     limit_s, began = package.needs.request_timeout_s + MARGIN_S, time.monotonic()
-    problem, bad = "", False
+    problem, bad, varies = "", False, False
     try:
         with TritonClient(address, timeout_s=limit_s) as client:
-            check_package(client, serving_name(package.model), package, golden)
-    except GoldenMismatch as error:
-        problem, bad = error.what, True
+            try:
+                check_package(client, serving_name(package.model), package, golden)
+            except GoldenMismatch as error:
+                varies = _varies(client, package, golden)
+                problem, bad = f"{error.what}{_VARIES if varies else ''}", not varies
     except ServerFailed as error:
         problem = error.what
         bad = not any(words in problem.lower() for words in _ITS_OWN)
     except ShipliftError as error:
         problem = error.what
-    return ProbeResult(seconds=time.monotonic() - began, problem=problem, bad=bad)
+    return ProbeResult(seconds=time.monotonic() - began, problem=problem, bad=bad, varies=varies)
+
+
+def _varies(client: TritonClient, package: Package, golden: Arrays) -> bool:
+    """Whether a served package answers its golden request differently from one time to the next.
+
+    No is taken for granted if its server was proved to answer each row alike in any company. Then the server is ill.
+    """
+    if package.proof or package.signature.streamed:
+        return False
+    name, signature = serving_name(package.model), package.signature
+    inputs, tolerance = inputs_in(golden, signature), TOLERANCE[package.precision]
+    first, *others = (
+        infer_one_by_one(client, name, signature, inputs, sequence=package.stateful) for _ in range(_TIMES)
+    )
+    return any(difference(first[each], other[each]) > tolerance for other in others for each in first)

@@ -7,7 +7,8 @@ Python backend that continues even then can't be ended from inside the server, s
 3. If the last restart was too recent, it unloads only the stuck model, and restarts the server later.
 
 A model that answers golden requests wrongly, or refuses them, is reloaded from the artifact store; if that doesn't
-help, steps 2 and 3 follow. A model that is not loaded is no reason for a restart: it is tried again, after pauses
+help, steps 2 and 3 follow. An answer that is wrong only at times is reported, unless its release proved that it doesn't
+vary. A model that is not loaded is no reason for a restart: it is tried again, after pauses
 (`runtime.serving.machine.loading`). A server that uses too much memory is ended at once. Its log is emptied when too
 long.
 """
@@ -39,6 +40,7 @@ from shiplift.runtime.serving.machine.served import every_served, names_in_serve
 from shiplift.runtime.serving.triton.config import parse
 
 _LOOK_S = 1.0
+_ALONE = "Release the model again, with `search: {max_batch: [1]}` if its rows belong together."
 _RELOAD_S = 60.0
 AFTER_RELOAD_S = 10.0  # a model that is still stuck by then will not recover
 SILENCE_S = 20.0
@@ -64,6 +66,7 @@ class ServerWatchdog:
         self._unloaded: set[str] = set()
         self._loader: Loader | None = None
         self._crashes: dict[str, tuple[float, int]] = {}
+        self._told: set[tuple[str, str]] = set()
         self._restarts = Restarts()
         self._memory_mb = 0
 
@@ -96,6 +99,7 @@ class ServerWatchdog:
             stuck = self._prober.failing() | self._heartbeat.stuck(models, now)
             self._free(running, {model: why for model, why in stuck.items() if model not in missing}, now)
             self._hurry(running, {name: why for name, why in self._prober.slow().items() if name not in missing}, now)
+        self._report(self._prober.varying())
 
     def _forget(self, pid: int) -> None:
         """Starts over with a new server process, whose counters begin at 0.
@@ -186,6 +190,14 @@ class ServerWatchdog:
             if model not in self._unloaded and now - self._hurried.get(model, -HEALTHY_S) >= HEALTHY_S:
                 self._hurried[model] = now
                 self._reload(running, model, why)
+
+    def _report(self, varying: dict[str, str]) -> None:
+        """Tells once of answers that vary by themselves: no restart would change them."""
+        for model, why in varying.items():
+            package = self._prober.package(model)
+            if package and (known := (model, package.repository.sha256)) not in self._told:
+                self._told.add(known)
+                incidents.note(self._home, model, f"{why}; nothing is restarted for that. {_ALONE}")
 
     def _reload(self, running: stack.Stack, model: str, why: str) -> None:
         """Reloads a model. If it answers wrongly, its files are copied from the artifact store first."""

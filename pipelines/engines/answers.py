@@ -9,6 +9,7 @@ from shiplift.runtime.base.errors import by_exit_code
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.promotion import Drift
+from shiplift.runtime.records.proof import ServedProof
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.registry.terms import CHAMPION
 
@@ -145,7 +146,7 @@ class VersionStatus(Record):
 
 
 class ModelVersions(Record):
-    """A model with its versions, newest first."""
+    """A model with its versions, newest first. `proof` is what the server of the served one was asked, if it was."""
 
     model: str
     serving_name: str
@@ -153,6 +154,7 @@ class ModelVersions(Record):
     drift: str = ""
     verified_at: float = 0.0
     finding: str = ""
+    proof: ServedProof | None = None
     versions: tuple[VersionStatus, ...]
 
 

@@ -17,7 +17,7 @@ import onnx
 
 from shiplift.runtime.admission.known_rows import asked_of, precise, validation_rows
 from shiplift.runtime.admission.pyfunc_answers import Judged, judge
-from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, in_file, record
+from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, record
 from shiplift.runtime.admission.second_forms import First, SecondForm, write_second
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import batching, double_graphs, exact_trees, loaders, postprocess, rehearsal
@@ -28,6 +28,7 @@ from shiplift.runtime.model.samples import input_sets
 from shiplift.runtime.model.splits import of_trees
 from shiplift.runtime.model.tensors import Arrays, dump_npz, feeds, load_npz
 from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.questions.question import Asked
 from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, count_of, rows_of, with_neighbours
 from shiplift.runtime.records.proof import Counterexample, FormName, OfferedGraph
@@ -67,7 +68,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     seed: int,
     known: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Writes `out/model/model.onnx` and `out/answers.npz`, which is as `admission.recording` says.
+    """Writes `out/model/model.onnx` and `out/answers.npz`, which is as `proof.file` says.
 
     A model whose answer to a row depends on the other rows of its batch is written for a batch of 1.
 

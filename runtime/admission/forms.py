@@ -85,7 +85,7 @@ class Forms:
         running, threaded = onnx_models.session(file), None
         if onnx_models.stored_bytes(file) <= onnx_models.LARGE_BYTES:
             threaded = onnx_models.session(file, threads=THREADS)
-        asked = self._asked(graph.signature.inputs, precise=graph.name == "FP64 graph")
+        asked = self.asked_of(graph.name, graph.signature.inputs)
         return prove(running, threaded, asked, batches=graph.signature.batch != 1)
 
     def _of_trees(self, signature: Signature) -> Proof | str:
@@ -101,19 +101,19 @@ class Forms:
         if isinstance(running, str):
             return running
         most = min(THREADS, len(os.sched_getaffinity(0)))  # treelite refuses more than there are cores
-        precise = any(spec.datatype == "FP64" for spec in signature.inputs)
         try:
-            asked = self._asked(signature.inputs, precise=precise)
+            asked = self.asked_of("exact trees", signature.inputs)
             return prove(running, replace(running, threads=most), asked, batches=True)
         except ExportFailed as error:
             return error.what
 
-    def _asked(self, inputs: tuple[TensorSpec, ...], *, precise: bool) -> Asked:
-        """The rows with the dtypes and names of these inputs."""
+    def asked_of(self, form: FormName, inputs: tuple[TensorSpec, ...]) -> Asked:
+        """The rows that a form with these inputs is asked, with the dtypes and names of these."""
+        fine = form == "FP64 graph" or (form == "exact trees" and any(spec.datatype == "FP64" for spec in inputs))
         return [
             (replace(questions, inputs=feeds(questions.inputs, inputs)), right)
             for name, (questions, right) in self.recorded.items()
-            if precise or name not in self.precise
+            if fine or name not in self.precise
         ]
 
 

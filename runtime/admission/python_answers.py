@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from shiplift.runtime.admission.known_rows import asked_of, validation_rows
-from shiplift.runtime.admission.recording import in_file
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.guest.python.host import Host
 from shiplift.runtime.model.python.asking import asking, restored, settings_of
 from shiplift.runtime.model.samples import random_like
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz
 from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.oracle import answers_to
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.proof.settings import Ask, alone, count_of, joined, rows_of, together
@@ -51,7 +51,7 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
 ) -> dict[str, Any]:
     """Writes `out/answers.npz`; returns its sets, the outputs in order, the number of places, and what was left out.
 
-    The file is as `admission.recording` says. Of each set, the rows were asked alone. `again/SET` are some of these in
+    The file is as `proof.file` says. Of each set, the rows were asked alone. `again/SET` are some of these in
     a second process, the last first, with their numbers as `again/SET/rows`, and `batch/SET` in batches those that are
     answered alone. `again` is the first row in the first process, after all others. `place-N` are the rows of the set
     `neighbours` in one batch, turned by N. `shapes/NAME` are the shapes of an output's rows.

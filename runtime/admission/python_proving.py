@@ -11,13 +11,13 @@ import numpy as np
 
 from shiplift.runtime.admission.known_rows import GIVEN
 from shiplift.runtime.admission.python_answers import EXAMPLE, NEIGHBOURS
-from shiplift.runtime.admission.recording import from_file
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model.onnx_models import differences
 from shiplift.runtime.model.tensors import Arrays, datatype, dump_npz, load_npz, under
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare, counted, worst_of
+from shiplift.runtime.proof.file import from_file
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.proof import ColumnDifference, Counterexample, Proof, SettingAsked

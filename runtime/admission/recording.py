@@ -1,11 +1,7 @@
-"""What the original answers, each row as if it were asked alone: the answers that the exported graph has to give.
-
-In a file, a set of rows has the arrays `SET/input/NAME` and `SET/output/NAME`, `SET/noise/NAME` and `SET/usual/NAME`
-where these are known, and with a text for each row `SET/origins`, and `SET/errors`, empty where there is none.
-"""
+"""What the original answers, each row as if it were asked alone: the answers that the exported graph has to give."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +11,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import batching, postprocess
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.samples import BATCHES
-from shiplift.runtime.model.tensors import Arrays, under
+from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.oracle import answers_to, examine
 from shiplift.runtime.proof.ordinary import with_usual
@@ -135,30 +131,6 @@ def answered(original: Original, inputs: Arrays, conversion: Conversion) -> Arra
             f"the model does not answer a batch of {size}: {type(error).__name__}: {reason}",
             do="Check that it takes any batch size and the dtypes of its signature.",
         ) from error
-
-
-def in_file(
-    asked: Mapping[str, Arrays], answers: Mapping[str, Answers], origins: Mapping[str, Sequence[str]]
-) -> Arrays:
-    """All sets as the arrays of one file; of each, the rows that were answered in time."""
-    named: Arrays = {}
-    for name, each in answers.items():
-        count = len(each.errors)
-        named |= {f"{name}/input/{key}": array[:count] for key, array in asked[name].items()}
-        named |= {f"{name}/output/{key}": np.asarray(array) for key, array in each.outputs.items()}
-        named |= {f"{name}/noise/{key}": array for key, array in each.noise.items()}
-        named |= {f"{name}/usual/{key}": array for key, array in each.usual.items()}
-        named[f"{name}/errors"] = np.array(each.errors, dtype=np.str_)
-        named[f"{name}/origins"] = np.array(origins[name][:count], dtype=np.str_)
-    return named
-
-
-def from_file(arrays: Arrays, name: str) -> tuple[Questions, Answers]:
-    """A set's rows, and the original's answers to them."""
-    errors, origins = (tuple(arrays[f"{name}/{each}"].tolist()) for each in ("errors", "origins"))
-    outputs, noise, usual = (under(f"{name}/{each}/", arrays) for each in ("output", "noise", "usual"))
-    answers = Answers(outputs=outputs, errors=errors, noise=noise, usual=usual)
-    return Questions(inputs=under(f"{name}/input/", arrays), origins=origins), answers
 
 
 def _outputs(original: Original, inputs: Arrays, conversion: Conversion) -> Arrays:

@@ -15,7 +15,8 @@ import onnx
 
 from shiplift.runtime.admission.formats import onnx_files, torchscript
 from shiplift.runtime.admission.forms import Forms, Served
-from shiplift.runtime.admission.recording import ANSWERS, from_file
+from shiplift.runtime.admission.kept_rows import kept_rows
+from shiplift.runtime.admission.recording import ANSWERS
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models
@@ -23,12 +24,14 @@ from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, feeds, load_npz, under
 from shiplift.runtime.model.text.fronts import load_front
 from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.file import from_file
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.proof import OfferedGraph, Proof
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.trees import TreesForm
 
 REFERENCE = "reference.npz"
+KEPT = "asked.npz"
 EXAMPLE = "example"  # the set whose rows production is asked again and again
 
 
@@ -47,13 +50,13 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
 ) -> dict[str, Any]:
     """Compares graphs with the original's answers, in turn, until one is right; returns its proof and more.
 
-    The `graphs`, as in `OfferedGraph`, are in the folder `written`, with `answers.npz` as `admission.recording` says.
+    The `graphs`, as in `OfferedGraph`, are in the folder `written`, with `answers.npz` as `proof.file` says.
     The arrays of the set `EXAMPLE` are written to `out/reference.npz`, without the set's name, as the served graph
-    takes them. The `questions` are asked, too, `precise` ones of what computes in FP64, and `left_out` says what was
-    not. `script` is the TorchScript file, empty if there is none: it is read, never loaded. `text` is the folder of the
-    files around a text model's graph, empty for other models; `texts.npz` is next to it. `trees` says how the forest
-    beside the answers is served, if there is one: it is the next form after each graph, and the result says how its
-    answers differ. A sandbox entry.
+    takes them, and rows of all sets to `out/asked.npz`, for the packaged server. The `questions` are asked, too,
+    `precise` ones of what computes in FP64, and `left_out` says what was not. `script` is the TorchScript file, empty if
+    there is none: it is read, never loaded. `text` is the folder of the files around a text model's graph, empty for
+    other models; `texts.npz` is next to it. `trees` says how the forest beside the answers is served, if there is one:
+    it is the next form after each graph, and the result says how its answers differ. A sandbox entry.
 
     Raises:
         ExportFailed: a model must not be opened, or none of the forms runs and answers as the original does.
@@ -86,6 +89,7 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
     kept = {f"input/{name}": array for name, array in rows.items()}
     kept |= {f"output/{name}": array for name, array in right.outputs.items()}
     (Path(out) / REFERENCE).write_bytes(dump_npz(kept))
+    (Path(out) / KEPT).write_bytes(dump_npz(kept_rows(forms.asked_of(served.form, graph.signature.inputs))))
     return {
         "served": served.at,
         "form": served.form,

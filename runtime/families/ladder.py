@@ -28,6 +28,7 @@ def recorded(work: Quantizing[Any], place: Workplace, result: dict[str, Any]) ->
     return Candidates(
         target=work.target.name,
         metric=ladder.metric,
+        constant_score=ladder.constant_score,
         validation=validation.sha256 if validation else "",
         candidates=tuple(_stored(work, place, built) for built in ladder.candidates),
         jpegs=ladder.jpegs,

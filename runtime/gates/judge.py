@@ -15,7 +15,7 @@ from shiplift.runtime.spec.model import Data, Quality
 class Judge:
     """Judges precisions by their scores; `champion` is None if there is none to compare with.
 
-    `worse` is how much worse a score may be than the champion's.
+    `worse` is how much worse a score may be than the champion's, as `spec.measurement.Regression` says.
     """
 
     version: int
@@ -24,7 +24,7 @@ class Judge:
     quality: Quality
     data: Data
     champion: Scored | None
-    worse: float
+    worse: float | None
 
     def verdict(self, parity: tuple[ParityCase, ...]) -> tuple[Check, ...]:
         """The checks of parity and of the most accurate candidate: if that one fails, all fail."""
@@ -44,6 +44,7 @@ class Judge:
             resamples=candidate.resamples,
             samples=candidate.samples,
             metric=self.candidates.metric,
+            constant_score=self.candidates.constant_score,
             validation=self.candidates.validation,
             jpegs=self.candidates.jpegs,
         )

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from shiplift.runtime.gates.checks import Reading, check, check_limit
 from shiplift.runtime.gates.comparison import speed_checks, worse_reading
 from shiplift.runtime.gates.quality import (
+    answers_check,
     jpeg_checks,
     parity_check,
     regression_check,
@@ -37,6 +38,7 @@ def judge(evidence: GateEvidence, limits: Requirements) -> tuple[Check, ...]:
     challenger, champion, load = evidence.challenger, evidence.champion, evidence.load_report
     own = (
         parity_check(evidence.parity, limits.quality),
+        answers_check(challenger),
         score_check(challenger, limits.quality, limits.data),
         *jpeg_checks(challenger, limits.quality),
     )
@@ -105,8 +107,7 @@ def _checks_of(challenger: Scored, evidence: GateEvidence, limits: Requirements)
     reports = {report.target: report for report in (evidence.load_report.others if evidence.load_report else ())}
     report = reports.get(challenger.target)
     own = GateEvidence(parity=evidence.parity, challenger=challenger, load_report=report)
-    score = score_check(challenger, limits.quality, limits.data)
-    yield from [score] if score else []
+    yield from filter(None, (answers_check(challenger), score_check(challenger, limits.quality, limits.data)))
     yield from load_checks(report, limits.slo) if report else []
     absolute = [rule for rule in limits.policy.rules if rule.target or "_worse" not in rule.metric]
     yield from rule_checks(own, limits.model_copy(update={"policy": Policy(rules=tuple(absolute))}))

@@ -14,6 +14,8 @@ from shiplift.runtime.records.precision import JpegScore, TaskMetricName, scale_
 from shiplift.runtime.records.verdict import Check, Outcome, Scored
 from shiplift.runtime.spec.model import Data, OwnMetric, Parity, Quality
 
+_WORSE = 0.01  # than the champion, of the metric's range or of what a constant prediction scores
+
 
 def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check | None:
     """Checks the exported model against the original by `spec.model.Parity`. None if nothing was exported."""
@@ -34,6 +36,14 @@ def _parity_reason(case: ParityCase, limit: Parity) -> str:
         f"{where} the exported model is off by {case.max_abs:.3g}, {case.max_rel:.3g} of the largest value; "
         f"the limit is {limit.max_abs:g}, or {limit.max_rel:g} of the largest value"
     )
+
+
+def answers_check(scored: Scored) -> Check | None:
+    """Tells what the packaged server was asked. A package that differs gets no further than tuning, so this passes."""
+    if scored.proof is None:
+        return None
+    asked = sum(each.rows for each in scored.proof.asked)
+    return check("answers", asked, None, "rows through the server", Outcome.PASS, str(scored.proof))
 
 
 def score_check(challenger: Scored, quality: Quality, data: Data) -> Check | None:
@@ -129,8 +139,13 @@ def score_worse(challenger: Scored, champion: Scored | None, quality: Quality) -
     return worse_of(champion, challenger, challenger.metric, quality.confidence_percent / 100)
 
 
-def regression_check(champion: Scored | None, challenger: Scored, limit: float, quality: Quality) -> Check | None:
-    """Checks the challenger's score against the champion's; None if the two can't be compared."""
+def regression_check(
+    champion: Scored | None, challenger: Scored, limit: float | None, quality: Quality
+) -> Check | None:
+    """Checks the challenger's score against the champion's; None if the two can't be compared.
+
+    Without a limit it is a share of what a constant prediction scores: see `spec.measurement.Regression`.
+    """
     worse = score_worse(challenger, champion, quality)
     if worse is None or champion is None:
         return None
@@ -138,7 +153,8 @@ def regression_check(champion: Scored | None, challenger: Scored, limit: float, 
     text = (
         f"{metric} {challenger.score:.4f} is {worse.text} worse than version {champion.version}'s {champion.score:.4f}"
     )
-    return _worse_check(f"{metric} against the champion", metric, worse, limit, text, quality)
+    allowed = _WORSE * challenger.constant_score if limit is None else limit
+    return _worse_check(f"{metric} against the champion", metric, worse, allowed, text, quality)
 
 
 def _worse_check(

@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.gates.comparison import interval_of
 from shiplift.runtime.records.kinds.exported import Exported
@@ -87,6 +88,7 @@ def render(report: ReleaseReport, story: Story) -> str:
         scale=scale_of(story.candidates.metric) if story.candidates and story.candidates.metric else None,
         slices=_slices(sliced),
         changes=config_changes(story.champion_config, story.config),
+        serving_name=serving_name(report.model),
     )
 
 

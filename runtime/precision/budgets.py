@@ -26,11 +26,15 @@ def with_budgets(
     settings: Quantization, metric: TaskMetricName | None, labels: NDArray[np.generic] | None
 ) -> Quantization:
     """The settings with budgets in the metric's unit, on a validation set with these labels."""
-    scale = 1.0 if metric is None or labels is None else _scale(metric, labels)
+    scale = constant_score(metric, labels)
     drops = {"max_score_drop": settings.score_drop * scale, "max_slice_drop": settings.slice_drop * scale}
-    return settings.model_copy(
-        update={name: drop for name, drop in drops.items() if getattr(settings, name) is None and np.isfinite(drop)}
-    )
+    return settings.model_copy(update={name: drop for name, drop in drops.items() if getattr(settings, name) is None})
+
+
+def constant_score(metric: TaskMetricName | None, labels: NDArray[np.generic] | None) -> float:
+    """What a constant prediction scores by a metric without a range; 1 for others, and where labels are no numbers."""
+    scale = 1.0 if metric is None or labels is None else _scale(metric, labels)
+    return scale if np.isfinite(scale) else 1.0
 
 
 def _scale(metric: TaskMetricName, labels: NDArray[np.generic]) -> float:

@@ -28,7 +28,7 @@ from shiplift.runtime.precision import (
     timing,
     trees_rung,
 )
-from shiplift.runtime.precision.budgets import with_budgets
+from shiplift.runtime.precision.budgets import constant_score, with_budgets
 from shiplift.runtime.precision.evaluation import Validation, answers, over_budget, task_metric
 from shiplift.runtime.precision.openvino_rungs import Bf16First, bf16_first
 from shiplift.runtime.precision.scoring import jpegs
@@ -145,7 +145,13 @@ class Builder:
         ladder = tuple(rung.model_copy(update=measured.get(index, {})) for index, rung in enumerate(own))
         candidates = self._with_plans(judged(ladder, self.target, validation.metric, self.settings))
         lean = tuple(each.model_copy(update={"resamples": ()}) if each.dropped else each for each in candidates)
-        return Ladder(metric=validation.metric, candidates=lean, jpegs=scored, notes=(*notes, *more))
+        return Ladder(
+            metric=validation.metric,
+            constant_score=constant_score(validation.metric, validation.labels),
+            candidates=lean,
+            jpegs=scored,
+            notes=(*notes, *more),
+        )
 
     # --- the data it is measured on ---
 

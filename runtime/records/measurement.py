@@ -6,6 +6,7 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.precision import Variant
+from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.records.serving import ServingConfig
 
 
@@ -91,12 +92,28 @@ class LengthsSent(Record):
     one_length_percent: float
 
 
+class Differing(Variant):
+    """A package that was left out because the server answered a question differently than the original.
+
+    `request` is that row as the body of an inference request, empty if it is long or no JSON.
+    """
+
+    config: ServingConfig
+    found: Counterexample
+    request: str = ""
+
+    def __str__(self) -> str:
+        """In one sentence, for errors and reports."""
+        return f"{self.described}: {self.found}"
+
+
 class Tuned(Record):
     """The package with the best configuration found, and the measured trials: all of them, or the best few of many.
 
     `configurations` is the number of distinct ones that were measured. `raw` holds every trial as gzipped JSON lines.
     `exhausted`: the search finished before its time ran out. A request that waited for `late_after_ms` lets others go
-    first (0: requests are answered in turn). `lengths` is set if the spec asks for buckets of lengths.
+    first (0: requests are answered in turn). `lengths` is set if the spec asks for buckets of lengths. `differing` are
+    packages that were faster, but answered differently.
     """
 
     target: str
@@ -108,6 +125,7 @@ class Tuned(Record):
     exhausted: bool = volatile(default=False)
     late_after_ms: float = volatile(0.0)
     lengths: LengthsSent | None = volatile(None)
+    differing: tuple[Differing, ...] = volatile(())
 
 
 class Streaming(Record):

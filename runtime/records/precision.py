@@ -218,11 +218,13 @@ class JpegScore(Record):
 class Candidates(Record):
     """Every precision built for a target, on each of its engines. Those still considered come first, best first.
 
-    `jpegs` are scores of fp32: on the original images, then on each quality.
+    `jpegs` are scores of fp32: on the original images, then on each quality. `constant_score` is what a constant
+    prediction scores by an error or a loss, and 1 for other metrics.
     """
 
     target: str
     metric: TaskMetricName | None
+    constant_score: float = 1.0
     validation: str = ""
     candidates: tuple[Candidate, ...]
     jpegs: tuple[JpegScore, ...] = ()
@@ -251,6 +253,7 @@ class Ladder(Record):
     """What the sandbox built for a target: every precision, in the order of `Candidates`."""
 
     metric: TaskMetricName | None
+    constant_score: float = 1.0
     candidates: tuple[Built, ...]
     jpegs: tuple[JpegScore, ...] = ()
     notes: tuple[str, ...] = ()

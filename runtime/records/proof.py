@@ -95,6 +95,29 @@ def served_by(forms: Sequence[Form]) -> str:
     return f"Served by: {served}, because {dropped}." if served and dropped else ""
 
 
+class ServedProof(Record):
+    """What was asked of the packaged server, by up to `clients` at once, before it was promoted: it differed nowhere.
+
+    `worst` is the column that came closest to its tolerance; None for a lossy precision, whose answers have a score.
+    """
+
+    asked: tuple[RowsAsked, ...]
+    settings: tuple[SettingAsked, ...]
+    clients: int
+    worst: ColumnDifference | None = None
+    left_out: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """In one sentence, for checks and reports."""
+        ways = ", ".join(f"{each.name} ({each.rows})" for each in self.settings)
+        off = ""
+        if worst := self.worst:
+            off = f"; worst column {worst.column} of {worst.output}: {worst.difference:.3g} off, "
+            off += f"{worst.tolerance:.3g} allowed"
+        late = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
+        return f"{sum(each.rows for each in self.asked)} rows, {self.clients} clients: {ways}{off}{late}"
+
+
 class Proof(Record):
     """What was asked of the original and of what is served, where they agree, and what was not asked.
 

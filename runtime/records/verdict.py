@@ -12,6 +12,7 @@ from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.precision import JpegScore, Slice, TaskMetricName
+from shiplift.runtime.records.proof import ServedProof
 
 
 class Judged(Record):
@@ -94,7 +95,11 @@ class Check(Record):
 
 
 class Scored(Record):
-    """A version's scores: the task metric, overall, per resample and per slice, and the samples it was scored on."""
+    """A version's scores: the task metric, overall, per resample and per slice, and the samples it was scored on.
+
+    `constant_score` is that of `Candidates`. `proof` is what its server was asked; None for kinds of models whose
+    exports keep no questions.
+    """
 
     version: int
     target: str
@@ -105,6 +110,8 @@ class Scored(Record):
     validation: str = ""
     slices: tuple[Slice, ...] = ()
     jpegs: tuple[JpegScore, ...] = ()
+    constant_score: float = 1.0
+    proof: ServedProof | None = None
 
 
 class GateEvidence(Record):

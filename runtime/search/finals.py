@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from statistics import median_low
 
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Trial
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.search.goal import Goal
@@ -55,6 +56,10 @@ class Finals:
     def tell(self, point: Point, trial: Trial) -> None:
         """Records another long trial of a point."""
         self._trials.setdefault(point.key, (point, []))[1].append(trial)
+
+    def drop(self, package: Package) -> None:
+        """Forgets the points of a package."""
+        self._trials = {key: each for key, each in self._trials.items() if key[0] != package.variant}
 
     def best(self) -> Measured | None:
         """The winner with its median trial; None if there were no finals, or every remaining finalist failed.

@@ -34,6 +34,7 @@ class Search:
         self.trials: list[Trial] = []
         self._model = CostModel(space, goal)
         self._measured: dict[tuple[str, ServingConfig], tuple[Point, Trial]] = {}
+        self._dropped: set[str] = set()
         self._finals = Finals(space, goal)
         self._warm_start = list(warm_start)[:_WARM_STARTS]
         self._starts = self._starting_points()
@@ -99,6 +100,22 @@ class Search:
             raise MeasurementFailed(f"no serving configuration could be measured: {last}", do="See the release's log.")
         point, trial = best
         return point.package, trial
+
+    def drop(self, package: Package) -> None:
+        """Leaves a package out, whose answers are wrong: it is no longer the best."""
+        self._dropped.add(package.variant)
+        self._finals.drop(package)
+        self._measured = {key: each for key, each in self._measured.items() if key[0] not in self._dropped}
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything that was not dropped could be measured."""
+        return self._best() is not None
+
+    def unmeasured(self) -> Point | None:
+        """The first package that is neither measured nor dropped, as packaged; None if there is none."""
+        tried = {variant for variant, _ in self._measured} | self._dropped
+        return next((Point(each, each.config) for each in self.space.packages if each.variant not in tried), None)
 
     def best_trials(self, count: int) -> tuple[Trial, ...]:
         """The best `count` trials, in the order in which they were measured."""

@@ -16,9 +16,13 @@ class ComparisonTarget(Section):
 
 
 class Regression(ComparisonTarget):
-    """How much worse a challenger may be than the champion, and with what confidence that must hold."""
+    """How much worse a challenger may be than the champion, and with what confidence that must hold.
 
-    score: NotNegative = 0.01
+    `score` is in the metric's own unit. Left out, it is 0.01 of a range from 0 to 1, or of what a constant prediction
+    scores by an error or a loss (mae, rmse, mape, log_loss).
+    """
+
+    score: NotNegative | None = None
 
 
 class Slo(Section):
@@ -39,9 +43,12 @@ class Slo(Section):
 
 
 class ScoreTarget(Section):
-    """How much worse a challenger's score may be than the champion's. Judged before tuning, so it is its own record."""
+    """How much worse a challenger's score may be than the champion's, as `Regression.score` says.
 
-    worse: NotNegative = 0.01
+    It is judged before tuning, so it is its own record.
+    """
+
+    worse: NotNegative | None = None
 
 
 class LatencyTarget(Section):

@@ -15,6 +15,7 @@ from shiplift.runtime.guest.python.host import Host, ModelFailed, rows
 from shiplift.runtime.model.datasets import load_columns, load_samples
 from shiplift.runtime.model.python.asking import asking, restored, settings_of
 from shiplift.runtime.model.tensors import Arrays, DataLimits, batch_of, load_npz
+from shiplift.runtime.precision.budgets import constant_score
 from shiplift.runtime.precision.evaluation import Validation, task_metric
 from shiplift.runtime.records.precision import AS_EXPORTED, Built, Ladder
 from shiplift.runtime.records.tensor import Signature
@@ -114,7 +115,10 @@ def score_python(  # noqa: PLR0913 - an entry takes JSON by name
         latency_ms=latency_ms,
         dropped=evaluation.problem,
     )
-    return Ladder(metric=scored_by, candidates=(candidate,), notes=tuple(notes)).model_dump(mode="json")
+    scale = constant_score(scored_by, labels)
+    return Ladder(metric=scored_by, constant_score=scale, candidates=(candidate,), notes=tuple(notes)).model_dump(
+        mode="json"
+    )
 
 
 def _logged(

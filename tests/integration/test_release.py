@@ -11,6 +11,7 @@ import tritonclient.grpc as triton
 
 import shiplift
 from shiplift.pipelines.commands.releases import gate_replay, report_pages
+from shiplift.pipelines.engines.answers import ModelVersions
 from shiplift.runtime.base.secrets import load_secrets, sign
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -103,6 +104,12 @@ def test_the_registry_has_the_whole_story(lab: Lab) -> None:
     assert stored["checks"] == [check.model_dump(mode="json") for check in report.checks]
     page = lab.registry.read_text(info.run_id, f"{folder}/report.html") or ""
     assert "Latency by concurrency" in page
+    (answers,) = (check for check in report.checks if check.name == "answers")
+    assert "16 clients" in answers.reason
+    assert "Asked again of the packaged server" in page
+    status = lab.engine.status("story")
+    assert isinstance(status, ModelVersions)
+    assert str(status.proof) == answers.reason
     assert "config.pbtxt" in page
     assert "dynamic_batching" in (lab.registry.read_text(info.run_id, f"{folder}/config.pbtxt") or "")
 

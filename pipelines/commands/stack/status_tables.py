@@ -67,6 +67,8 @@ def _show_model(status: ModelVersions) -> None:
     console.stdout.print(table)
     _show_drift(status.drift)
     console.stdout.print(_answers(status))
+    if status.proof:
+        console.stdout.print(f"proved before promotion: {status.proof}", markup=False)
 
 
 def _answers(served: ModelStatus | ModelVersions) -> Text:

@@ -18,7 +18,7 @@ from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.deployment import Endpoint
-from shiplift.runtime.serving.machine.served import served_version
+from shiplift.runtime.serving.machine.served import served, served_version
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS, TAG
 
@@ -124,12 +124,14 @@ def of_model(home: Path, model: str) -> ModelVersions:
     aliases = registry.aliases(model)
     versions = sorted(registry.versions(model), key=lambda info: -info.version)
     releasing = {each.version: each for each in under_way(Releases(home)) if each.model == model}
+    serving = served(home, model)
     return ModelVersions(
         model=model,
         serving_name=name,
         endpoint=Endpoint(http=f"{endpoints(running).http}/v2/models/{name}", grpc=endpoints(running).grpc),
         drift=champion_drift(model, served_version(home, model), aliases),
         **compartments.read(home, model).model_dump(),
+        proof=serving.package.proof if serving else None,
         versions=tuple(
             VersionStatus(
                 version=info.version,

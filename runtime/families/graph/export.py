@@ -86,7 +86,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
             },
             work.limits("comparing both models"),
         )
-        require_regular(verifying.sandbox.work, "reference.npz")
+        require_regular(verifying.sandbox.work, "reference.npz", "asked.npz")
         served = converted.graphs[int(result["served"])]
         dropped = tuple(Form.model_validate(each) for each in result["dropped"])
         common = {
@@ -112,6 +112,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
         return ExportedGraph(
             **common,
             proof=proof,
+            asked=work.store.put_file(verifying.sandbox.work / "asked.npz"),
             torchscript=work.store.put_tree(written / "torchscript") if torchscript else None,
             trees=_exact_trees(work, converted, written) if not result["trees"] else None,
             form=result["form"],

@@ -8,7 +8,8 @@ from shiplift.runtime.families.graph import fil
 from shiplift.runtime.families.graph.answers import GraphAnswers
 from shiplift.runtime.families.packaging.draft import Draft
 from shiplift.runtime.model.sequences import hide_states
-from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz, under
+from shiplift.runtime.proof.file import sets_in
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import ExportedGraph
 from shiplift.runtime.records.kinds.package import GraphPackage
@@ -87,4 +88,26 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
 
     def record(self, draft: Draft, common: dict[str, Any]) -> GraphPackage:
         """The record. It says whether requests belong to sequences."""
-        return GraphPackage(**common, sequences=bool(draft.described.states))
+        sequences = bool(draft.described.states)
+        return GraphPackage(**common, sequences=sequences, questions=None if sequences else self._questions())
+
+    def _named(self, asked: Arrays) -> Arrays:
+        """Rows and answers in the names that clients of the target's server use."""
+        tensors = {name: array for name, array in asked.items() if name.startswith(("input/", "output/"))}
+        signature = self.work.exported.signature
+        return self.as_served(signature, under("input/", tensors), tensors)[2]
+
+    def _questions(self) -> Artifact | None:
+        """The proof's rows, in the names that the package has."""
+        asked, work = self.work.exported.asked, self.work
+        if asked is None or not (self.native or (work.target.engine == "trees" and work.target.server == "nvidia")):
+            return asked
+        arrays = load_npz(work.store.read(asked))
+        signature = work.exported.signature
+        renamed: Arrays = {}
+        for name in sets_in(arrays):
+            own = under(f"{name}/", arrays)
+            if all(f"output/{spec.name}" in own for spec in signature.outputs):  # else nothing was answered
+                kept = {key: own[key] for key in ("errors", "origins")} | self._named(own)
+                renamed |= {f"{name}/{key}": array for key, array in kept.items()}
+        return work.store.put_bytes(dump_npz(renamed))

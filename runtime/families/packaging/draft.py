@@ -89,6 +89,7 @@ def common_fields(work: Packaging[Any], draft: Draft) -> dict[str, Any]:
         "samples": candidate.samples,
         "slices": candidate.slices,
         "metric": candidates.metric,
+        "constant_score": candidates.constant_score,
         "validation": candidates.validation,
         "padding": draft.answered.padding,
         "nodes": work.target.nodes,

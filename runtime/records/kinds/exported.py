@@ -66,12 +66,14 @@ class ExportedGraph(Exported):
 
     `torchscript` is the original itself (a tree holding `model.pt`), if the spec asks for it. `trees` are those of an
     ensemble as they were trained, if they answer what the original does. `form` is what was proved: where that is the
-    trees, nothing is made of the graph.
+    trees, nothing is made of the graph. `asked` is an NPZ with rows of the proof and the original's answers, as
+    `proof.file` says: the packaged server is asked them again.
     """
 
     kind: Literal["graph"] = "graph"
     opset: int
     proof: Proof | None = None
+    asked: Artifact | None = None
     torchscript: Artifact | None = None
     trees: ExactTrees | None = None
     form: FormName = "FP32 graph"

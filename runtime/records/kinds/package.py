@@ -8,6 +8,7 @@ from shiplift.runtime.records.base import volatile
 from shiplift.runtime.records.kinds.union import Kinded
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import JpegScore, Slice, TaskMetricName, Variant
+from shiplift.runtime.records.proof import ServedProof
 from shiplift.runtime.records.serving import (
     BundleMember,
     EarlierVersions,
@@ -23,8 +24,10 @@ from shiplift.runtime.records.tensor import Signature
 class Package(Kinded, Variant):
     """A Triton model repository (a tree) with a model version in one precision on one engine, and its golden requests.
 
-    `padding` is set if the spec asks for buckets of lengths. `earlier` are versions that were promoted before, and are
-    served to clients that name them.
+    `constant_score` is that of `Candidates`. `padding` is set if the spec asks for buckets of lengths. `earlier` are
+    versions that were promoted before, and are served to clients that name them. `questions` is an NPZ with rows and
+    the original's answers, as `proof.file` says, in the package's own names; `proof` says that a server answered them
+    alike.
     """
 
     target: str
@@ -38,9 +41,12 @@ class Package(Kinded, Variant):
     resamples: tuple[float, ...] = ()
     samples: int = 0
     metric: TaskMetricName | None = None
+    constant_score: float = 1.0
     validation: str = ""
     slices: tuple[Slice, ...] = ()
     padding: Padding | None = None
+    questions: Artifact | None = None
+    proof: ServedProof | None = None
     earlier: EarlierVersions = EarlierVersions()
     nodes: Nodes = volatile(Nodes())
     needs: ServerNeeds = volatile(ServerNeeds())

@@ -18,6 +18,7 @@ from shiplift.runtime.confinement.workplace import workplace
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.datasets import load_columns, load_samples
 from shiplift.runtime.model.tensors import Arrays, DataLimits, dump_npz, load_npz
+from shiplift.runtime.precision.budgets import constant_score
 from shiplift.runtime.precision.evaluation import Validation, task_metric
 from shiplift.runtime.records.model import Datasets
 from shiplift.runtime.records.precision import Built, Ladder
@@ -61,7 +62,8 @@ class Scoring:
             raise DataInvalid(f"the pipeline's answers can't be scored: {whole.dropped}", do="Look at its steps.")
         scores = whole.model_dump(include={"score", "resamples", "samples"})
         validation = self.datasets.validation.sha256
-        return {**scores, "slices": whole.slices, "metric": ladder.metric, "validation": validation}
+        told = {"metric": ladder.metric, "constant_score": ladder.constant_score, "validation": validation}
+        return {**scores, "slices": whole.slices, **told}
 
     def _inputs(self) -> Arrays:
         home, store = Path(self.site.home), ArtifactStore(self.site.artifacts_uri)
@@ -157,7 +159,8 @@ def judge(
         slices=evaluation.slices,
         dropped=evaluation.problem,
     )
-    return Ladder(metric=scored_by, candidates=(whole,)).model_dump(mode="json")
+    scale = constant_score(scored_by, labels)
+    return Ladder(metric=scored_by, constant_score=scale, candidates=(whole,)).model_dump(mode="json")
 
 
 def _logged(

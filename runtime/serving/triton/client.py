@@ -343,12 +343,12 @@ def check_golden(
     for spec in signature.outputs:
         expected = some[f"output/{spec.name}"]
         if loosely:
-            difference = _loose_difference(spec.name, expected, outputs[spec.name])
+            off = _loose_difference(spec.name, expected, outputs[spec.name])
         else:
-            difference = _difference(expected, filled(outputs[spec.name], expected.shape))
-        if not difference <= tolerance:
+            off = difference(expected, filled(outputs[spec.name], expected.shape))
+        if not off <= tolerance:
             raise GoldenMismatch(
-                f"{name} answers a golden request wrongly: {spec.name!r} is off by {difference:.3g}, more than the "
+                f"{name} answers a golden request wrongly: {spec.name!r} is off by {off:.3g}, more than the "
                 f"{tolerance:.3g} allowed",
                 do=do,
             )
@@ -403,7 +403,7 @@ def _loose_difference(name: str, expected: Any, actual: Any) -> float:
     single answer, which is what a heartbeat asks for, may be the one that differs.
     """
     if name == PROMPT_TOKENS:
-        return _difference(expected, actual)
+        return difference(expected, actual)
     if name != TEXT:
         return 0.0
     pairs = zip(expected.reshape(-1), filled(actual, expected.shape).reshape(-1), strict=True)
@@ -416,7 +416,8 @@ def _beginning(item: Any) -> str:
     return text_of(item, errors="surrogateescape").strip()[:_BEGINNING]
 
 
-def _difference(expected: Any, actual: Any) -> float:
+def difference(expected: Any, actual: Any) -> float:
+    """How far an answer is off: of floats relative to the largest, of labels the share that differs."""
     if expected.size != actual.size:
         return float("inf")
     left, right = expected.reshape(-1), actual.reshape(-1)

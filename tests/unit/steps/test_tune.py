@@ -113,6 +113,25 @@ def test_the_best_within_the_latency_limit_is_found() -> None:
     assert tuner.best()[1].config == config(8, 0, 2, 2)
 
 
+def test_a_package_that_is_dropped_makes_room_for_the_next_best() -> None:
+    packages = (package(config=config(8)), package(precision="int8", config=config(8)))
+    fast = {"fp32": 1.0, "int8": 2.0}
+
+    def measure(package: Package, at: ServingConfig) -> Trial:
+        return trial(precision=package.precision, config=at, throughput_per_s=fast[package.precision] * smooth(at))
+
+    tuner, _ = search(measure, SPACE, None, *packages)
+    for point in tuner.finalists():
+        tuner.tell_final(point, measure(point.package, point.config))
+    first, _ = tuner.best()
+    assert first.precision == "int8"
+    tuner.drop(first)
+    assert tuner.best()[0].precision == "fp32"
+    tuner.drop(packages[0])
+    assert not tuner.measured
+    assert tuner.unmeasured() is None
+
+
 def test_where_nothing_is_within_the_limit_the_lowest_latency_is_taken() -> None:
     tuner, _ = search(machine(smooth, limit=0.5), goal=Goal(p99_ms=0.5))
     best = tuner.best()[1]

@@ -48,6 +48,13 @@ def test_slow_is_measured_by_the_model_s_own_fastest_answer() -> None:
     assert after(RIGHT, SILENT, RIGHT).slow == 0
 
 
+def test_an_answer_that_is_right_at_other_times_is_told_and_counts_for_nothing() -> None:
+    varying = ProbeResult(seconds=0.01, problem="right and wrong in turn", varies=True)
+    state = after(RIGHT, *[varying] * 20)
+    assert (state.bad, state.slow, state.varies, state.pulse.finding) == (0, 0, True, "right and wrong in turn")
+    assert after(varying, RIGHT).varies
+
+
 class Production:
     """A home whose Triton answers as the test wants, and one model that it serves."""
 

@@ -117,12 +117,16 @@ class Answers:
     def __init__(self) -> None:
         self.wrong: dict[str, str] = {}
         self.late: dict[str, str] = {}
+        self.changing: dict[str, str] = {}
 
     def failing(self) -> dict[str, str]:
         return self.wrong
 
     def slow(self) -> dict[str, str]:
         return self.late
+
+    def varying(self) -> dict[str, str]:
+        return self.changing
 
     def package(self, name: str) -> Package | None:
         return package(model=name)
@@ -208,6 +212,17 @@ def test_a_slow_model_is_loaded_again_once_an_hour_and_restarts_nothing(
     assert triton.look() == ["reload m"]
     assert [triton.look(after_s=30) for _ in range(100)] == [[]] * 100
     assert triton.look(after_s=700) == ["reload m"]
+
+
+def test_answers_that_vary_are_told_once_and_restart_nothing(
+    silent: "subprocess.Popen[bytes]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    triton = Loaded(tmp_path, monkeypatch)
+    triton.answers.changing = {"m": "its answers depend on what else is asked at the time"}
+    assert [triton.look(after_s=30) for _ in range(100)] == [[]] * 100
+    (told,) = incidents.recent(tmp_path)
+    assert told.model == "m"
+    assert "nothing is restarted for that" in told.event
 
 
 def test_another_model_that_gets_stuck_meanwhile_is_loaded_again_first(

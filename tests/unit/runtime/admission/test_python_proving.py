@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.admission.python_proving import prove
-from shiplift.runtime.admission.recording import in_file
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
 from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.file import in_file
 from tests.unit.examples import tensor
 
 X = np.arange(8, dtype=np.float32).reshape(8, 1)

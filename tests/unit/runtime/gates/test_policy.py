@@ -422,6 +422,18 @@ def test_a_worse_score_than_the_champion_s_is_refused(metric: str, before: float
     assert (check.verdict, explained(check)) == (verdict, True)
 
 
+def test_what_is_much_worse_than_the_champion_depends_on_what_a_constant_scores() -> None:
+    for scale in (0.004, 1.0, 300_000.0):
+        before = champion(score=0.1 * scale, metric="mae")
+        for worse, slo, verdict in (
+            (0.005 * scale, Slo(), PASS),
+            (0.02 * scale, Slo(), FAIL),
+            (0.02 * scale, Slo(regression=Regression(score=0.03 * scale)), PASS),
+        ):
+            now: dict[str, Any] = {"score": 0.1 * scale + worse, "metric": "mae", "constant_score": scale}
+            assert against(comparison(), slo=slo, before=before, **now)["mae against the champion"].verdict is verdict
+
+
 @pytest.mark.parametrize(
     "before",
     [

@@ -86,7 +86,7 @@ def test_a_member_is_no_other_member() -> None:
 
 def test_a_field_exists_only_where_it_has_meaning() -> None:
     assert own_fields(Exported) == {
-        "graph": {"form", "opset", "proof", "torchscript", "trees"},
+        "graph": {"asked", "form", "opset", "proof", "torchscript", "trees"},
         "text": {"opset", "front"},
         "image": {"opset", "front"},
         "python": {"proof", "python"},

@@ -1,0 +1,92 @@
+"""Asks the server on a bench what the original was asked, and describes a difference so that anybody can repeat it."""
+
+import json
+from typing import Any
+
+from shiplift.runtime.base.errors import Temporary
+from shiplift.runtime.model.tensors import Arrays, load_npz
+from shiplift.runtime.proof.file import from_file, sets_in
+from shiplift.runtime.proof.served import Asked, Difference, Form, prove_served
+from shiplift.runtime.proof.settings import rows_of
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.measurement import Differing
+from shiplift.runtime.records.proof import ServedProof
+from shiplift.runtime.records.serving import ServingConfig
+from shiplift.runtime.search.bench import Bench
+from shiplift.runtime.search.space import Point
+from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, as_tensor
+from shiplift.runtime.store.artifacts import ArtifactStore
+
+_LONGEST = 4000  # characters of a request that is shown
+
+
+def served_proof(
+    bench: Bench, package: Package, config: ServingConfig, store: ArtifactStore
+) -> ServedProof | Differing:
+    """Serves the package with this configuration, and asks it the rows of its export's proof.
+
+    Raises:
+        ServerFailed: the server can't load it.
+        Temporary: the server does not answer.
+    """
+    assert package.questions is not None  # noqa: S101 - the caller looked
+    arrays = load_npz(store.read(package.questions))
+    asked = [from_file(arrays, name) for name in sets_in(arrays)]
+    model = bench.serve(Point(package, config))
+    most = 1 if package.signature.batch == 1 else config.max_batch
+    with TritonClient(bench.address("grpc")) as client:
+        asking = _Asking(client, model, package)
+        proof = prove_served(asking, asked, Form(lossy=_tolerance(package)), most=most)
+    if asking.lost:
+        raise asking.lost
+    if isinstance(proof, ServedProof):
+        return proof
+    request = _request(package, asked, proof)
+    return Differing(
+        engine=package.engine, precision=package.precision, config=config, found=proof.found, request=request
+    )
+
+
+def _tolerance(package: Package) -> float | None:
+    """What a lossy form may be off from itself; None for a form that must answer what the original does.
+
+    A GPU rounds the factors of FP32's products to 10 bits.
+    """
+    lossless = package.precision in ("fp32", "fp64") and not package.nodes.gpus
+    return None if lossless else TOLERANCE[package.precision]
+
+
+class _Asking:
+    """Asks a server; `lost` is set once it does not answer, which is no answer of the model's."""
+
+    def __init__(self, client: TritonClient, model: str, package: Package) -> None:
+        self._client, self._model, self._signature = client, model, package.signature
+        self.lost: Temporary | None = None
+
+    def __call__(self, inputs: Arrays) -> Arrays:
+        given = tuple(spec for spec in self._signature.inputs if not spec.optional or spec.name in inputs)
+        signature = self._signature.model_copy(update={"inputs": given})
+        try:
+            return self._client.infer(self._model, signature, inputs)
+        except Temporary as error:
+            self.lost = error
+            raise
+
+
+def _request(package: Package, asked: Asked, difference: Difference) -> str:
+    """The row as the body of an inference request over HTTP; empty if JSON can't say it shortly."""
+    inputs = rows_of(asked[difference.of][0].inputs, [difference.found.row])
+    tensors = [
+        _tensor(spec.name, spec.datatype, inputs[spec.name]) for spec in package.signature.inputs if spec.name in inputs
+    ]
+    try:
+        text = json.dumps({"inputs": tensors}, allow_nan=False)
+    except (TypeError, ValueError):
+        return ""
+    return text if len(text) <= _LONGEST else ""
+
+
+def _tensor(name: str, datatype: str, array: Any) -> dict[str, Any]:
+    shaped = as_tensor(datatype, array)
+    data = [item.decode() if isinstance(item, bytes) else item for item in shaped.reshape(-1).tolist()]
+    return {"name": name, "datatype": datatype, "shape": list(shaped.shape), "data": data}
