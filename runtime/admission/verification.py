@@ -53,8 +53,8 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
     The `graphs`, as in `OfferedGraph`, are in the folder `written`, with `answers.npz` as `proof.file` says.
     The arrays of the set `EXAMPLE` are written to `out/reference.npz`, without the set's name, as the served graph
     takes them, and rows of all sets to `out/asked.npz`, for the packaged server. The `questions` are asked, too,
-    `precise` ones of what computes in FP64, and `left_out` says what was not. `script` is the TorchScript file, empty if
-    there is none: it is read, never loaded. `text` is the folder of the files around a text model's graph, empty for
+    `precise` ones of what computes in FP64, and `left_out` says what was not. `script` is the TorchScript file, empty
+    if there is none: it is read, never loaded. `text` is the folder of the files around a text model's graph, empty for
     other models; `texts.npz` is next to it. `trees` says how the forest beside the answers is served, if there is one:
     it is the next form after each graph, and the result says how its answers differ. A sandbox entry.
 

@@ -7,12 +7,12 @@ from shiplift.runtime.proof.questions.question import Questions
 
 
 def test_the_rows_that_are_kept_are_few_spread_over_all_sets_and_have_their_own_answers() -> None:
-    asked = []
+    asked: list[tuple[Questions, Answers]] = []
     for origin, count, width in (("example", 9, 3), ("range", 3000, 3), ("validation", 500, 3), ("length", 40, 60_000)):
         rows = np.random.default_rng(count).normal(size=(count, width)).astype(np.float32)
         errors = tuple("ValueError: no" if row % 10 == 5 else "" for row in range(count))
-        answers = Answers(outputs={"y": rows[:, :1]}, errors=errors)
-        asked.append((Questions(inputs={"x": rows}, origins=(origin,) * count), answers))
+        right = Answers(outputs={"y": rows[:, :1]}, errors=errors)
+        asked.append((Questions(inputs={"x": rows}, origins=(origin,) * count), right))
     arrays = kept_rows(asked)
     kept = [from_file(arrays, name) for name in sets_in(arrays)]
     assert [len(rows.origins) > 0 for rows, _ in kept] == [True] * 4
