@@ -4,10 +4,11 @@ Everything is registered with skl2onnx once, before a model is converted.
 """
 
 import copy
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from shiplift.runtime.model.conversion.sklearn_trees import within
 
@@ -80,13 +81,18 @@ def register() -> None:
     from importlib import import_module  # noqa: PLC0415 - only for sklearn models
 
     from skl2onnx import update_registered_converter  # noqa: PLC0415
+    from skl2onnx._supported_operators import sklearn_operator_name_map  # noqa: PLC0415
     from skl2onnx.common import _registration as known  # noqa: PLC0415
     from sklearn.compose import TransformedTargetRegressor  # noqa: PLC0415
+    from sklearn.impute import SimpleImputer  # noqa: PLC0415
     from sklearn.preprocessing import FunctionTransformer  # noqa: PLC0415
 
     for (module, name), other in _LIKE.items():
         convert, shapes = known.get_converter(other), known.get_shape_calculator(other)
         update_registered_converter(getattr(import_module(module), name), f"Shiplift{name}", shapes, convert._fct)
+    alias = sklearn_operator_name_map[SimpleImputer]
+    convert, shapes = known.get_converter(alias), known.get_shape_calculator(alias)
+    update_registered_converter(SimpleImputer, "ShipliftImputer", shapes, partial(_convert_imputer, convert._fct))
     update_registered_converter(FunctionTransformer, "ShipliftFunction", _as_input, _convert_function)
     update_registered_converter(
         TransformedTargetRegressor, "ShipliftTarget", _as_input, _convert_target, parser=_parse_target
@@ -98,6 +104,23 @@ def _as_input(operator: Any) -> None:
     sizes = [each.type.shape[1] for each in operator.inputs]
     rows = operator.inputs[0].get_first_dimension()
     operator.outputs[0].type = type(operator.inputs[0].type)([rows, None if None in sizes else sum(sizes)])
+
+
+def _convert_imputer(otherwise: Any, scope: Any, operator: Any, container: Any) -> None:
+    """Missing values in FP64, for which ONNX Runtime has no Imputer; `otherwise` converts all others."""
+    imputer, kind = operator.raw_operator, operator.inputs[0].type.to_onnx_type().tensor_type.elem_type
+    numbers = len(operator.inputs) == 1 and kind == TensorProto.DOUBLE and isinstance(imputer.missing_values, float)
+    if not numbers or not np.isnan(imputer.missing_values) or np.isnan(imputer.statistics_).any():
+        otherwise(scope, operator, container)
+        return
+    values, missing = scope.get_unique_variable_name("values"), scope.get_unique_variable_name("missing")
+    start = operator.inputs[0].full_name
+    container.add_initializer(
+        values, kind, [1, len(imputer.statistics_)], [float(each) for each in imputer.statistics_]
+    )
+    container.add_node("IsNaN", [start], missing, name=scope.get_unique_operator_name("IsNaN"))
+    out = operator.outputs[0].full_name
+    container.add_node("Where", [missing, values, start], out, name=scope.get_unique_operator_name("Where"))
 
 
 # --- functions -------------------------------------------------------------------------------------------------------

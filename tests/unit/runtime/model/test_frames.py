@@ -157,6 +157,16 @@ def test_the_iris_example_of_the_documentation_is_proved_as_a_graph(tmp_path: Pa
     np.testing.assert_allclose(answers["probabilities"], model.predict_proba(fresh), atol=1e-4)
 
 
+def test_missing_values_are_filled_in_fp64_too(tmp_path: Path) -> None:
+    frame = people()
+    model = make_pipeline(prepared(), Ridge()).fit(frame, frame["visits"] * 2.0)
+    original, logged = saved(model, frame, tmp_path / "model")
+    original.to_onnx(logged.example, 18, tmp_path)
+    session = onnx_models.session(original.to_double(18).SerializeToString())
+    answers = onnx_models.answer(session, sent(frame, logged))
+    np.testing.assert_allclose(answers["variable"].ravel(), model.predict(frame), rtol=1e-6)
+
+
 def test_the_method_that_pyfunc_calls_comes_first(tmp_path: Path) -> None:
     frame = people()
     dear = frame["city"] == "Rom"
