@@ -76,14 +76,14 @@ def _column(
 def _between(known: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray[Any]:
     """Half-way between neighbours, and one unit in the last place beside."""
     at = rng.integers(0, len(known) - 1, count)
-    middle = (known[at] + (known[at + 1] - known[at]) / 2).astype(known.dtype)
+    middle: NDArray[Any] = (known[at] + (known[at + 1] - known[at]) / 2).astype(known.dtype)
     if known.dtype.kind != "f":
         return middle
     towards = rng.choice([-np.inf, np.inf], count).astype(known.dtype)
-    return np.where(rng.random(count) < 2 / 3, np.nextafter(middle, towards), middle)
+    return np.asarray(np.where(rng.random(count) < 2 / 3, np.nextafter(middle, towards), middle))
 
 
 def _at_ends(known: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray[Any]:
     low, high = known[0], known[-1]
     beyond = _BEYOND * (float(high) - float(low)) * rng.random(count)
-    return np.where(rng.random(count) < 0.5, low - beyond * rng.integers(0, 2, count), high + beyond)
+    return np.asarray(np.where(rng.random(count) < 0.5, low - beyond * rng.integers(0, 2, count), high + beyond))

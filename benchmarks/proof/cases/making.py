@@ -56,9 +56,9 @@ def fitted(  # noqa: PLR0913 - a case has many sides, all of them named
 
 def trusted_types(model: Any) -> list[str]:
     """What skops has to be told to trust, as its error says."""
-    import skops.io as skops
+    from skops.io import dumps, get_untrusted_types
 
-    return [str(name) for name in skops.get_untrusted_types(data=skops.dumps(model))]
+    return [str(name) for name in get_untrusted_types(data=dumps(model))]
 
 
 # --- data -------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Sabotages of what a graph computes: nodes before its inputs and behind its outputs."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -48,7 +49,7 @@ def _behind(model: onnx.ModelProto, name: str, nodes: Nodes) -> None:
     model.graph.node.extend(nodes(f"{name}/right", name))
 
 
-def _constant(name: str, value: object, kind: object) -> onnx.NodeProto:
+def _constant(name: str, value: Any, kind: Any) -> onnx.NodeProto:
     return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(value, kind)))
 
 
@@ -142,7 +143,7 @@ def missing_is_zero(model: onnx.ModelProto) -> str | None:
         if _kind(value) in _FLOATS and knows_missing(model):
             kind = helper.tensor_dtype_to_np_dtype(_kind(value))
 
-            def nodes(given: str, made: str, kind: object = kind) -> list[onnx.NodeProto]:
+            def nodes(given: str, made: str, kind: Any = kind) -> list[onnx.NodeProto]:
                 return [
                     _constant("sabotage/zero", 0, kind),
                     helper.make_node("IsNaN", [given], ["sabotage/missing"]),
@@ -186,7 +187,7 @@ def neighbours_leak(model: onnx.ModelProto) -> str | None:
         if _kind(value) in _FLOATS:
             kind = helper.tensor_dtype_to_np_dtype(_kind(value))
 
-            def nodes(given: str, made: str, kind: object = kind) -> list[onnx.NodeProto]:
+            def nodes(given: str, made: str, kind: Any = kind) -> list[onnx.NodeProto]:
                 return [
                     _constant("sabotage/share", 0.01, kind),
                     _constant("sabotage/rest", 0.99, kind),
@@ -208,7 +209,7 @@ def constant_answer(model: onnx.ModelProto) -> str | None:
         if _kind(value) in _FLOATS:
             kind = helper.tensor_dtype_to_np_dtype(_kind(value))
 
-            def nodes(given: str, made: str, kind: object = kind) -> list[onnx.NodeProto]:
+            def nodes(given: str, made: str, kind: Any = kind) -> list[onnx.NodeProto]:
                 return [
                     _constant("sabotage/factor", 1.002, kind),
                     helper.make_node("Mul", [given, "sabotage/factor"], [made]),

@@ -158,7 +158,7 @@ def answers(model: onnx.ModelProto, rows: dict[str, Any]) -> list[Any]:
     import onnxruntime as ort
 
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(sorted(node.name for node in session.get_outputs()), rows)
+    return list(session.run(sorted(node.name for node in session.get_outputs()), rows))
 
 
 def near_thresholds(model: onnx.ModelProto) -> Any:
