@@ -113,9 +113,13 @@ def joined(parts: Sequence[Answers]) -> Answers:
     if like is None:
         return Answers(outputs={}, errors=tuple(error for part in parts for error in part.errors))
     kept = [_alike(part, like) for part in parts]
-    empty = {name: np.zeros_like(array) for name, array in like.items()}
-    outputs = concatenate([part.outputs or empty for part in kept])
+    outputs = concatenate([part.outputs or _blank(like, len(part.errors)) for part in kept])
     return Answers(outputs=outputs, errors=tuple(error for part in kept for error in part.errors))
+
+
+def _blank(like: Arrays, rows: int) -> Arrays:
+    """This many rows of zeros, or of empty texts."""
+    return {name: np.zeros((rows, *array.shape[1:]), dtype=array.dtype) for name, array in like.items()}
 
 
 def _alike(part: Answers, like: Arrays) -> Answers:

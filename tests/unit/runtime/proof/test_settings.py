@@ -109,3 +109,18 @@ def test_a_slow_original_is_asked_less() -> None:
 
 def test_a_batch_with_an_error_is_asked_row_by_row() -> None:
     assert answers_to(picky, X, batches=True).errors == alone(picky, X).errors
+
+
+def test_rows_keep_their_places_where_a_whole_batch_raises() -> None:
+    rows = {"x": np.arange(60, dtype=np.float32)[:, None]}
+
+    def ask(inputs: Arrays) -> Arrays:
+        if ((inputs["x"] >= 8) & (inputs["x"] < 24)).any():
+            raise ValueError("missing")
+        return {"y": inputs["x"] * 2, "t": np.array(["a"] * len(inputs["x"]))}
+
+    answers = answers_to(ask, rows, batches=True)
+    assert [bool(error) for error in answers.errors] == [8 <= row < 24 for row in range(60)]
+    right = np.flatnonzero(answers.answered)
+    assert np.array_equal(answers.outputs["y"][right, 0], right * 2.0)
+    assert len(answers.outputs["t"]) == 60
