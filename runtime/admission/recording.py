@@ -13,6 +13,7 @@ from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.samples import BATCHES
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.jumps import jumps
 from shiplift.runtime.proof.oracle import answers_to, examine
 from shiplift.runtime.proof.ordinary import with_usual
 from shiplift.runtime.proof.questions.question import Asked, Questions
@@ -22,7 +23,7 @@ from shiplift.runtime.spec.model import Conversion
 
 ANSWERS = "answers.npz"
 LARGEST = f"random-{max(BATCHES)}"  # the set with the most rows that differ
-_EXAMINE_S, _ASK_S = 2.0, 3.0
+_EXAMINE_S, _ASK_S, _JUMPS_S = 2.0, 3.0, 1.0
 _LONG_S, _LARGE_BATCH = 0.25, 64
 
 
@@ -85,12 +86,23 @@ def record(
     made |= precise
     for name, questions in made.items():
         answers[name] = answers_to(ask, questions.inputs, batches=mixes is None, seconds=_ASK_S)
+    if mixes is None and (beside := _jumps(original, ask, made, answers)).origins:
+        made["jumps"], answers["jumps"] = beside, answers_to(ask, beside.inputs, batches=True)
     if noise := _noise(original, sets[LARGEST], answers[LARGEST], conversion):
         answers = {name: replace(each, noise=noise) for name, each in answers.items()}
     answers |= with_usual({name: (_questions(name, sets, made), each) for name, each in answers.items()})
     late = sum(len(each.origins) - len(answers[name].errors) for name, each in made.items())
     slow = (f"{late} rows: the original took too long",) if late else ()
     return Recorded(answers=answers, mixes=mixes, made=made, precise=tuple(precise), left_out=(*asked.left_out, *slow))
+
+
+def _jumps(original: Original, ask: Ask, made: Mapping[str, Questions], answers: Mapping[str, Answers]) -> Questions:
+    """Rows on both sides of jumps between the rows of the first questions, if there are any."""
+    for name, questions in made.items():
+        right = answers[name]
+        rows = rows_of(questions.inputs, range(len(right.errors)))
+        return jumps(ask, rows, right, narrow=original.narrow, seconds=_JUMPS_S)
+    return Questions(inputs={}, origins=())
 
 
 def _seconds_per_row(ask: Ask, rows: Arrays, *, batches: bool) -> float:

@@ -36,7 +36,8 @@ class Questions:
 
     They are "example", "validation", "recorded"; for special values in a known row "zero", "sentinel", "missing",
     "infinite", "range", "threshold:COLUMN", "category", "text", "id", "boolean", "tensor", or "several" of them; "tie"
-    for a threshold in every column, "leaf" for a corner of a leaf, "range" for all columns drawn, and "length".
+    for a threshold in every column, "leaf" for a corner of a leaf, "range" for all columns drawn, "length", and "jump"
+    for one of two neighbouring values with answers that are far apart.
     """
 
     inputs: Arrays
