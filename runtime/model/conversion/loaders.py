@@ -156,9 +156,8 @@ class Sklearn(Original):
         return self.columns.in_front_of(graph, {each.name: each.columns for each in tensors}) if self.columns else graph
 
     def forest(self) -> Forest | None:
-        """An ensemble's trees, if it answers one class or number a row."""
-        plain = self.method in ("predict", "predict_proba") and getattr(self.model, "n_outputs_", 1) == 1
-        return forests.of_sklearn(self.model) if plain else None
+        """An ensemble's trees, if it is asked for its predictions or probabilities."""
+        return forests.of_sklearn(self.model) if self.method in ("predict", "predict_proba") else None
 
     def trees(self) -> tuple[Tree, ...]:
         """An ensemble's trees, in its own arrays."""
