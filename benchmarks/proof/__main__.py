@@ -3,6 +3,7 @@
 import argparse
 import fnmatch
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -91,6 +92,7 @@ def main() -> None:
     if arguments.list:
         print("\n".join(f"{case.part}  {case.name:<32}{case.flavor:<24}{case.about}" for case in CASES))
         return
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in a sandbox: threads that spin slow a busy machine down
     from benchmarks.server_comparison import machine
 
     parts = "".join(arguments.part or _PARTS)

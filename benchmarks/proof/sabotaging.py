@@ -50,8 +50,8 @@ def _files(folder: Path, proof: Proving, right: Mapping[str, Any]) -> Files:
     graphs = proof.arguments.get("graphs")
     if not graphs:
         return Files(folder=folder, graph=folder)
-    served = Path(graphs[right["served"]]["file"])
-    return Files(folder=folder, graph=folder / served.relative_to(proof.original))
+    served = graphs[right["served"]]["folder"]
+    return Files(folder=folder, graph=folder / "written" / served / "model.onnx")
 
 
 def _caught(proof: Proving, folder: Path, right: Mapping[str, Any]) -> str:
