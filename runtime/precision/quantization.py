@@ -493,6 +493,16 @@ def _as_bfloat16(graph: onnx.GraphProto, weights: dict[str, Any]) -> None:
 # --- samples and sizes ----------------------------------------------------------------------------------------------
 
 
+def complete(samples: Arrays) -> Arrays:
+    """The samples without missing values, of which no range of a tensor can be told."""
+    floats = [array for array in samples.values() if array.dtype.kind == "f"]
+    missing = [np.isnan(array).reshape(len(array), -1).any(axis=1) for array in floats]
+    if not any(each.any() for each in missing):
+        return samples
+    kept = ~np.logical_or.reduce(missing)
+    return {name: array[kept] for name, array in samples.items()}
+
+
 def pick(samples: Arrays, count: int) -> Arrays:
     """`count` samples spread evenly over the set, since the first ones may all be of one class."""
     at = picked(len(next(iter(samples.values()))), count)

@@ -118,7 +118,16 @@ def test_a_text_package_takes_texts_and_brings_its_tokenizer(bench: TextBench, t
     assert config.backend == "python"
     assert ("precision_hint" in config.parameters) == (engine == "openvino")
     version = tree / name / "7"
-    files = {"model.py", "onnx_model.py", "front.py", "text.json", "tokenizer.json", "model.onnx", "tokenizers"}
+    files = {
+        "model.py",
+        "onnx_model.py",
+        "front.py",
+        "panics.py",
+        "text.json",
+        "tokenizer.json",
+        "model.onnx",
+        "tokenizers",
+    }
     assert {path.name for path in version.iterdir()} == files
     code = "import sys; sys.path.insert(0, sys.argv[1]); import tokenizers; print(tokenizers.__file__)"
     alone = subprocess.run(
@@ -191,7 +200,7 @@ def test_on_nvidia_s_server_the_front_calls_its_graph(
     layer, front, graph = sorted(path.name for path in tree.iterdir() if path.is_dir())
     assert (layer, graph, packed) == ("environments", f"{front}--tensors", [False])
     assert {path.name for path in (tree / front / "7").iterdir()} == {
-        *("front.py", "text.json", "tokenizer.json"),
+        *("front.py", "panics.py", "text.json", "tokenizer.json"),
         *("model.py", "python_model.py", "python.json", "python_host"),
     }
     (environment,) = (tree / layer).iterdir()
@@ -222,5 +231,11 @@ def test_a_model_of_images_brings_what_decodes_them_and_no_tokenizer(tmp_path: P
     front.mkdir()
     (front / "image.json").write_text("{}")
     written = front_backend.write_front_backend(tmp_path / "backend", front)
-    assert {path.name for path in written.iterdir()} == {"model.py", "onnx_model.py", "front.py", "image.json"}
+    assert {path.name for path in written.iterdir()} == {
+        "model.py",
+        "onnx_model.py",
+        "encoded.py",
+        "front.py",
+        "image.json",
+    }
     assert "class ImageFront" in (written / "front.py").read_text()

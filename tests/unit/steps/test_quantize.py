@@ -941,7 +941,7 @@ def test_an_operator_of_an_unknown_domain_is_refused_before_building(tmp_path: P
         (np.ones((50, 3), np.float32), "has shape"),
         (np.ones((50, 4, 1), np.float32), "has shape"),
         (np.array([["a", "b", "c", "d"]] * 50), "has dtype"),
-        (np.full((50, 4), np.nan, np.float32), "holds 200 NaN"),
+        (np.full((50, 4), np.nan, np.float32), "fewer than 2 samples"),
         (np.ones((0, 4), np.float32), "has no samples"),
         (np.ones((1, 4), np.float32), "fewer than 2 samples"),
     ],

@@ -39,10 +39,14 @@ def test_what_pyfunc_answers_is_among_the_outputs_of_the_loaded_model(tmp_path: 
     assert judged(tmp_path / "cluster", KMeans(2, n_init=1).fit(ROWS)).answered == "variable"
 
 
-def test_a_model_is_refused_that_answers_something_else_than_pyfunc(tmp_path: Path) -> None:
-    classifier = LogisticRegression().fit(ROWS, CLASSES)
+def test_a_model_is_refused_that_answers_something_else_than_pyfunc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = LinearRegression().fit(ROWS, ROWS[:, 1])
+    answer = loaders.Sklearn.answer
+    monkeypatch.setattr(loaders.Sklearn, "answer", lambda *asked: {"variable": answer(*asked)["variable"] + 1})
     with pytest.raises(ExportFailed, match=r"does not answer what mlflow\.pyfunc answers"):
-        judged(tmp_path / "log", classifier, pyfunc_predict_fn="predict_log_proba")
+        judged(tmp_path / "off", model)
 
 
 def test_rows_that_both_refuse_say_nothing_and_a_model_that_cannot_be_asked_is_told(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def test_the_code_sees_none_of_our_environment(cell: Cell, monkeypatch: pytest.M
         "MPLCONFIGDIR",
         "TORCHINDUCTOR_CACHE_DIR",
         "LC_CTYPE",
+        "OMP_WAIT_POLICY",
     }
     assert output["HOME"] == output["TMPDIR"] == str(cell.work)
 
