@@ -21,6 +21,7 @@ _ELSEWHERE = {  # what lies beside a file under another name than here, or comes
     ("pipelines", "front.py"): "fronts/pixel_front.py",
     ("pipelines", "encoded.py"): "fronts/encoded.py",
     ("generation", "panics.py"): "fronts/panics.py",
+    ("graphs", "panics.py"): "fronts/panics.py",
     ("generation", "engine.py"): "generation/openvino_engine.py",
 }
 _SAYS = re.compile(

@@ -5,7 +5,7 @@ step. A request ends alone if the model can't take it, if it takes too long, or 
 process renders conversations (`python_host`, with `chat.py`), because a chat template is a program by the model's
 author.
 
-Process: Triton's Python backend, as `model.py` beside `front.py`, `engine.py`, `generator.py` and `python_host`.
+Process: Triton's Python backend, as `model.py`: `front.py`, `panics.py`, `engine.py`, `generator.py`, `python_host`.
 Python: the server's
 Packages: numpy
 """

@@ -2,7 +2,7 @@
 
 A text or image that the model can't take fails its own request, not the batch's others.
 
-Process: Triton's Python backend, as `model.py` beside `onnx_model.py` and `front.py`, which is one of `fronts/`.
+Process: Triton's Python backend, as `model.py`: `onnx_model.py`, `panics.py`, `front.py`, which is in `fronts/`.
 Python: the server's
 Packages: numpy, onnxruntime, openvino
 """
