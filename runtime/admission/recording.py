@@ -86,7 +86,7 @@ def record(
     made |= precise
     for name, questions in made.items():
         answers[name] = answers_to(ask, questions.inputs, batches=mixes is None, seconds=_ASK_S)
-    if mixes is None and (beside := _jumps(original, ask, made, answers)).origins:
+    if mixes is None and original.narrow and (beside := _jumps(ask, made, answers)).origins:
         made["jumps"], answers["jumps"] = beside, answers_to(ask, beside.inputs, batches=True)
     if noise := _noise(original, sets[LARGEST], answers[LARGEST], conversion):
         answers = {name: replace(each, noise=noise) for name, each in answers.items()}
@@ -96,12 +96,16 @@ def record(
     return Recorded(answers=answers, mixes=mixes, made=made, precise=tuple(precise), left_out=(*asked.left_out, *slow))
 
 
-def _jumps(original: Original, ask: Ask, made: Mapping[str, Questions], answers: Mapping[str, Answers]) -> Questions:
-    """Rows on both sides of jumps between the rows of the first questions, if there are any."""
+def _jumps(ask: Ask, made: Mapping[str, Questions], answers: Mapping[str, Answers]) -> Questions:
+    """Rows on both sides of jumps between the rows of the first questions, if there are any.
+
+    Only models of tables are asked, which compute in FP64 what FP32 can tell apart. A network in FP32 has noise of its
+    own, which moves its jumps.
+    """
     for name, questions in made.items():
         right = answers[name]
         rows = rows_of(questions.inputs, range(len(right.errors)))
-        return jumps(ask, rows, right, narrow=original.narrow, seconds=_JUMPS_S)
+        return jumps(ask, rows, right, narrow=True, seconds=_JUMPS_S)
     return Questions(inputs={}, origins=())
 
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import Questions
-from shiplift.runtime.proof.settings import Ask, count_of, rows_of, together
+from shiplift.runtime.proof.settings import Ask, alone, count_of, rows_of, together
 
-_PAIRS = 128
+_PAIRS, _KEPT = 128, 48
 _SMALL = 1e-3  # of an output's spread: what differs less is no jump
 _Values = NDArray[Any]
 _Flags = NDArray[np.bool_]
@@ -89,20 +89,34 @@ def _found(
     answers = [_asked(ask, side) for side in sides]
     if answers[0] is None or answers[1] is None:
         return _NONE
-    jump = np.flatnonzero(apart(answers[0], answers[1]))
+    jump = np.flatnonzero(apart(answers[0], answers[1]))[:_KEPT]
+    both = [_steady(ask, rows_of(side, jump), apart) for side in sides]
+    jump = jump[both[0] & both[1]]
     inputs = {name: np.concatenate([side[name][jump] for side in sides]) for name in path.rows}
     return Questions(inputs=inputs, origins=("jump",) * (2 * len(jump)))
 
 
+def _steady(ask: Ask, rows: Arrays, apart: _Apart) -> _Flags:
+    """Which rows are answered alone as they are together: a sum in another order may move a jump by a value."""
+    if not count_of(rows):
+        return np.zeros(0, dtype=np.bool_)
+    by_itself, in_batch = alone(ask, rows), together(ask, rows)
+    if not (by_itself.answered.all() and in_batch.answered.all()):
+        return np.zeros(count_of(rows), dtype=np.bool_)
+    return ~apart(by_itself.outputs, in_batch.outputs)
+
+
 def _path(rows: Arrays, right: Answers, rng: np.random.Generator) -> _Path | None:
-    """Pairs from rows that are answered, in columns of floats that have several values."""
-    known = rows_of(rows, np.flatnonzero(right.answered))
+    """Pairs from rows that are finite and answered, in columns of floats that have several values."""
+    floats = [array.reshape(len(array), -1) for array in rows.values() if array.dtype.kind == "f"]
+    finite = [np.isfinite(array).all(axis=1) for array in floats]
+    known = rows_of(rows, np.flatnonzero(np.logical_and.reduce([right.answered, *finite])))
     columns = [
         (name, column)
         for name, array in known.items()
         if array.dtype.kind == "f" and array.ndim == 2
         for column in range(array.shape[1])
-        if len(array) and np.isfinite(array[:, column]).all() and np.ptp(array[:, column]) > 0
+        if len(array) and np.ptp(array[:, column]) > 0
     ]
     if not columns:
         return None

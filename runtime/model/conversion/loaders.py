@@ -171,13 +171,14 @@ class Sklearn(Original):
         model = sklearn_linear.corrected(model if double else sklearn_trees.rounded(model))
         versions = sklearn_boosters.opsets(model, opset, outliers=sklearn_methods.detects_outliers(model))
         convert = partial(skl2onnx.to_onnx, model, initial_types=types, target_opset=versions)
+        options = sklearn_converters.exact_division()
         if self.method == "transform" or not sklearn_methods.classifies(model):
-            return convert()
+            return convert(options=options)
         try:
-            return convert(options={id(model): {"zipmap": False}})
+            return convert(options={**options, id(model): {"zipmap": False}})
         except NameError:  # LinearSVC has no such option; giving it any keeps skl2onnx from adding one
             other = "raw_scores" if double else "output_class_labels"
-            return convert(options={id(model): {other: double}})
+            return convert(options={**options, id(model): {other: double}})
 
     def facts(self, inputs: tuple[TensorSpec, ...], example: Arrays) -> ModelFacts:
         """Those of the fitted estimator, and of what is within it."""

@@ -99,6 +99,13 @@ def register() -> None:
     )
 
 
+def exact_division() -> dict[Any, dict[str, str]]:
+    """Options by which scalers divide, as scikit-learn does: to multiply by the inverse moves trees' thresholds."""
+    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415 - only for sklearn models
+
+    return {StandardScaler: {"div": "div"}}
+
+
 def _as_input(operator: Any) -> None:
     """The type and shape of the output, which are those of the inputs side by side."""
     sizes = [each.type.shape[1] for each in operator.inputs]

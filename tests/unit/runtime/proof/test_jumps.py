@@ -31,6 +31,11 @@ def test_both_sides_of_a_threshold_behind_a_scaler_are_found_with_no_value_betwe
         assert (answers[0] != answers[1]).all()
 
 
+def test_rows_with_missing_values_are_no_place_to_look() -> None:
+    rows = {"x": np.vstack([ROWS["x"], [[np.nan, 1.0], [2.0, np.inf]]])}
+    assert len(found(step, rows).origins) > 10
+
+
 def test_a_smooth_model_has_no_jumps_and_one_without_floats_is_not_asked() -> None:
     def smooth(inputs: Arrays) -> Arrays:
         margin = inputs["x"].sum(axis=1)
