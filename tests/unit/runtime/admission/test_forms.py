@@ -130,6 +130,19 @@ def test_a_model_that_is_right_in_fp32_keeps_its_form(tmp_path: Path) -> None:
         assert right(form, model, fresh(unit, "FP32").astype(np.float64)), model
 
 
+def test_trees_behind_a_scaler_are_right_in_fp32_where_rows_are_logged_in_it(tmp_path: Path) -> None:
+    """scikit-learn scales in FP32 what is FP32, and divides."""
+    from sklearn.ensemble import GradientBoostingRegressor
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    rows = ROWS.astype(np.float32)
+    model = make_pipeline(StandardScaler(), GradientBoostingRegressor(n_estimators=9)).fit(rows, VALUES)
+    form = exported(tmp_path / "model", model, rows, datatype="FP32")
+    assert form.form == "FP32 graph", form.dropped
+    assert [each.rows > 20 for each in form.proof.asked if each.origin == "jump"] == [True]
+
+
 def test_trees_that_compare_fp64_are_served_in_it_where_rows_are_that_close(tmp_path: Path) -> None:
     """Steps of an ulp of FP64: FP32 takes the author's own rows for one."""
     pytest.importorskip("treelite")
