@@ -9,7 +9,6 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.questions.question import Questions
-from shiplift.runtime.proof.settings import rows_of
 
 _MOST_ROWS, _MOST_BYTES = 2_000, 4 << 20
 
@@ -29,9 +28,8 @@ def kept_rows(asked: Asked) -> Arrays:
     for index, (questions, answers, usable) in enumerate(sets):
         spread = usable[np.linspace(0, usable.size - 1, max(1, int(usable.size * share))).astype(np.intp)]
         at = np.union1d(usable[: SAMPLES if questions.origins[0] == GIVEN[0] else 1], spread)
-        inputs[str(index)] = rows_of(questions.inputs, at)
-        right[str(index)] = answers.take(at)
-        origins[str(index)] = tuple(questions.origins[row] for row in at)
+        kept = questions.take(at)
+        inputs[str(index)], origins[str(index)], right[str(index)] = kept.inputs, kept.origins, answers.take(at)
     return in_file(inputs, right, origins)
 
 

@@ -7,7 +7,6 @@ from shiplift.runtime.model.datasets import load_samples
 from shiplift.runtime.model.tensors import Arrays, DataLimits
 from shiplift.runtime.proof.questions.asking import questions
 from shiplift.runtime.proof.questions.question import Asked, Budget, KnownRows, Questions
-from shiplift.runtime.proof.settings import rows_of
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
@@ -41,8 +40,7 @@ def precise(facts: ModelFacts, example: Arrays, validation: Arrays, seconds_per_
 
 
 def _near_thresholds(asked: Questions) -> Questions:
-    at = [row for row, origin in enumerate(asked.origins) if origin.partition(":")[0] in _NEAR]
-    return Questions(inputs=rows_of(asked.inputs, at), origins=tuple(asked.origins[row] for row in at))
+    return asked.take([row for row, origin in enumerate(asked.origins) if origin.partition(":")[0] in _NEAR])
 
 
 def validation_rows(known: dict[str, Any] | None, inputs: tuple[TensorSpec, ...]) -> Arrays:

@@ -17,7 +17,7 @@ from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare, counted, worst_of
 from shiplift.runtime.proof.oracle import answers_to
 from shiplift.runtime.proof.questions.question import Questions
-from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, Ask, alone, from_threads, rows_of, with_neighbours
+from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, Ask, alone, from_threads, with_neighbours
 from shiplift.runtime.records.proof import ColumnDifference, Counterexample, Proof, SettingAsked
 
 _LIMIT_S = 1.5  # for a setting
@@ -130,9 +130,7 @@ class _Proving:
 
 def _taken(questions: Questions, right: Answers, rows: Sequence[int] | NDArray[np.intp]) -> tuple[Questions, Answers]:
     """These rows of both."""
-    at = np.asarray(rows, dtype=np.intp)
-    origins = tuple(questions.origins[row] for row in at.tolist())
-    return Questions(inputs=rows_of(questions.inputs, at), origins=origins), right.take(at)
+    return questions.take(rows), right.take(rows)
 
 
 def _require_same(found: Counterexample | None) -> None:

@@ -19,7 +19,7 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare
 from shiplift.runtime.proof.questions.question import Questions
-from shiplift.runtime.proof.settings import Ask, alone, count_of, joined, rows_of
+from shiplift.runtime.proof.settings import Ask, alone, count_of, joined
 from shiplift.runtime.records.tensor import TensorSpec
 
 _ROWS = 24  # of a set
@@ -80,14 +80,10 @@ def _answers(ask: Ask, original: Original, asked: Mapping[str, Questions]) -> tu
 def _few(asked: Mapping[str, Questions]) -> Iterator[Questions]:
     """Single rows: the first one of each set, and then others from all over it."""
     for rows in asked.values():
-        yield _taken(rows, 0)
+        yield rows.take([0])
     for rows in asked.values():
         for at in np.unique(np.linspace(0, count_of(rows.inputs) - 1, _ROWS).astype(int))[1:].tolist():
-            yield _taken(rows, at)
-
-
-def _taken(rows: Questions, at: int) -> Questions:
-    return Questions(inputs=rows_of(rows.inputs, [at]), origins=(rows.origins[at],))
+            yield rows.take([at])
 
 
 def _matched(right: Answers, given: Answers, origins: Sequence[str]) -> Judged:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import Questions
-from shiplift.runtime.proof.settings import rows_of
 from shiplift.runtime.proof.tolerances import usual_magnitude
 
 ORDINARY = frozenset({"example", "validation", "recorded", "range"})  # origins of rows like those of training
@@ -51,8 +50,7 @@ def _ordinary(rows: tuple[Questions, Answers]) -> tuple[Questions, Answers]:
     """The ordinary rows of a set, with their answers."""
     questions, right = rows
     at = [row for row, origin in enumerate(questions.origins[: len(right.errors)]) if origin in ORDINARY]
-    picked = Questions(inputs=rows_of(questions.inputs, at), origins=tuple(questions.origins[row] for row in at))
-    return picked, right.take(at)
+    return questions.take(at), right.take(at)
 
 
 def _usual(rows: Iterable[tuple[Questions, Answers]]) -> Arrays:

@@ -1,6 +1,10 @@
 """The words of this room: what is known, what it may cost to ask, and what is asked."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shiplift.runtime.model.tensors import Arrays
 
@@ -42,6 +46,12 @@ class Questions:
 
     inputs: Arrays
     origins: tuple[str, ...]
+
+    def take(self, rows: Sequence[int] | NDArray[np.intp]) -> "Questions":
+        """These rows, in this order."""
+        at = np.asarray(rows, dtype=np.intp)
+        inputs = {name: array[at] for name, array in self.inputs.items()}
+        return Questions(inputs=inputs, origins=tuple(self.origins[row] for row in at.tolist()))
 
 
 @dataclass(frozen=True, kw_only=True)
