@@ -9,7 +9,7 @@ import os
 from functools import partial
 from pathlib import Path
 
-from shiplift.runtime.base.daemon import run_main
+from shiplift.runtime.base.daemon import log_as_json, run_main
 from shiplift.runtime.serving.discovery import ServedModel, published_in
 from shiplift.runtime.serving.scoring.http_server import serve
 
@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, required=True, help="the port to listen on")
     arguments = parser.parse_args()
+    log_as_json()
     look_up = partial(published_in, arguments.published) if arguments.published else partial(_here, arguments.home)
     serve(look_up, arguments.host, arguments.port, key=os.environ.get(KEY, ""))
 

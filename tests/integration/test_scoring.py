@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,12 +13,17 @@ import numpy as np
 import onnx
 import pandas as pd
 import pytest
+from click.testing import CliRunner
+from mlflow.deployments import get_deploy_client
+from mlflow.deployments.cli import commands as deployments_cli
+from mlflow.deployments.interface import plugin_store
 from mlflow.exceptions import MlflowException
 from mlflow.models import infer_signature
 from mlflow.pyfunc import scoring_server
 from mlflow.pyfunc.scoring_server.client import ScoringServerClient
 from onnx import TensorProto, helper
 
+from shiplift.pipelines.deployments import plugin
 from shiplift.pipelines.engines.local import status
 from shiplift.runtime.serving.scoring.app import MAX_BODY_BYTES
 from tests.integration.conftest import FAST, Lab
@@ -197,6 +203,42 @@ def test_an_unknown_model_is_named_with_those_in_production(frames: Door) -> Non
     assert unknown.status_code == 404
     assert "'nobody'" in unknown.json()["message"]
     assert "scored-frames" in unknown.json()["message"]
+
+
+@pytest.fixture
+def deployments(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """MLflow's client of this stack, whether the entry point is installed or not."""
+    monkeypatch.setenv("SHIPLIFT_HOME", str(lab.home))
+    monkeypatch.setitem(plugin_store.registry, "shiplift", plugin)
+    return get_deploy_client("shiplift:/local")
+
+
+def test_mlflow_s_deployments_are_the_models_in_production(frames: Door, deployments: Any) -> None:
+    created = deployments.create_deployment("scored-frames", "models:/scored-frames/1")  # follows its release
+    assert created == deployments.get_deployment("scored-frames")
+    assert created["invocations"] == f"{frames.url}/invocations"
+    assert "scored-frames" in {each["name"] for each in deployments.list_deployments()}
+    answer = deployments.predict("scored-frames", FRAME).get_predictions("ndarray")
+    assert answer.tolist() == frames.pyfunc.predict(FRAME).tolist()
+    with pytest.raises(MlflowException, match=r"was logged as .*sklearn"):
+        deployments.explain("scored-frames", FRAME)
+    with pytest.raises(MlflowException, match="no version 9"):
+        deployments.update_deployment("scored-frames", "models:/scored-frames/9")
+
+
+def test_mlflow_s_command_line_manages_deployments(frames: Door, deployments: Any, tmp_path: Path) -> None:
+    def run(*arguments: str) -> str:
+        done = CliRunner().invoke(deployments_cli, [*arguments, "-t", "shiplift"])
+        assert done.exit_code == 0, f"{done.output} {done.exception}"
+        return done.output
+
+    assert "scored-frames" in run("create", "--name", "scored-frames", "-m", "models:/scored-frames/1")
+    assert "scored-frames" in run("list")
+    assert "version: 1" in run("get", "--name", "scored-frames")
+    request = tmp_path / "request.json"
+    FRAME.to_json(request)
+    assert json.loads(run("predict", "--name", "scored-frames", "-I", str(request)))["predictions"]
+    assert "allow_older" in run("help")
 
 
 def log_framed(lab: Lab) -> Callable[..., Any]:

@@ -60,7 +60,7 @@ def _derived(served: ServedModel, specs: list[TensorSpec]) -> AnswerForm:
         parts = [
             AnswerPart(name=name, tensor=name, rank=_rank(by_name[name], flat=not logged[name])) for name in logged
         ]
-        return AnswerForm(kind=kind, parts=tuple(parts))  # type: ignore[arg-type]  # one of the two
+        return AnswerForm(kind=kind, parts=tuple(parts))
     return AnswerForm(kind="array", parts=(AnswerPart(tensor=specs[0].name, rank=_rank(specs[0], flat=True)),))
 
 

@@ -46,8 +46,8 @@ class ScoringApp:
             status, body, kind = problem.status, problem.body, problem.media_type
         except Exception:
             structlog.get_logger().exception("failed", path=scope["path"])
-            problem = ScoringProblem(500, "internal error: see the log of the scoring server", code="INTERNAL_ERROR")
-            status, body, kind = problem.status, problem.body, problem.media_type
+            bug = ScoringProblem(500, "internal error: see the log of the scoring server", code="INTERNAL_ERROR")
+            status, body, kind = bug.status, bug.body, bug.media_type
         headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})

@@ -51,7 +51,9 @@ def require_even(body: Mapping[str, Any]) -> None:
         ScoringProblem: one has not.
     """
     frame = body.get("dataframe_split")
-    rows = frame.get("data") if isinstance(frame, dict) else None
+    if not isinstance(frame, dict):
+        return
+    rows = frame.get("data")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, list) for row in rows):
         return
     names = frame.get("columns")

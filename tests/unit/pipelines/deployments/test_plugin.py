@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,12 +114,13 @@ def test_another_version_is_no_new_deployment(client: Any) -> None:
 
 
 def test_what_production_does_not_serve_is_not_found(client: Any) -> None:
-    for ask in (
+    asked: list[Callable[[], Any]] = [
         lambda: client.get_deployment("m"),
         lambda: client.update_deployment("m"),
         lambda: client.predict("m", [1]),
         lambda: client.explain("m", pd.DataFrame({"a": [1]})),
-    ):
+    ]
+    for ask in asked:
         with pytest.raises(MlflowException, match="does not serve 'm'") as refused:
             ask()
         assert refused.value.error_code == "RESOURCE_DOES_NOT_EXIST"
@@ -200,7 +201,7 @@ def test_what_is_no_version_of_the_model_becomes_its_next(monkeypatch: pytest.Mo
         search_model_versions=lambda text: [SimpleNamespace(version="2"), SimpleNamespace(version="10")],
     )
     monkeypatch.setattr(versions, "MlflowClient", lambda: registry)
-    monkeypatch.setattr(versions.mlflow, "register_model", lambda uri, name: SimpleNamespace(version="5"))
+    monkeypatch.setattr("mlflow.register_model", lambda uri, name: SimpleNamespace(version="5"))
     found = {uri: versions.version_for(uri, "m") for uri in ("models:/m/3", "models:/m@best", "models:/m/latest")}
     assert list(found.values()) == [3, 7, 10]
     assert versions.version_for("models:/other/1", "m") == len("models:/other/1")
