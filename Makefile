@@ -17,7 +17,7 @@ again = $(if $(SECOND_CHANCE),|| { echo "What failed runs again by itself: a tes
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
 .PHONY: setup demo test test-all attack check check-github unit integration soak test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
-	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner bench-proof bench-text mutants zoo check-gpu constraints clean
+	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner bench-proof bench-scoring bench-text mutants zoo check-gpu constraints clean
 
 # Two at a time: pip uses one core, and what the demo needs is compiled while the tests' packages are installed.
 setup:
@@ -149,6 +149,9 @@ bench-planner: setup  ## plans of whole pipelines against every combination, sim
 
 bench-text: setup  ## what it costs a sentence encoder to take text, against the tokens of it
 	$(BIN)/python -m benchmarks.text_in
+
+bench-scoring: setup  ## MLflow's clients against production, and against `mlflow models serve` (`--quick`: minutes)
+	$(BIN)/python -m benchmarks.scoring
 
 bench-proof: setup  ## wrong models refused, sabotage noticed, right models kept (hours; `--export-only`: minutes)
 	$(BIN)/python -m benchmarks.proof

@@ -66,6 +66,7 @@ def _admitted(
     datasets: Datasets,
 ) -> Admitted:
     files = store.put_tree(model)
+    contract = table.recognised(inspected).contract(site, spec, inspected)
     return Admitted(
         model_version=ModelVersion(
             name=info.name,
@@ -76,7 +77,7 @@ def _admitted(
             run_id=run_id,
             registered_at=info.created_at,
         ),
-        contract=table.recognised(inspected).contract(site, spec, inspected),
+        contract=contract.model_copy(update={"scoring": inspected.scoring}),
         datasets=datasets,
         scan=inspected.scan,
         wanted=Wanted(targets=spec.targets),

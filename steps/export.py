@@ -28,8 +28,9 @@ def export(
         SandboxLimit: the model needs more memory or time than the spec allows.
         ArtifactCorrupt: the files differ from those admitted.
     """
-    return table.of(contract).export(
+    exported = table.of(contract).export(
         Exporting(
             site=site, version=model_version, contract=contract, conversion=conversion, datasets=datasets, data=data
         )
     )
+    return exported if exported.scoring else exported.model_copy(update={"scoring": contract.scoring})

@@ -15,7 +15,7 @@ import typer
 from shiplift.pipelines.commands import edge
 from shiplift.pipelines.commands.cluster import install, render, uninstall, values
 from shiplift.pipelines.commands.releases import cancel, gate, infer, pipeline, release, report, rerun, rollback
-from shiplift.pipelines.commands.stack import doctor, down, logs, openai, push, status, up
+from shiplift.pipelines.commands.stack import doctor, down, invocations, logs, openai, push, status, up
 from shiplift.pipelines.commands.start import demo, init, schema, targets
 from shiplift.runtime.base.errors import Cancelled, ShipliftError, UsageError
 
@@ -34,6 +34,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "logs": logs.logs,
     "infer": infer.infer,
     "openai": openai.openai,
+    "invocations": invocations.invocations,
     "install": install.install,
     "render": render.render,
     "uninstall": uninstall.uninstall,

@@ -25,11 +25,14 @@ from shiplift.pipelines.installation.values import (
     MLFLOW_PORT,
     OPERATOR_PORT,
     PACKAGES_PORT,
+    PUBLISHED,
+    SCORING_PORT,
     WEBHOOKS,
     Values,
 )
 from shiplift.pipelines.release import REINSTATE, ROLLBACK
 from shiplift.runtime.base import libyaml
+from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME
 from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.objects.activator import ACTIVATOR, ADMIN, HEADLESS
 from shiplift.runtime.serving.kubernetes.objects.bench import METER
@@ -50,6 +53,7 @@ PARTS = (
     "reconciler",
     "serving",
     "activator",
+    "scoring",
 )
 INSTALLED, INSTALLATION = f"{LABEL}installed", f"{LABEL}installation"
 _WEBHOOK_SECRET, _MLFLOW_SECRET = "shiplift-webhooks", "shiplift-mlflow"
@@ -172,6 +176,7 @@ def _context(values: Values) -> dict[str, object]:
             "artifacts": layout.ARTIFACTS_SECRET,
             "commits": layout.GIT_COMMITS,
             "gateway": GATEWAY,
+            "published": CONFIG_MAP_NAME,
         },
         "registry": {
             "admin": accounts.ADMIN,
@@ -188,6 +193,7 @@ def _context(values: Values) -> dict[str, object]:
             "registry": f"{layout.CONFIG}/registry",
             "accounts": f"{layout.CONFIG}/accounts",
             "git": GIT,
+            "published": PUBLISHED,
         },
         "images": list(dict.fromkeys(_serving_images(values))),
         "workflow_templates": [RELEASE_TEMPLATE, PUSH_TEMPLATE, CONCLUDE_TEMPLATE, ROLLBACK.name, REINSTATE.name],
@@ -202,6 +208,7 @@ def _context(values: Values) -> dict[str, object]:
         "site_checksum": _checksum(site),
         "operator_port": OPERATOR_PORT,
         "packages_port": PACKAGES_PORT,
+        "scoring_port": SCORING_PORT,
         "activator": {"name": ACTIVATOR, "headless": HEADLESS, "http": HTTP, "grpc": GRPC, "admin": ADMIN},
         "condition_types": [str(kind) for kind in ConditionType],
         "reasons": [str(reason) for reason in Reason],

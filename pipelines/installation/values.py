@@ -41,7 +41,8 @@ from shiplift.runtime.spec.target import Target
 SERVER_ENVIRONMENT = "/opt/triton"  # as in the Containerfile
 WEBHOOKS, GIT = f"{CONFIG}/webhooks", f"{CONFIG}/git"
 MLFLOW_PORT = 5000
-OPERATOR_PORT, PACKAGES_PORT = 8080, 8090
+OPERATOR_PORT, PACKAGES_PORT, SCORING_PORT = 8080, 8090, 8005
+PUBLISHED = f"{CONFIG}/published"  # where the scoring server finds what the operator publishes
 GATEWAY = "shiplift"
 
 Label = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -286,6 +287,18 @@ class Activator(Record):
     resources: Resources = Resources(cpu="20m", memory="96Mi", memory_limit="512Mi")
 
 
+class Scoring(Record):
+    """The server of MLflow's scoring protocol (`/models/NAME/invocations`), in the serving namespace.
+
+    `key_secret` names a Secret there, whose `key` clients must send as their bearer token; None: who can reach it may
+    use the models. With `gateway`, it answers there, too.
+    """
+
+    replicas: Count = 2
+    key_secret: Name | None = None
+    resources: Resources = Resources(cpu="50m", memory="192Mi", memory_limit="1Gi")
+
+
 class Ingress(Record):
     """Access from outside on clusters without the Gateway API: HTTP at `host`, gRPC at `MODEL.host`, without weights.
 
@@ -393,6 +406,7 @@ class Values(Record):
     gateway: Gateway | None = None
     ingress: Ingress | None = None
     activator: Activator | None = None
+    scoring: Scoring | None = None
     serving: Serving = Serving()
     monitoring: Monitoring = Monitoring()
     targets: tuple[Target, ...] = ()

@@ -133,6 +133,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
         "notes": [*original.notes, *second.notes, *([NOT_EXACT.format(why=why)] if why else [])],
         "text": text.model_dump(mode="json") if text else None,
         "trees": trees.model_dump(mode="json") if trees else None,
+        "answer": None if conversion.outputs or conversion.postprocess else judged.form,
     }
 
 

@@ -69,6 +69,7 @@ def inspect(
         "own_code": library.own_code,
         "no_python": library.obstacle.model_dump(mode="json") if library.obstacle else None,
         "task": logged.task,
+        "scoring": logged.scoring.model_dump(mode="json") if logged.scoring else None,
         "code": list(code),
         "notes": notes,
         "scan": scan.model_dump(mode="json"),

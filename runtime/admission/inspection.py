@@ -25,6 +25,7 @@ from shiplift.runtime.host.installed import package_digest
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.model import Obstacle, Scan
+from shiplift.runtime.records.scoring import Scoring
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.serving_settings import told_states
@@ -43,7 +44,8 @@ class Inspected:
 
     `states` maps each input that takes a state to the output with its next value. `task` is that of a Hugging Face
     model, `code` are a pipeline's Python files. `own_code` names the author's code that the model's own library would
-    run, empty if the model is data alone; `no_python` says why that library can't serve it.
+    run, empty if the model is data alone; `no_python` says why that library can't serve it. `scoring` is the signature
+    as MLflow's own clients know it.
     """
 
     scan: Scan
@@ -58,6 +60,7 @@ class Inspected:
     example: Artifact
     own_code: str = ""
     no_python: Obstacle | None = None
+    scoring: Scoring | None = None
 
 
 class Kept(Record):
@@ -129,6 +132,7 @@ def _inspected(answer: dict[str, Any], example: Callable[[], Artifact]) -> Inspe
             notes=tuple(str(note) for note in answer["notes"]),
             own_code=str(answer["own_code"]),
             no_python=Obstacle.model_validate(answer["no_python"]) if answer["no_python"] else None,
+            scoring=Scoring.model_validate(answer["scoring"]) if answer["scoring"] else None,
             example=example(),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # pydantic's errors are ValueErrors

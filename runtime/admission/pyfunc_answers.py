@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +30,13 @@ _LARGEST_BYTES = 1 << 30  # a second copy of a larger model may not fit in the s
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """The output that pyfunc answers, empty if it answers several or was not asked; `left_out` says why it was not."""
+    """The output that pyfunc answers, empty if it answers several or was not asked; `left_out` says why it was not.
+
+    `form` is the form of its answer in the original's outputs, as `records.scoring.AnswerForm` in JSON.
+    """
 
     answered: str = ""
+    form: dict[str, Any] | None = None
     left_out: tuple[str, ...] = ()
 
 
@@ -61,7 +66,7 @@ def judge(folder: Path, original: Original, specs: tuple[TensorSpec, ...], asked
     ]
     if not compared:
         return _not_asked(next(error for error in (*right.errors, *given.errors) if error))
-    return _matched(right.take(compared), given.take(compared), [origins[row] for row in compared])
+    return _matched(right.take(compared), given.take(compared), [origins[row] for row in compared], model.form)
 
 
 def _answers(ask: Ask, original: Original, asked: Mapping[str, Questions]) -> tuple[list[str], Answers, Answers]:
@@ -86,14 +91,15 @@ def _few(asked: Mapping[str, Questions]) -> Iterator[Questions]:
             yield rows.take([at])
 
 
-def _matched(right: Answers, given: Answers, origins: Sequence[str]) -> Judged:
+def _matched(right: Answers, given: Answers, origins: Sequence[str], form: dict[str, Any]) -> Judged:
     """Which of the original's outputs pyfunc answers."""
     several = len(right.outputs) > 1
     pairs = [("", _paired(right, given))] if several else [(name, _of(right, given, name)) for name in given.outputs]
     found = [(name, compare(*pair, origins).first) for name, pair in pairs]
     same = [name for name, difference in found if difference is None]
     if same:
-        return Judged(answered=same[0])
+        tensors = _tensors(right, given) if several else dict.fromkeys(right.outputs, (same[0], -1))
+        return Judged(answered=same[0], form=_form(form, tensors))
     first = found[0][1] if found else None
     how = str(first) if first else f"it has no outputs ({given.errors[0]})"
     raise ExportFailed(
@@ -119,6 +125,20 @@ def _paired(right: Answers, given: Answers) -> tuple[Answers, Answers]:
     if len(right.outputs) == len(given.outputs):
         return right, replace(given, outputs=dict(zip(right.outputs, given.outputs.values(), strict=True)))
     return right, given
+
+
+def _tensors(right: Answers, given: Answers) -> dict[str, tuple[str, int]]:
+    """Where pyfunc's outputs are, paired as above: by name, the original's output, and its only column, or -1."""
+    names = list(right.outputs)
+    if len(given.outputs) == 1:
+        return {name: (next(iter(given.outputs)), column) for column, name in enumerate(names)}
+    others = names if set(names) <= set(given.outputs) else list(given.outputs)
+    return {name: (other, -1) for name, other in zip(names, others, strict=True)}
+
+
+def _form(form: dict[str, Any], tensors: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
+    parts = [part | dict(zip(("tensor", "column"), tensors[part["tensor"]], strict=True)) for part in form["parts"]]
+    return {"kind": form["kind"], "parts": parts}
 
 
 def _not_asked(why: str) -> Judged:

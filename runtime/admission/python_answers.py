@@ -49,7 +49,7 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     allow_without: list[str],
     out: str,
 ) -> dict[str, Any]:
-    """Writes `out/answers.npz`; returns its sets, the outputs in order, the number of places, and what was left out.
+    """Writes `out/answers.npz`; returns its sets, outputs, places, what was left out, and the form of an answer.
 
     The file is as `proof.file` says. Of each set, the rows were asked alone. `again/SET` are some of these in
     a second process, the last first, with their numbers as `again/SET/rows`, and `batch/SET` in batches those that are
@@ -69,6 +69,7 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     with asking(code, environment, settings) as host:
         progress("asking the model, each row alone")
         seen.alone(host, restored(load_npz(Path(example)), specs), validation, specs)
+        form = host.form
     with asking(code, environment, settings) as host:
         progress("asking a second process, and in batches")
         seen.in_places(host)
@@ -76,7 +77,13 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
         seen.in_batches(host)
     (Path(out) / ANSWERS).write_bytes(dump_npz(seen.file()))
     names = list(seen.right[EXAMPLE].outputs)
-    return {"sets": list(seen.rows), "outputs": names, "places": seen.places, "left_out": seen.left_out}
+    return {
+        "sets": list(seen.rows),
+        "outputs": names,
+        "places": seen.places,
+        "left_out": seen.left_out,
+        "answer": form,
+    }
 
 
 class _Seen:

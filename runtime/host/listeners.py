@@ -9,6 +9,7 @@ has no time-out for headers. The same is true of its alternatives (hypercorn, gr
 """
 
 import asyncio
+import ipaddress
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -179,3 +180,11 @@ def listener(
         **more,
     }
     return uvicorn.Config(app, host=host, port=port, http=guarded(limits, exempt=exempt), **settings)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine alone; of names, only `localhost` counts."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

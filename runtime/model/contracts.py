@@ -20,10 +20,12 @@ from shiplift.runtime.base import strict_yaml
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.base.files import read_regular
 from shiplift.runtime.model import graph_contract
+from shiplift.runtime.model.logged_signature import scoring_of
 from shiplift.runtime.model.python.requirements import check_python, requirements_of
 from shiplift.runtime.model.tensors import Arrays, as_input, datatype, fits, numpy_type
 from shiplift.runtime.model.text.tasks import GENERATION, TEXT_FLAVORS, task_of, texts_of, wraps_openai
 from shiplift.runtime.records.model import PIPELINE, PYTHON, Flavor
+from shiplift.runtime.records.scoring import Scoring
 from shiplift.runtime.records.tensor import FLOATS, Signature, TensorSpec
 
 FLAVORS: tuple[Flavor, ...] = get_args(Flavor)
@@ -57,7 +59,7 @@ class LoggedModel:
 
     `tabular`: the inputs are columns of a data frame. `states` maps each input that takes a state to the output with
     its next value. `requirements` are the packages that a Python model needs. `task` is that of a Hugging Face model.
-    `notes` are for the report.
+    `scoring` is the signature as MLflow's own clients know it. `notes` are for the report.
     """
 
     flavor: Flavor
@@ -67,6 +69,7 @@ class LoggedModel:
     states: dict[str, str] = field(default_factory=dict)
     requirements: tuple[str, ...] = ()
     task: str = ""
+    scoring: Scoring | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -98,7 +101,8 @@ def read_model(
         logged = _of_graph(graph) if graph else _of_signature(meta, flavor, advice)
     with _readable("the input example does not match the signature", advice):
         example = _example(examples or folder, meta, logged, graph, advice)
-    return replace(logged, example=example, requirements=requirements)
+        scoring = scoring_of(meta)
+    return replace(logged, example=example, requirements=requirements, scoring=scoring)
 
 
 def _requirements(folder: Path, meta: dict[str, Any], *, python: bool) -> tuple[str, ...]:

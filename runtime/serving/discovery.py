@@ -3,16 +3,20 @@
 A pod in the cluster can also ask the model itself under its DNS name. That takes no permission at the API server.
 """
 
+import operator
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field, ValidationError
 
 from shiplift.runtime.base.names import dns_name, serving_name
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.deployment import Endpoint
+from shiplift.runtime.records.scoring import Scoring, absent
 from shiplift.runtime.records.tensor import Signature
 
 CONFIG_MAP_NAME = "shiplift-discovery"  # in the serving namespace; a key is a model's DNS name
@@ -25,7 +29,8 @@ class ServedModel(Record):
 
     Requests call it `name`, over `grpc` (`host:port`) or below `http` (a URL). `host` is the name that they must carry
     where many models share an address (gRPC's authority, HTTP's Host; empty: none). `secure`: gRPC is over TLS.
-    `version` is the one that serves.
+    `version` is the one that serves. `scoring` is what MLflow's own clients know of it,
+    and `invocations` where it answers them (empty: nowhere).
     """
 
     model: str
@@ -36,6 +41,8 @@ class ServedModel(Record):
     host: str = ""
     secure: bool = False
     signature: Signature
+    scoring: Scoring | None = Field(default=None, exclude_if=absent)
+    invocations: str = Field(default="", exclude_if=operator.not_)
 
     @property
     def path(self) -> str:
@@ -75,6 +82,7 @@ class PublishedModel(Record):
     secure: bool = False
     signature: Signature
     targets: tuple[str, ...] = ()
+    scoring: Scoring | None = Field(default=None, exclude_if=absent)
 
     def seen_from(self, *, inside: bool) -> ServedModel | None:
         """The model as a client inside or outside the cluster reaches it; None if it has no address there."""
@@ -90,7 +98,17 @@ class PublishedModel(Record):
             host="" if inside else self.host,
             secure=self.secure and not inside,
             signature=self.signature,
+            scoring=self.scoring,
         )
+
+
+def published_in(folder: Path) -> list[ServedModel]:
+    """The models in a folder where the operator's ConfigMap is mounted, as a pod reaches them."""
+    found = []
+    for file in sorted(folder.glob("[!.]*")):
+        with suppress(OSError, ValidationError):  # the folder changes, and entries can be newer than this code
+            found.append(PublishedModel.model_validate_json(file.read_bytes()).seen_from(inside=True))
+    return [each for each in found if each]
 
 
 def inside_of(model: str, namespace: str) -> Endpoint:

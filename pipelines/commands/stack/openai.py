@@ -23,8 +23,9 @@ def openai(
     SHIPLIFT_API_KEY is set, they must send it as their API key. Without a key, only this machine can connect.
     """
     from shiplift.runtime.base.errors import UsageError
+    from shiplift.runtime.host.listeners import is_loopback
     from shiplift.runtime.host.processes import require_free
-    from shiplift.runtime.serving.openai.http_server import is_loopback, serve
+    from shiplift.runtime.serving.openai.http_server import serve
 
     key = os.environ.get(KEY, "")
     if not key and not is_loopback(host):

@@ -14,6 +14,7 @@ def up(
     http_port: Port = None,
     grpc_port: Port = None,
     metrics_port: Port = None,
+    scoring_port: Port = None,
     free_ports: Annotated[
         bool, typer.Option("--free-ports", help="Use any free ports instead of the defaults.")
     ] = False,
@@ -45,7 +46,7 @@ def up(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Start the embedded stack: MLflow, the webhook receiver, production Triton and the dispatcher.
+    """Start the embedded stack: MLflow, production Triton and its scoring server, the webhook receiver, the dispatcher.
 
     Processes that are already running are left alone. Example: `shiplift up --free-ports`
     """
@@ -59,6 +60,7 @@ def up(
         http_port=http_port,
         grpc_port=grpc_port,
         metrics_port=metrics_port,
+        scoring_port=scoring_port,
         free_ports=free_ports or None,
         registry_uri=registry,
         rate_limiter=rate_limiter or None,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from shiplift.pipelines.engines.answers import Accepted, Answer, Catalogue, CatalogueEntry, Status
 from shiplift.pipelines.engines.local import logs, past, stack, status
+from shiplift.pipelines.engines.local.models import every_model, invocations_of
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound, ShipliftError, StackDown, Temporary
 from shiplift.runtime.base.names import serving_name
@@ -23,7 +24,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.discovery import ServedModel
-from shiplift.runtime.serving.machine.served import every_served, served_version
+from shiplift.runtime.serving.machine.served import served, served_version
 from shiplift.runtime.spec.document import parse
 from shiplift.runtime.spec.pipeline import PipelineSpec
 from shiplift.runtime.spec.target import Target
@@ -242,31 +243,27 @@ class LocalEngine:
         """Where a model answers on this machine, and what it takes."""
         from shiplift.runtime.serving.triton.client import TritonClient  # noqa: PLC0415 - 0.2 s
 
-        where, name = status.endpoints(stack.require(self.home)), serving_name(check_name(model))
+        running = stack.require(self.home)
+        where, name = status.endpoints(running), serving_name(check_name(model))
         with TritonClient(where.grpc) as client:
             if not client.ready(name):
                 raise NotFound(f"production does not serve {model!r}", do="See `shiplift status`.")
             signature = client.signature(name)
-        version = served_version(self.home, model)
+        known = served(self.home, model)
         return ServedModel(
-            model=model, name=name, version=version, grpc=where.grpc, http=where.http, signature=signature
+            model=model,
+            name=name,
+            version=known.package.version if known else 0,
+            grpc=where.grpc,
+            http=where.http,
+            signature=signature,
+            scoring=known.package.scoring if known else None,
+            invocations=invocations_of(running, model),
         )
 
     def discover_all(self) -> list[ServedModel]:
         """Where each model in production answers, and what it takes, according to the packages that were promoted."""
-        where = status.endpoints(stack.require(self.home))
-        packages = (each.package for each in every_served(self.home))
-        return [
-            ServedModel(
-                model=package.model,
-                name=serving_name(package.model),
-                version=package.version,
-                grpc=where.grpc,
-                http=where.http,
-                signature=package.signature,
-            )
-            for package in packages
-        ]
+        return every_model(self.home, stack.require(self.home))
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
         """The log of a component of the stack, or of a release."""

@@ -1,4 +1,4 @@
-"""The embedded stack: MLflow, production Triton, the receiver and the dispatcher, as daemons of a home folder.
+"""The embedded stack: MLflow, Triton, its scoring server, the receiver and the dispatcher, as daemons of a home.
 
 Starting is idempotent: running processes are left alone, dead ones are restarted on the same ports. The processes are
 independent of each other and of the command that started them: production keeps serving when everything else is gone.
@@ -37,7 +37,7 @@ from shiplift.runtime.store.registry.lease import LASTS_S, RegistryLease, this_h
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 
 HOST = "127.0.0.1"
-NAMES = ("mlflow", "triton", "receiver", "dispatcher")
+NAMES = ("mlflow", "triton", "scoring", "receiver", "dispatcher")
 AHEAD = "ahead"  # below the home: the folders of sandboxes that wait for the next release
 _START_S = 120
 Tell = Callable[[str], None]
@@ -51,6 +51,7 @@ class Stack(Record):
     http_port: int
     grpc_port: int
     metrics_port: int
+    scoring_port: int = 0
     registry_uri: str
     server_environment: str
     cache_mb: int
@@ -153,6 +154,8 @@ def _configured(home: Path, settings: Settings) -> Stack:
     stack = stack.model_copy(update={name: getattr(settings, name) for name in asked})
     if not stack.holder:  # a home of version 0.1
         stack = stack.model_copy(update={"holder": _new_holder()})
+    if not stack.scoring_port:  # one that had no scoring server yet
+        stack = stack.model_copy(update={"scoring_port": _port("scoring_port", settings)})
     if before and stack != before:
         write_atomically(home / "stack.json", stack.model_dump_json(indent=1))
     return stack
@@ -163,6 +166,7 @@ def start_missing(home: Path, stack: Stack, tell: Tell = lambda _: None) -> Stac
     starters: dict[str, Callable[[Path, Stack], Process]] = {
         "mlflow": _start_mlflow,
         "triton": _start_triton,
+        "scoring": _start_scoring,
         "receiver": _start_receiver,
         "dispatcher": _start_dispatcher,
     }
@@ -223,8 +227,8 @@ def _new_holder() -> str:
 
 
 def _new(settings: Settings) -> Stack:
-    names = ("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port")
-    ports = {name: free_port() if settings.free_ports else getattr(settings, name) for name in names}
+    names = ("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port", "scoring_port")
+    ports = {name: _port(name, settings) for name in names}
     return Stack(
         **ports,
         registry_uri=settings.registry_uri or f"http://{HOST}:{ports['mlflow_port']}",
@@ -240,11 +244,17 @@ def _new(settings: Settings) -> Stack:
     )
 
 
+def _port(name: str, settings: Settings) -> int:
+    port: int = free_port() if settings.free_ports else getattr(settings, name)
+    return port
+
+
 def _check_ports(stack: Stack) -> None:
     """Checks every port before anything starts, so that a taken port doesn't leave half a stack running."""
     flags = {
         "mlflow": [("mlflow_port", "--mlflow-port")],
         "triton": [("http_port", "--http-port"), ("grpc_port", "--grpc-port"), ("metrics_port", "--metrics-port")],
+        "scoring": [("scoring_port", "--scoring-port")],
         "receiver": [("receiver_port", "--receiver-port")],
     }
     for name, ports in flags.items():
@@ -324,19 +334,27 @@ def _make_environment(here: Site, package: Package) -> None:
         progress(f"{package.model} does not serve, because its environment could not be made: {error}")
 
 
+def _start_scoring(home: Path, stack: Stack) -> Process:
+    return _start_listener(home, "scoring", "shiplift.pipelines.daemons.scoring", stack.scoring_port)
+
+
 def _start_receiver(home: Path, stack: Stack) -> Process:
+    return _start_listener(home, "receiver", "shiplift.pipelines.triggers.receiver", stack.receiver_port)
+
+
+def _start_listener(home: Path, name: str, module: str, port: int) -> Process:
     command: list[str | Path] = [
         sys.executable,
         "-m",
-        "shiplift.pipelines.triggers.receiver",
+        module,
         "--home",
         str(home),
         "--host",
         HOST,
         "--port",
-        str(stack.receiver_port),
+        str(port),
     ]
-    return start_daemon(command, environment=_variables(), log=home / "logs" / "receiver.log", folder=home)
+    return start_daemon(command, environment=_variables(), log=home / "logs" / f"{name}.log", folder=home)
 
 
 def _start_dispatcher(home: Path, _stack: Stack) -> Process:

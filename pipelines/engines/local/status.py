@@ -33,6 +33,7 @@ class Endpoints(Record):
     http: str
     grpc: str
     metrics: str
+    scoring: str
 
 
 def endpoints(running: stack.Stack) -> Endpoints:
@@ -44,6 +45,7 @@ def endpoints(running: stack.Stack) -> Endpoints:
         http=f"http://{host}:{running.http_port}",
         grpc=f"{host}:{running.grpc_port}",
         metrics=f"http://{host}:{running.metrics_port}/metrics",
+        scoring=f"http://{host}:{running.scoring_port}",
     )
 
 
@@ -54,7 +56,7 @@ def of_stack(home: Path) -> StackStatus:
         return StackStatus(home=str(home), running=False)
     memory = stack.memory(saved)
     where = endpoints(saved)
-    addresses = {"mlflow": where.mlflow, "receiver": where.receiver, "triton": where.http}
+    addresses = {"mlflow": where.mlflow, "receiver": where.receiver, "triton": where.http, "scoring": where.scoring}
     parts = tuple(
         Part(
             name=name,

@@ -21,6 +21,7 @@ from shiplift.runtime.records.kinds.contract import DeclaredGraph, DeclaredImage
 from shiplift.runtime.records.kinds.exported import ExportedGraph, ExportedImage, ExportedText, Front
 from shiplift.runtime.records.model import Isolation, ParityCase
 from shiplift.runtime.records.proof import Form, FormName, OfferedGraph, Proof
+from shiplift.runtime.records.scoring import answered_as
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import NOT_EXACT, ExactTrees, TreesForm
 
@@ -39,7 +40,8 @@ GraphWork = Exporting[DeclaredGraph] | Exporting[DeclaredText] | Exporting[Decla
 class _Converted:
     """The first sandbox's report: `seen` is the signature that clients of a front see, `sets` the answered inputs.
 
-    `trees` is how the model is served as exact trees, if it is an ensemble of these.
+    `trees` is how the model is served as exact trees, if it is an ensemble of these. `answer` is the form of
+    what pyfunc answers, unchecked.
     """
 
     graphs: tuple[OfferedGraph, ...]
@@ -51,6 +53,7 @@ class _Converted:
     notes: tuple[str, ...]
     isolation: Isolation
     trees: TreesForm | None
+    answer: Any
 
 
 def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImage:
@@ -97,6 +100,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
             "parity": tuple(ParityCase.model_validate(case) for case in result["parity"]),
             "reference": work.store.put_file(verifying.sandbox.work / "reference.npz"),
             "isolation": converted.isolation,
+            "scoring": answered_as(work.contract.scoring, converted.answer),
             "notes": (
                 *work.contract.notes,
                 *converted.notes,
@@ -190,4 +194,5 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
         notes=tuple(str(note) for note in result["notes"]),
         isolation=isolation,
         trees=TreesForm.model_validate(result["trees"]) if result["trees"] else None,
+        answer=result["answer"],
     )

@@ -92,6 +92,7 @@ def common_fields(work: Packaging[Any], draft: Draft) -> dict[str, Any]:
         "constant_score": candidates.constant_score,
         "validation": candidates.validation,
         "padding": draft.answered.padding,
+        "scoring": work.exported.scoring,
         "nodes": work.target.nodes,
         "needs": server_needs(work.serving, work.target.server),
     }

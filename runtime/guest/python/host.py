@@ -71,6 +71,7 @@ class Host:
             "GIT_PYTHON_REFRESH": "quiet",
             **({"LD_LIBRARY_PATH": str(libraries)} if libraries.is_dir() else {}),
         }
+        self.form: Any = None  # of the last answer, as its process told it
         self._process: subprocess.Popen[bytes] | None = None
         self._ready, self._launched_at, self._greeting = False, 0.0, Reader()
 
@@ -134,6 +135,7 @@ class Host:
             raise
         if "error" in fields:
             raise Raised(str(fields["error"])[:2000])
+        self.form = fields.get("form")
         return arrays
 
     def _may_still_start(self) -> bool:

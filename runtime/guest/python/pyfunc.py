@@ -32,11 +32,14 @@ class Model:
         self._tensors = schema.is_tensor_spec()
         self._named = schema.has_input_names()
         self.names: list[str] = list(schema.input_names()) if self._named else []  # as the author logged them
+        self.form: dict[str, Any] = {}  # of the last answer, as `records.scoring.AnswerForm`
 
     def answer(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The answers of `predict`, as arrays by name, each with one row per sample."""
-        named = self._by_name(self._model.predict(self._asked(inputs)))
-        return {name: _plain(name, value) for name, value in named.items()}
+        answer = self._model.predict(self._asked(inputs))
+        arrays = {name: _plain(name, value) for name, value in self._by_name(answer).items()}
+        self.form = _form(answer, arrays)
+        return arrays
 
     def _asked(self, inputs: dict[str, Any]) -> Any:
         if self._tensors:
@@ -57,6 +60,18 @@ class Model:
         if len(self._outputs) > 1:
             raise ValueError(f"predict answered one array, the signature says {', '.join(self._outputs)}")
         return {self._outputs[0] if self._outputs else "output": answer}
+
+
+def _form(answer: Any, arrays: dict[str, Any]) -> dict[str, Any]:
+    """How the arrays that are served make up the answer as MLflow's scoring server would write it."""
+    if hasattr(answer, "columns") or isinstance(answer, dict):
+        kind, names = "records" if hasattr(answer, "columns") else "mapping", {str(name): str(name) for name in answer}
+    elif hasattr(answer, "to_frame"):  # a series becomes a frame whose only column is 0 unless it has a name
+        kind, names = "records", dict.fromkeys(arrays, "0" if answer.name is None else str(answer.name))
+    else:
+        kind, names = "array", dict.fromkeys(arrays, "")
+    parts = [{"name": name, "tensor": tensor, "rank": arrays[tensor].ndim} for tensor, name in names.items()]
+    return {"kind": kind, "parts": parts}
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -51,7 +51,8 @@ def main(settings: dict[str, Any]) -> None:
                 reader = wire.Reader()
                 if not _read(reader, requests):
                     return
-                message = wire.pack(model.answer(reader.message()[1]))
+                arrays = model.answer(reader.message()[1])
+                message = wire.pack(arrays, form=getattr(model, "form", None))
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # the model may raise anything, and libraries in Rust panic past `Exception`

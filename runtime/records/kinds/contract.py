@@ -2,9 +2,12 @@
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.union import Kinded
 from shiplift.runtime.records.model import Obstacle, Requirement
+from shiplift.runtime.records.scoring import Scoring, absent
 from shiplift.runtime.records.tensor import Signature
 
 
@@ -12,11 +15,13 @@ class Contract(Kinded):
     """What the author declared: the signature, and the input example as an NPZ of arrays by input name.
 
     The signature is the graph's for ONNX, otherwise the logged one. `notes` say what was derived instead of declared.
+    `scoring` is the logged one as MLflow's own clients know it.
     """
 
     signature: Signature
     example: Artifact
     notes: tuple[str, ...] = ()
+    scoring: Scoring | None = Field(default=None, exclude_if=absent)
 
     @classmethod
     def _kind_of_old(cls, old: dict[str, Any]) -> str:

@@ -2,12 +2,15 @@
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.kinds.union import Kinded
 from shiplift.runtime.records.model import Isolation, ParityCase, PythonModel
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.proof import Form, FormName, Proof
+from shiplift.runtime.records.scoring import Scoring, absent
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import ExactTrees
 
@@ -29,7 +32,7 @@ class Exported(Kinded):
 
     `reference` is an NPZ with the example inputs as `input/NAME` and the original's outputs as `output/NAME`. `graph`
     is the digest of the graph without its weights; findings about a graph are kept under it. `forms` are those that
-    were tried, in order.
+    were tried, in order. `scoring` is what MLflow's clients know of the model.
     """
 
     model: Artifact
@@ -40,6 +43,7 @@ class Exported(Kinded):
     isolation: Isolation | None = volatile(None)
     notes: tuple[str, ...] = ()
     forms: tuple[Form, ...] = ()
+    scoring: Scoring | None = Field(default=None, exclude_if=absent)
 
     @classmethod
     def _kind_of_old(cls, old: dict[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from shiplift.runtime.base.names import TENSORS, name_endings
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import volatile
@@ -9,6 +11,7 @@ from shiplift.runtime.records.kinds.union import Kinded
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import JpegScore, Slice, TaskMetricName, Variant
 from shiplift.runtime.records.proof import ServedProof
+from shiplift.runtime.records.scoring import Scoring, absent
 from shiplift.runtime.records.serving import (
     BundleMember,
     EarlierVersions,
@@ -27,7 +30,7 @@ class Package(Kinded, Variant):
     `constant_score` is that of `Candidates`. `padding` is set if the spec asks for buckets of lengths. `earlier` are
     versions that were promoted before, and are served to clients that name them. `questions` is an NPZ with rows and
     the original's answers, as `proof.file` says, in the package's own names; `proof` says that a server answered them
-    alike.
+    alike. `scoring` is what MLflow's clients know of the model.
     """
 
     target: str
@@ -47,6 +50,7 @@ class Package(Kinded, Variant):
     padding: Padding | None = None
     questions: Artifact | None = None
     proof: ServedProof | None = None
+    scoring: Scoring | None = Field(default=None, exclude_if=absent)
     earlier: EarlierVersions = EarlierVersions()
     nodes: Nodes = volatile(Nodes())
     needs: ServerNeeds = volatile(ServerNeeds())

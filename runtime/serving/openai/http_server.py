@@ -1,6 +1,5 @@
 """Serves the application over HTTP until the process gets a signal to end."""
 
-import ipaddress
 from collections.abc import Callable, Sequence
 
 import uvicorn
@@ -16,11 +15,3 @@ def serve(look_up: Callable[[], Sequence[ServedModel]], host: str, port: int, *,
     """Serves until SIGTERM or SIGINT; answers in progress get time to finish."""
     configuration = listener(create_app(look_up, key=key), host, port, _LIMITS, keep_alive_s=75)
     uvicorn.Server(configuration).run()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone; of names, only `localhost` counts."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

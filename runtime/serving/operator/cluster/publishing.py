@@ -53,6 +53,7 @@ class Publisher:
                         host=f"{dns_name(model)}.{namespace}" if gateway else "",
                         secure=bool(ingress and ingress.tls_secret),
                         signature=seen.package.signature,
+                        scoring=seen.package.scoring,
                         targets=tuple(group.target for group in service.status.groups),
                     )
 

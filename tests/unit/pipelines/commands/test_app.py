@@ -64,6 +64,7 @@ def test_the_commands_are_these() -> None:
         "infer",
         "init",
         "openai",
+        "invocations",
         "schema",
         "targets",
         "doctor",
@@ -247,7 +248,7 @@ def test_a_pipeline_needs_a_stack_that_knows_its_members(shiplift: Shiplift, tmp
 def test_for_a_missing_log_the_error_lists_the_logs_there_are(shiplift: Shiplift, name: str, tmp_path: Path) -> None:
     done = shiplift("logs", name, home=tmp_path)
     assert done.returncode == 66
-    assert "mlflow, triton, receiver, dispatcher" in done.stderr
+    assert "mlflow, triton, scoring, receiver, dispatcher" in done.stderr
 
 
 def test_help_imports_nothing_heavy() -> None:

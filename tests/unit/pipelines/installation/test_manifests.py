@@ -13,6 +13,7 @@ from shiplift.pipelines.triggers.settings import TriggerSettings
 from shiplift.runtime.base import libyaml
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.records.site import ActivatorRef, Cluster, Site
+from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME
 from tests.unit.examples import Golden
 
 EVERYTHING = """
@@ -27,6 +28,7 @@ receiver: {replicas: 3, trusted_proxies: [10.0.0.0/8]}
 repositories: [{name: team/models, host: github, url: "https://git.example.org/team/models", credentials_secret: git}]
 gateway: {class_name: istio, annotations: {example.org/owner: "team: a"}}
 activator: {hold_s: 90}
+scoring: {replicas: 3, key_secret: scoring-key}
 serving: {cpu: "1", memory_limit: 4Gi, quota: {pods: "20", requests.cpu: "16"}}
 targets: [{name: fast, accelerator: cpu-vnni}]
 stages: {tune: {cpu: "4"}}
@@ -73,7 +75,7 @@ def pods(parsed: Values) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("text", ["", EVERYTHING])
 def test_every_pod_meets_the_restricted_standard(text: str) -> None:
     parsed = values.parse(text)
-    assert len(pods(parsed)) == (5 if text else 4)
+    assert len(pods(parsed)) == (6 if text else 4)
     for pod in pods(parsed):
         assert pod["securityContext"]["runAsNonRoot"]
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -428,3 +430,19 @@ def test_the_activator_needs_a_gateway() -> None:
     cluster = values.parse("{gateway: {class_name: eg}, activator: {hold_s: 30}}").site.place
     assert isinstance(cluster, Cluster)
     assert cluster.activator == ActivatorRef(hold_s=30)
+
+
+def test_the_scoring_server_has_no_rights_and_comes_only_if_asked_for() -> None:
+    def bodies(text: str) -> list[Any]:
+        return list(manifests.part_of(values.parse(text), "scoring"))
+
+    assert bodies("") == []
+    account, deployment, *others = bodies("scoring: {replicas: 1, key_secret: keys}")
+    assert account["automountServiceAccountToken"] is False
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["volumes"][0]["configMap"] == {"name": CONFIG_MAP_NAME, "optional": True}
+    (variable,) = pod["containers"][0]["env"]
+    assert variable["valueFrom"] == {"secretKeyRef": {"name": "keys", "key": "key"}}
+    assert [body["kind"] for body in others] == ["PodDisruptionBudget", "Service"]
+    assert bodies("{gateway: {class_name: eg}, scoring: {}}")[-1]["kind"] == "HTTPRoute"

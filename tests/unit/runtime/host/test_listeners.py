@@ -22,6 +22,7 @@ from shiplift.runtime.guest.pod.meter import Meter
 from shiplift.runtime.host.bounded_threads import BoundedThreads, Received
 from shiplift.runtime.host.listeners import ConnectionLimits, listener
 from shiplift.runtime.serving.openai.app import create_app as openai
+from shiplift.runtime.serving.scoring.app import ScoringApp
 
 LIMITS = ConnectionLimits(connections=20, connections_per_source=8, header_timeout_s=1)  # 8 in progress, 10 waiting
 Serve = Callable[[Path], Any]
@@ -75,6 +76,10 @@ def _openai(_: Path, port: int) -> Any:
     return uvicorns(listener(openai(list, key="right"), "127.0.0.1", port, LIMITS, keep_alive_s=75))
 
 
+def _scoring(_: Path, port: int) -> Any:
+    return uvicorns(listener(ScoringApp(list, key="right"), "127.0.0.1", port, LIMITS, keep_alive_s=75))
+
+
 def _activator(_: Path, port: int) -> Any:
     async def app(scope: Any, _receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
@@ -94,6 +99,7 @@ def _meter(_: Path, port: int) -> Any:
 LISTENERS = {
     "receiver": Listens(_receiver, "/webhooks/mlflow", 401, post=True),
     "openai": Listens(_openai, "/v1/models", headers=(("Authorization", "Bearer right"),)),
+    "scoring": Listens(_scoring, "/ping"),
     "activator": Listens(_activator, "/v2/health/live"),
     "metrics": Listens(_metrics, "/metrics"),
     "meter": Listens(_meter, "/"),
@@ -171,13 +177,13 @@ def test_headers_are_awaited_for_seconds_and_of_a_size(listening: tuple[Listens,
         assert _taken(endless, b"X-Long: " + b"x" * 60000 + b"\r\n") < 190
 
 
-@pytest.mark.parametrize("name", ["openai", "receiver"])
+@pytest.mark.parametrize("name", ["openai", "receiver", "scoring"])
 def test_a_body_is_not_read_after_the_refusal(tmp_path: Path, name: str) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     listens = LISTENERS[name]
-    path = "/v1/completions" if name == "openai" else "/webhooks/mlflow"
+    path = {"openai": "/v1/completions", "scoring": "/models/m/invocations"}.get(name, "/webhooks/mlflow")
     with listens.start(tmp_path, port), ExitStack() as stack:
         while not _status(listens, port):
             time.sleep(0.02)

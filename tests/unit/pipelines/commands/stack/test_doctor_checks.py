@@ -16,7 +16,9 @@ from shiplift.runtime.serving.triton.environment import unsupported
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     for name in Settings.model_fields:
         monkeypatch.delenv(f"SHIPLIFT_{name.upper()}", raising=False)
-    ports: dict[str, Any] = {f"{name}_port": free_port() for name in ("mlflow", "receiver", "http", "grpc", "metrics")}
+    ports: dict[str, Any] = {
+        f"{name}_port": free_port() for name in ("mlflow", "receiver", "http", "grpc", "metrics", "scoring")
+    }
     return Settings(home=tmp_path / "deep" / "home", server_environment=tmp_path / "server", **ports)
 
 

@@ -24,6 +24,7 @@ def started(home: Path, processes: dict[str, Process] | None = None, *, registry
         http_port=8000,
         grpc_port=8001,
         metrics_port=8002,
+        scoring_port=8005,
         registry_uri=registry or "http://127.0.0.1:5000",
         server_environment=str(home / "server"),
         cache_mb=64,
@@ -64,7 +65,7 @@ def test_somebody_else_s_registry_is_no_part_of_the_stack(tmp_path: Path) -> Non
     parts = all_of(ME)
     del parts["mlflow"]
     running = started(tmp_path, parts, registry="https://mlflow.example.org")
-    assert (running.embedded_registry, running.names) == (False, ("triton", "receiver", "dispatcher"))
+    assert (running.embedded_registry, running.names) == (False, ("triton", "scoring", "receiver", "dispatcher"))
     assert stack.require(tmp_path) == running
 
 
@@ -92,6 +93,7 @@ def test_a_port_that_is_taken_stops_the_start_before_anything_runs(tmp_path: Pat
             grpc_port=taken,
             metrics_port=free_port(),
             receiver_port=free_port(),
+            scoring_port=free_port(),
         )
         with pytest.raises(PortTaken, match=f"port {taken}, needed by triton \\(grpc\\), is taken"):
             stack.up(settings)
@@ -106,6 +108,7 @@ def test_the_status_tells_every_part_and_what_is_down(tmp_path: Path) -> None:
     assert {part.name: (part.running, part.pid) for part in shown.parts} == {
         "mlflow": (False, 0),
         "triton": (True, os.getpid()),
+        "scoring": (False, 0),
         "receiver": (False, 0),
         "dispatcher": (False, 0),
     }
@@ -120,6 +123,7 @@ def test_the_addresses_of_a_stack_are_complete(tmp_path: Path, capsys: pytest.Ca
         "http": "http://127.0.0.1:8000",
         "grpc": "127.0.0.1:8001",
         "metrics": "http://127.0.0.1:8002/metrics",
+        "scoring": "http://127.0.0.1:8005",
     }
 
 

@@ -1,0 +1,24 @@
+"""The signature in an `MLmodel` file as its author logged it, for clients that speak MLflow's scoring protocol."""
+
+import json
+from typing import Any
+
+from shiplift.runtime.records.scoring import Scoring
+
+_MAX_BYTES = 128 << 10  # it travels in records
+
+
+def scoring_of(meta: dict[str, Any]) -> Scoring | None:
+    """The logged signature; None if there is none, or if it is too large to travel."""
+    signature = meta.get("signature")
+    if not isinstance(signature, dict) or not isinstance(signature.get("inputs"), str):
+        return None
+    texts = {name: _text(signature.get(name)) for name in ("inputs", "outputs", "params")}
+    if sum(map(len, texts.values())) > _MAX_BYTES:
+        return None
+    return Scoring(**texts, hinted=bool(meta.get("is_signature_from_type_hint")))
+
+
+def _text(schema: Any) -> str:
+    """A schema's JSON; empty if it has no entries."""
+    return schema if isinstance(schema, str) and json.loads(schema) else ""

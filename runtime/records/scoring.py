@@ -1,0 +1,59 @@
+"""What MLflow's clients know of a model: its logged signature, and in which form `predict` of pyfunc answers."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError
+
+from shiplift.runtime.records.base import Record
+
+
+class AnswerPart(Record):
+    """A part of pyfunc's answer: its `name` there (empty in an array), and the served tensor with its values.
+
+    `rank` counts the axes of pyfunc's array, rows included; a served tensor has at least two. `column` is the tensor's
+    only column that belongs to the part; -1: all.
+    """
+
+    name: str = Field("", max_length=1024)
+    tensor: str = Field(max_length=1024)
+    rank: int = Field(ge=1, le=32)
+    column: int = Field(-1, ge=-1)
+
+
+class AnswerForm(Record):
+    """The form of pyfunc's answer: an `array` or a list, `records` (data frames, series), or a `mapping` by name."""
+
+    kind: Literal["array", "records", "mapping"]
+    parts: tuple[AnswerPart, ...] = Field(min_length=1, max_length=20_000)
+
+    @classmethod
+    def told(cls, form: Any) -> Self | None:
+        """The form as a sandbox told it, where its author's code ran; None if it makes no sense."""
+        try:
+            return cls.model_validate(form)
+        except ValidationError:
+            return None
+
+
+class Scoring(Record):
+    """How MLflow's scoring protocol speaks of a model. Without `answer`, its form follows from the outputs.
+
+    `inputs`, `outputs` and `params` are the schemas of the logged signature, in MLflow's JSON; empty: none. `hinted`:
+    they were made from the type hints of `predict`.
+    """
+
+    inputs: str
+    outputs: str = ""
+    params: str = ""
+    hinted: bool = False
+    answer: AnswerForm | None = None
+
+
+def answered_as(scoring: Scoring | None, form: Any) -> Scoring | None:
+    """The same with the form of the answer, as a sandbox told it."""
+    return scoring.model_copy(update={"answer": AnswerForm.told(form)}) if scoring else None
+
+
+def absent(scoring: Scoring | None) -> bool:
+    """Whether there is none: a record leaves it out then, because older clients don't know the field."""
+    return scoring is None

@@ -1,0 +1,77 @@
+"""Served tensors in the form in which MLflow's scoring server would write pyfunc's answer."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from shiplift.runtime.model.tensors import Arrays, text_of
+from shiplift.runtime.records.scoring import AnswerForm, AnswerPart
+from shiplift.runtime.records.tensor import TensorSpec
+from shiplift.runtime.serving.discovery import ServedModel
+
+
+def form_of(served: ServedModel) -> AnswerForm:
+    """The form of a served model's answer: as pyfunc was seen to answer, or as the logged outputs say."""
+    specs = {spec.name: spec for spec in served.signature.outputs}
+    seen = served.scoring.answer if served.scoring else None
+    if seen and all(part.tensor in specs for part in seen.parts):
+        return seen
+    return _derived(served, list(specs.values()))
+
+
+def body_of(form: AnswerForm, chunks: Sequence[Arrays]) -> bytes:
+    """The body of the answer; `chunks` are the outputs of consecutive rows."""
+    parts = [[value for chunk in chunks for value in _values(part, chunk[part.tensor])] for part in form.parts]
+    return json.dumps({"predictions": _put_together(form, parts)}).encode()
+
+
+def _put_together(form: AnswerForm, parts: list[list[Any]]) -> Any:
+    if form.kind == "array":
+        return parts[0]
+    names = [part.name for part in form.parts]
+    if form.kind == "mapping":
+        return dict(zip(names, parts, strict=True))
+    return [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]
+
+
+def _values(part: AnswerPart, array: NDArray[Any]) -> list[Any]:
+    """A part's values, one for each row."""
+    if part.column >= 0:
+        array = array.reshape(len(array), -1)[:, part.column]
+    if part.rank < array.ndim and math.prod(array.shape[part.rank :]) == 1:
+        array = array.reshape(array.shape[: part.rank])
+    values: list[Any] = array.tolist()
+    return _texts(values) if array.dtype.kind == "O" else values
+
+
+def _texts(values: list[Any]) -> list[Any]:
+    return [_texts(item) if isinstance(item, list) else text_of(item, errors="replace") for item in values]
+
+
+def _derived(served: ServedModel, specs: list[TensorSpec]) -> AnswerForm:
+    """The form of a model whose pyfunc was not asked, as of most texts and images."""
+    logged = _logged_outputs(served)
+    by_name = {spec.name: spec for spec in specs}
+    if len(logged) > 1 and set(logged) <= set(by_name):
+        kind = "mapping" if all(logged.values()) else "records"
+        parts = [
+            AnswerPart(name=name, tensor=name, rank=_rank(by_name[name], flat=not logged[name])) for name in logged
+        ]
+        return AnswerForm(kind=kind, parts=tuple(parts))
+    return AnswerForm(kind="array", parts=(AnswerPart(tensor=specs[0].name, rank=_rank(specs[0], flat=True)),))
+
+
+def _logged_outputs(served: ServedModel) -> dict[str, bool]:
+    """The names of the logged outputs, and whether each is a tensor."""
+    text = served.scoring.outputs if served.scoring else ""
+    try:
+        return {str(entry.get("name") or ""): entry.get("type") == "tensor" for entry in json.loads(text or "[]")}
+    except (AttributeError, TypeError, ValueError):
+        return {}
+
+
+def _rank(spec: TensorSpec, *, flat: bool) -> int:
+    return 1 if flat and spec.shape[1:] == (1,) else len(spec.shape)

@@ -1,0 +1,189 @@
+"""MLflow's own reading of requests: for whatever is not in a common form, and for the words of a refusal.
+
+It is imported with the first such request: 0.1 GB, and a second. It reads data alone, and runs no code of a model.
+"""
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shiplift.runtime.base.errors import DataInvalid
+from shiplift.runtime.model.tables import read_parquet
+from shiplift.runtime.model.tensors import Arrays, DataLimits
+from shiplift.runtime.serving.scoring.common_forms import NotCommonError, served
+from shiplift.runtime.serving.scoring.culprits import named, require_even
+from shiplift.runtime.serving.scoring.problems import ScoringProblem
+from shiplift.runtime.serving.scoring.schema import Field, InputSchema
+
+_TABLES = DataLimits(unpacked_bytes=512 << 20, samples=1_000_000)
+
+
+def read_json(body: Mapping[str, Any], schema: InputSchema) -> Arrays:
+    """The served tensors of a decoded body.
+
+    Raises:
+        ScoringProblem: MLflow would refuse it, or production can't serve it.
+    """
+    from mlflow.pyfunc import scoring_server  # noqa: PLC0415 - see above
+    from mlflow.pyfunc.utils.serving_data_parser import is_unified_llm_input  # noqa: PLC0415
+
+    with _Refusals(body, schema):
+        if is_unified_llm_input(dict(body)):
+            raise ScoringProblem(400, "this is a request to a chat or completion model: send it to `shiplift openai`")
+        require_even(body)
+        data, params = scoring_server._split_data_and_params(dict(body))
+        _check_params(params, schema)
+        return _enforced(scoring_server.infer_and_parse_data(data, _schema(schema)), schema)
+
+
+def read_csv(body: bytes, schema: InputSchema) -> Arrays:
+    """The served tensors of a table in CSV.
+
+    Raises:
+        ScoringProblem: as above.
+    """
+    from mlflow.pyfunc import scoring_server  # noqa: PLC0415
+
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ScoringProblem(400, f"Ensure that input is a valid UTF-8 encoded string. Error: '{error!r}'") from error
+    with _Refusals():
+        return _enforced(scoring_server.parse_csv_input(io.StringIO(text), _schema(schema)), schema)
+
+
+def read_table(body: bytes, schema: InputSchema) -> Arrays:
+    """The served tensors of a table in Parquet.
+
+    Raises:
+        ScoringProblem: as above, or it is far larger than its file.
+    """
+    import pandas as pd  # noqa: PLC0415
+
+    try:
+        frame = pd.DataFrame(read_parquet(body, "the table", _TABLES))
+    except (DataInvalid, OSError, ValueError) as error:
+        raise ScoringProblem(400, f"Failed to parse input as a Pandas DataFrame: {error}") from error
+    with _Refusals():
+        return _enforced(frame, schema)
+
+
+class _Refusals:
+    """Turns MLflow's errors, and those of the libraries below it, into ours, which name the value to blame."""
+
+    def __init__(self, body: Mapping[str, Any] | None = None, schema: InputSchema | None = None) -> None:
+        self._body, self._schema = body, schema
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is None or not isinstance(error, Exception) or isinstance(error, ScoringProblem):
+            return
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415
+
+        said = str(error.message) if isinstance(error, MlflowException) else f"{type(error).__name__}: {error}"
+        if self._body is not None and self._schema is not None:
+            said = named(said, self._body, self._schema)
+        if isinstance(error, MlflowException):
+            raise ScoringProblem(error.get_http_status_code(), said, code=str(error.error_code)) from error
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else said
+        raise ScoringProblem(400, f"Invalid input. {reason}") from error
+
+
+def _schema(schema: InputSchema) -> Any:
+    from mlflow.types import Schema  # noqa: PLC0415
+
+    return Schema.from_json(schema.inputs)
+
+
+def _check_params(params: Any, schema: InputSchema) -> None:
+    """Checks the parameters as MLflow does; production answers with the logged defaults alone."""
+    from mlflow.models.utils import _enforce_params_schema  # noqa: PLC0415
+    from mlflow.types import ParamSchema  # noqa: PLC0415
+
+    if not params:
+        return
+    logged = ParamSchema.from_json(schema.params) if schema.params else None
+    given = _enforce_params_schema(params, logged)
+    defaults = {param.name: param.default for param in logged.params} if logged else {}
+    for name, value in (given or {}).items():
+        if value != defaults.get(name):
+            raise ScoringProblem(
+                400,
+                f"parameter {name!r} is {value!r}: production serves the model with its logged default, "
+                f"{defaults.get(name)!r}",
+            )
+
+
+def _enforced(data: Any, schema: InputSchema) -> Arrays:
+    """The tensors, after MLflow's check of the data against the logged signature."""
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415
+    from mlflow.models.utils import _enforce_schema  # noqa: PLC0415
+
+    try:
+        data = _enforce_schema(data, _schema(schema))
+    except Exception as error:
+        message = f"Failed to enforce schema of data with schema '{_schema(schema)}'. Error: {error}"
+        raise MlflowException.invalid_parameter_value(message) from error
+    if hasattr(data, "columns"):
+        return _frame(data, schema)
+    named = data if isinstance(data, dict) else {schema.fields[0].name: data}
+    return {field.spec.name: _fitted(np.asarray(named[field.name]), field) for field in schema.fields}
+
+
+def _frame(frame: Any, schema: InputSchema) -> Arrays:
+    if not len(frame):
+        raise ScoringProblem(400, "the data frame has no rows")
+    arrays: Arrays = {}
+    for at, field in enumerate(schema.fields):
+        if schema.named and field.name not in frame:
+            if not field.spec.optional:
+                raise ScoringProblem(400, f"column {field.label} is missing, and production needs it")
+            continue
+        column = frame[field.name] if schema.named else frame.iloc[:, at]
+        arrays[field.spec.name] = _fitted(_values(column, field), field)
+    return arrays
+
+
+def _values(column: Any, field: Field) -> NDArray[Any]:
+    """A column's values, (rows,) or with the axes of arrays, as numbers, booleans or texts.
+
+    Raises:
+        ScoringProblem: one is missing where no tensor can say so.
+    """
+    values = column.to_numpy()
+    if values.dtype.kind == "M" and field.spec.datatype == "INT64":
+        return np.asarray(values.astype("datetime64[ns]").astype(np.int64))
+    if field.spec.datatype.startswith("FP"):
+        return np.asarray(values, np.float64) if values.dtype.kind == "O" and _scalars(values) else _stacked(values)
+    if (missing := column.isna().to_numpy()).any():
+        row = int(missing.argmax())
+        raise ScoringProblem(400, f"column {field.label} has the missing value {column.iloc[row]!r} in row {row}")
+    if field.spec.datatype != "BYTES":
+        return _stacked(values)
+    if values.dtype.kind == "M":
+        return np.array([item.isoformat() for item in column], object)
+    for row, item in enumerate(values.tolist()):
+        if not isinstance(item, str | bytes):
+            raise ScoringProblem(400, f"column {field.label} has the value {item!r} in row {row}, which is no string")
+    return np.asarray(values, object)
+
+
+def _scalars(values: NDArray[Any]) -> bool:
+    return not any(isinstance(item, list | np.ndarray) for item in values.tolist())
+
+
+def _stacked(values: NDArray[Any]) -> NDArray[Any]:
+    return np.array(values.tolist()) if values.dtype.kind == "O" else values
+
+
+def _fitted(array: NDArray[Any], field: Field) -> NDArray[Any]:
+    try:
+        return served(array, field)
+    except (NotCommonError, TypeError, ValueError) as error:
+        wrong = f"has the shape {array.shape}, the model takes {field.spec.shape}"
+        raise ScoringProblem(400, f"input {field.label} {str(error) or wrong}") from error

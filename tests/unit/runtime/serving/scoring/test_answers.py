@@ -1,0 +1,71 @@
+"""Answers in pyfunc's form, as MLflow's server writes them."""
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from mlflow.pyfunc.scoring_server import predictions_to_json
+
+from shiplift.runtime.guest.python.pyfunc import _form, _plain
+from shiplift.runtime.records.scoring import AnswerForm
+from shiplift.runtime.records.tensor import TensorSpec
+from shiplift.runtime.serving.scoring.answers import body_of, form_of
+from tests.unit.runtime.serving.scoring.schemas import of_columns
+
+ANSWERS: dict[str, Any] = {
+    "labels": np.array([1, 0, 2]),
+    "texts": np.array(["a", "b", "ü"], dtype=object),
+    "one column": np.array([[1.5], [2.5], [float("nan")]]),
+    "a matrix": np.arange(6, dtype=np.float32).reshape(3, 2),
+    "a list": ["a", "b", "c"],
+    "a list of lists": [[1, 2], [3, 4], [5, 6]],
+    "booleans": np.array([True, False, True]),
+    "a frame": pd.DataFrame({"label": ["a", "b", "c"], "score": [0.5, 0.25, 1.0]}),
+    "a frame of numbered columns": pd.DataFrame(np.arange(6.0).reshape(3, 2)),
+    "a series": pd.Series([1.0, 2.0, 3.0], name="price"),
+    "a nameless series": pd.Series([1, 2, 3]),
+    "a mapping": {"label": np.array([1, 2, 3]), "scores": np.ones((3, 2))},
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_is_written_as_mlflow_s_server_writes_pyfunc_s(name: str) -> None:
+    answer = ANSWERS[name]
+    framed = hasattr(answer, "columns") or isinstance(answer, dict)
+    named = {str(each): answer[each] for each in answer} if framed else {"output": answer}
+    arrays = {each: _plain(each, value) for each, value in named.items()}
+    form = AnswerForm.told(_form(answer, arrays))
+    assert form
+    carried = {each: array.reshape(len(array), -1) if array.ndim == 1 else array for each, array in arrays.items()}
+    chunks = [
+        {each: array[:1] for each, array in carried.items()},
+        {each: array[1:] for each, array in carried.items()},
+    ]
+    theirs = io.StringIO()
+    predictions_to_json(answer, theirs)
+    assert body_of(form, chunks).decode() == theirs.getvalue()
+
+
+def test_columns_of_one_matrix_are_records_again() -> None:
+    part = {"name": "a", "tensor": "y", "rank": 1, "column": 1}
+    form = AnswerForm.model_validate({"kind": "records", "parts": [part, {**part, "name": "b", "column": 0}]})
+    body = json.loads(body_of(form, [{"y": np.array([[1.0, 2.0], [3.0, 4.0]])}]))
+    assert body == {"predictions": [{"a": 2.0, "b": 1.0}, {"a": 4.0, "b": 3.0}]}
+
+
+def test_without_pyfunc_s_answer_the_logged_outputs_give_the_form() -> None:
+    outputs = tuple(TensorSpec(name=name, datatype="FP32", shape=(-1, 1)) for name in ("label", "score"))
+    columns = [{"type": "string", "name": "label"}, {"type": "double", "name": "score"}]
+    tensors = [{"type": "tensor", "name": each["name"]} for each in columns]
+    for logged, kind, parts in ((columns, "records", 2), (tensors, "mapping", 2), ([], "array", 1)):
+        form = form_of(of_columns({"a": "double"}, outputs=outputs, logged=logged))
+        assert (form.kind, len(form.parts)) == (kind, parts)
+
+
+def test_a_form_that_names_other_tensors_is_not_used() -> None:
+    told = AnswerForm.told({"kind": "array", "parts": [{"tensor": "gone", "rank": 1}]})
+    assert form_of(of_columns({"a": "double"}, answer=told)).parts[0].tensor == "y"
+    assert AnswerForm.told({"kind": "array", "parts": []}) is None

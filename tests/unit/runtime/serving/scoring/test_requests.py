@@ -1,0 +1,138 @@
+"""Requests in every content type, and what a refusal says."""
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from shiplift.runtime.serving.scoring.problems import ScoringProblem
+from shiplift.runtime.serving.scoring.requests import CSV, JSON, PARQUET, media_type, read_at_once, read_other
+from shiplift.runtime.serving.scoring.schema import schema_of
+from tests.unit.runtime.serving.scoring.schemas import of_columns, of_tensors
+
+TABLE = of_columns({"age": "double", "count": "long", "city": "string"})
+FRAME = pd.DataFrame({"city": ["Ulm", "Köln"], "age": [1.5, None], "count": [1, 2]})
+
+
+def read(body: Any, kind: str = JSON, served: Any = TABLE) -> Any:
+    content = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    return read_other(kind, content, schema_of(served))
+
+
+def test_a_table_is_the_same_in_json_csv_and_parquet() -> None:
+    parquet = io.BytesIO()
+    FRAME.to_parquet(parquet)
+    for body, kind in (
+        ({"dataframe_split": FRAME.to_dict(orient="split")}, JSON),
+        (FRAME.to_csv(index=False), CSV),
+        (parquet.getvalue(), PARQUET),
+    ):
+        arrays = read(body, kind)
+        assert arrays["city"].tolist() == [["Ulm"], ["Köln"]]
+        np.testing.assert_array_equal(arrays["age"], [[1.5], [np.nan]])
+        assert (arrays["count"].dtype, arrays["count"].tolist()) == (np.int64, [[1], [2]])
+
+
+def test_only_small_bodies_of_json_are_read_at_once() -> None:
+    body = json.dumps({"dataframe_records": [{"age": 1, "count": 2, "city": "Ulm"}]}).encode()
+    assert read_at_once(JSON, body, schema_of(TABLE)) is not None
+    assert read_at_once(CSV, body, schema_of(TABLE)) is None
+
+
+@pytest.mark.parametrize(
+    ("content_type", "said"),
+    [
+        ("application/xml", "only supports the following content types"),
+        ("", "only supports the following content types"),
+        ("application/json; charset=latin-1", "only supports UTF-8"),
+        ("application/json; format=split", "Unrecognized content type parameters: format"),
+    ],
+)
+def test_other_content_types_are_refused_as_mlflow_does(content_type: str, said: str) -> None:
+    with pytest.raises(ScoringProblem, match=said) as refused:
+        media_type(content_type)
+    assert (refused.value.status, refused.value.media_type) == (415, "text/plain; charset=utf-8")
+
+
+def test_the_charset_of_json_may_be_given() -> None:
+    assert media_type("application/json ; charset=UTF-8") == JSON
+
+
+ROW = {"age": 1.0, "count": 2, "city": "Ulm"}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"dataframe_records": [{"age": 1.0, "city": "Ulm"}]}, r"missing inputs \['count'\]"),
+        ({"dataframe_records": [ROW, {**ROW, "age": "old"}]}, "'age' has 'old' in row 1"),
+        ({"dataframe_split": {"columns": list(ROW), "data": [[1, 2**70, "Ulm"]]}}, r"'count' has 1180\d+ in row 0"),
+        ({"inputs": {"age": [1.0], "count": [None], "city": ["Ulm"]}}, "'count' has None in row 0"),
+        ({"dataframe_records": [{**ROW, "city": None}]}, "'city' has the missing value None in row 0"),
+        ({"dataframe_records": [{**ROW, "city": 7}]}, "'city' has the value 7 in row 0"),
+        ({"dataframe_split": {"columns": list(ROW), "data": [[1, 2, "Ulm"], [1, 2]]}}, "row 1 has 2 values"),
+        ({"dataframe_records": []}, "no rows|missing inputs"),
+        ({"dataframe_records": [ROW], "inputs": [1]}, "exactly one of the input fields"),
+        ({"data": [1]}, "exactly one of the input fields"),
+        ({"messages": [{"role": "user", "content": "hello"}]}, "shiplift openai"),
+        ("[1]", "Received a list"),
+        ("{", "valid JSON"),
+        (b"\xff", "valid JSON"),
+        ("7", "unexpected input type"),
+        (f'{{"inputs": {"[" * 200}1{"]" * 200}}}', "levels deep"),
+        (f'{{"inputs": {"[" * 100_000}{"]" * 100_000}}}', "levels deep"),
+    ],
+)
+def test_a_refusal_names_the_column_and_the_value(body: Any, said: str) -> None:
+    with pytest.raises(ScoringProblem, match=said) as refused:
+        read(body)
+    assert refused.value.status == 400
+    assert json.loads(refused.value.body)["error_code"] in ("BAD_REQUEST", "INVALID_PARAMETER_VALUE")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ([[1, 2, "three"]], "'x' has 'three' in row 0"),
+        ([[1, 2, 3], [4, 5]], "inhomogeneous"),
+        ([[1, 2]], "does not match expected shape"),
+    ],
+)
+def test_a_wrong_tensor_is_named(inputs: Any, said: str) -> None:
+    with pytest.raises(ScoringProblem, match=said):
+        read({"inputs": inputs}, served=of_tensors("float32", -1, 3))
+
+
+def test_a_csv_that_is_none_says_so() -> None:
+    for body, said in ((b"age\nold\n", "Failed to parse"), (b"\xff", "UTF-8")):
+        with pytest.raises(ScoringProblem, match=said):
+            read(body, CSV)
+    with pytest.raises(ScoringProblem, match="Failed to parse"):
+        read(b"no parquet", PARQUET)
+
+
+def test_parameters_are_checked_and_only_the_logged_defaults_are_served() -> None:
+    params = [{"name": "k", "type": "long", "default": 3, "shape": None}]
+    served = of_columns({"age": "double"}, params=params)
+    body = {"inputs": {"age": [1.0]}}
+    assert read({**body, "params": {"k": 3, "unknown": 1}}, served=served)["age"].tolist() == [[1.0]]
+    for given, said in ((4, "'k' is 4"), ("x", "Invalid parameters")):
+        with pytest.raises(ScoringProblem, match=said):
+            read({**body, "params": {"k": given}}, served=served)
+    assert read({"dataframe_records": [ROW], "params": {"k": 4}})  # no parameter was logged: MLflow ignores them
+
+
+def test_dates_become_what_the_model_is_served_with() -> None:
+    served = of_columns({"day": "string"})
+    dated = served.model_copy(
+        update={
+            "scoring": served.scoring
+            and served.scoring.model_copy(update={"inputs": '[{"type": "datetime", "name": "day"}]'})
+        }
+    )
+    assert read({"inputs": {"day": ["2024-02-29T12:00:00"]}}, served=dated)["day"].tolist() == [["2024-02-29T12:00:00"]]
+    with pytest.raises(ScoringProblem, match="day"):
+        read({"inputs": {"day": ["never"]}}, served=dated)
