@@ -134,7 +134,7 @@ def served(work: Path, onnx_model: Any, **options: Any) -> Iterator[Server]:
 def ask(server: Server, arrays: dict[str, NDArray[Any]], *, only: str = "", name: str = "m") -> Any:
     inputs = []
     for key, array in arrays.items():
-        inputs.append(grpc.InferInput(key, list(array.shape), NAMES[array.dtype]))
+        inputs.append(grpc.InferInput(key, list(array.shape), NAMES.get(array.dtype, "BYTES")))
         inputs[-1].set_data_from_numpy(array)
     outputs = [grpc.InferRequestedOutput(only)] if only else None
     return grpc.InferenceServerClient(server.grpc).infer(name, inputs, outputs=outputs)

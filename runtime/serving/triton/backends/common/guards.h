@@ -120,18 +120,30 @@ static void free_guards(Model *model) {
 
 /* --- checking -------------------------------------------------------------------------------------------------------- */
 
+/* Whether a sorted list has a value; `side` is the bound's. Halves without a branch that could be mispredicted. */
+#define HAS(name, side, element) \
+  static inline bool name(const Guard *guard, element value) { \
+    const Bound *from = guard->values; \
+    for (size_t count = guard->count; count > 1; count -= count / 2) \
+      from += from[count / 2].side <= value ? count / 2 : 0; \
+    return from->side == value; \
+  }
+
+HAS(has_number, number, double)
+HAS(has_whole, whole, int64_t)
+
 static inline bool refuses_number(const Guard *guard, double value) {
-  if (__builtin_expect(value != value, 0)) return guard->no_nan;
-  if (__builtin_expect(value - value != 0, 0) && guard->no_infinite) return true;
+  if (__builtin_expect(value - value != 0, 0)) { /* NaN, or infinite */
+    if (value != value) return guard->no_nan;
+    if (guard->no_infinite) return true;
+  }
   if (value < guard->low.number || value > guard->high.number) return true;
-  Bound key = {.number = value};
-  return guard->count && !bsearch(&key, guard->values, guard->count, sizeof key, by_number);
+  return guard->count && !has_number(guard, value);
 }
 
 static inline bool refuses_whole(const Guard *guard, int64_t value) {
   if (value < guard->low.whole || value > guard->high.whole) return true;
-  Bound key = {.whole = value};
-  return guard->count && !bsearch(&key, guard->values, guard->count, sizeof key, by_whole);
+  return guard->count && !has_whole(guard, value);
 }
 
 static inline bool refuses_unsigned(const Guard *guard, uint64_t value) {
