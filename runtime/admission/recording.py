@@ -28,6 +28,11 @@ TAKEN = "taken"  # a set of its own in that file
 LARGEST = f"random-{max(BATCHES)}"  # the set with the most rows that differ
 _EXAMINE_S, _ASK_S, _JUMPS_S, _REFUSALS_S = 2.0, 3.0, 1.0, 1.0
 _LONG_S, _LARGE_BATCH = 0.25, 64
+_IN_TRAINING = "It was logged in training mode ({}): call `model.eval()` before you log it."
+_NOT_REPEATABLE = (
+    "Call `model.eval()` before you log it, so that dropout is off; give what it samples with a fixed seed; keep no "
+    "state between calls."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,8 +240,7 @@ def _examined(original: Original, ask: Any, sets: Mapping[str, Arrays]) -> Count
     if seen.unstable:
         raise ExportFailed(
             f"the model is not repeatable: {seen.unstable}",
-            do="Call `model.eval()` before you log it, so that dropout is off; give what it samples with a fixed seed; "
-            "keep no state between calls.",
+            do=_IN_TRAINING.format(", ".join(original.training)) if original.training else _NOT_REPEATABLE,
         )
     if seen.mixes and original.batch > 1:
         raise ExportFailed(
