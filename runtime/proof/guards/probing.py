@@ -21,7 +21,8 @@ from shiplift.runtime.proof.oracle import answers_to
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.proof.settings import Ask, rows_of, together
 
-_PLACES, _BISECTED = 64, 16  # columns that are changed, and of which ends are looked for
+_PLACES = 64  # columns of an input that are changed
+_LARGE = (1e39, 1e308)  # too large for FP32, which some models compute in; too large for nearly any sum
 _STEPS = 80  # of a bisection: FP64 has as many values as 64 halvings leave, and a few on the way are rounded
 _SPECIAL = (("missing", np.nan), ("infinite", np.inf), ("infinite", -np.inf))
 
@@ -64,7 +65,7 @@ def refusals(
     if base is None:
         return None
     inputs = [Seen.of(name, [array], right.answered) for name, array in rows.items() if array.dtype.kind in "iuf"]
-    probes = [probe for seen in inputs for probe in (*_special(seen), *_refused(seen))]
+    probes = [probe for seen in inputs for probe in (*_special(seen, narrow), *_refused(seen))]
     if not probes:
         return None
     asked = _joined([_changed(base, probe) for probe in probes])
@@ -73,8 +74,9 @@ def refusals(
     if not found:
         return None
     taken = [probe for probe, error in zip(probes, answers.errors, strict=False) if not error]
-    for probe, error in [each for each in found if each[0].origin == "range"][:_BISECTED]:
-        if last := _last(ask, base, probe, narrow, lambda: clock() < end):
+    search = _Search(ask=ask, base=base, narrow=narrow, in_time=lambda: clock() < end, seen=set())
+    for probe, error in [each for each in found if each[0].origin == "range"]:
+        if last := search.last(probe):
             found.append((last, error))
     refused, errors = [probe for probe, _ in found], tuple(error for _, error in found)
     return Refusals(
@@ -97,13 +99,16 @@ def _base(rows: Arrays, right: Answers) -> Arrays | None:
     return rows_of(rows, usable[:1]) if len(usable) else None
 
 
-def _special(seen: Seen) -> Iterator[_Probe]:
-    """NaN and infinities in each column of floats, or in a few all over a wide input."""
-    if seen.dtype.kind == "f":
-        for column in _some(seen.columns):
-            yield from (
-                _Probe(input=seen.name, column=column, origin=origin, value=value) for origin, value in _SPECIAL
-            )
+def _special(seen: Seen, narrow: bool) -> Iterator[_Probe]:
+    """NaN, infinities and very large numbers in each column of floats, or in a few all over a wide input."""
+    if seen.dtype.kind != "f":
+        return
+    wide = seen.dtype == np.float64 and not narrow
+    large = _LARGE if wide else (float(np.finfo(np.float16 if seen.dtype == np.float16 else np.float32).max),)
+    values = (*_SPECIAL, *(("range", sign * size) for size in large for sign in (1, -1)))
+    for column in _some(seen.columns):
+        for origin, value in values:
+            yield _Probe(input=seen.name, column=column, origin=origin, value=value)
 
 
 def _refused(seen: Seen) -> Iterator[_Probe]:
@@ -117,20 +122,45 @@ def _some(columns: tuple[int | None, ...]) -> list[int | None]:
     return [columns[at] for at in np.unique(np.linspace(0, len(columns) - 1, min(len(columns), _PLACES)).astype(int))]
 
 
-def _last(ask: Ask, base: Arrays, probe: _Probe, narrow: bool, in_time: Callable[[], bool]) -> _Probe | None:
-    """The refused value that is next to one which is taken, between the probe's and the base's; None: not found."""
-    kind = base[probe.input].dtype
-    kind = np.dtype(np.float32) if narrow and kind == np.float64 else kind
-    taken, refused = kind.type(_at(base, probe)), kind.type(probe.value)
-    for _ in range(_STEPS):
-        middle = _middle(taken, refused)
-        if middle in (taken, refused):
-            return _valued(probe, refused)
-        if not in_time():
-            return None
-        raised = bool(together(ask, _changed(base, _valued(probe, middle))).errors[0])
-        taken, refused = (taken, middle) if raised else (middle, refused)
-    return None
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """The search for the last value that is refused; those `seen` are tried first, since columns are often alike."""
+
+    ask: Ask
+    base: Arrays
+    narrow: bool
+    in_time: Callable[[], bool]
+    seen: set[Any]
+
+    def last(self, probe: _Probe) -> _Probe | None:
+        """The refused value that is next to one which is taken, between the probe's and the base's; None: not found."""
+        kind = self.base[probe.input].dtype
+        kind = np.dtype(np.float32) if self.narrow and kind == np.float64 else kind
+        taken, refused = kind.type(_at(self.base, probe)), kind.type(probe.value)
+        for value in [each for each in self.seen if type(each) is type(taken) and _between(taken, each, refused)]:
+            if self._refuses(probe, value) and not self._refuses(probe, _next(value, taken)):
+                return _valued(probe, value)
+        for _ in range(_STEPS):
+            middle = _middle(taken, refused)
+            if middle in (taken, refused):
+                self.seen.add(refused)
+                return _valued(probe, refused)
+            taken, refused = (taken, middle) if self._refuses(probe, middle) else (middle, refused)
+        return None
+
+    def _refuses(self, probe: _Probe, value: Any) -> bool:
+        """Whether the original raises. Out of time it seems to take all, and the search ends at what is known."""
+        return self.in_time() and bool(together(self.ask, _changed(self.base, _valued(probe, value))).errors[0])
+
+
+def _between(taken: Any, value: Any, refused: Any) -> bool:
+    return bool(min(taken, refused) < value < max(taken, refused))
+
+
+def _next(value: Any, to: Any) -> Any:
+    if isinstance(value, np.floating):
+        return np.nextafter(value, to)
+    return type(value)(int(value) + (1 if to > value else -1))
 
 
 def _middle(taken: Any, refused: Any) -> Any:

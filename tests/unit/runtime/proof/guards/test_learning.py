@@ -82,6 +82,10 @@ CITIES = RNG.choice(np.array(["Rom", "Wien", "Zürich"], object), (30, 1))
         (matrix(lambda x: not x[0] <= 0, "FP64", FLOATS), "'x' column 0: at least 5e-324"),
         (matrix(lambda x: not x[3] < 0.25, "FP32", SINGLES), "'x' column 3: at least 0.25"),
         (matrix(lambda x: not x[3] > 7.5, "FP32", SINGLES), "'x' column 3: at most 7.5"),
+        (
+            matrix(lambda x: abs(x[2]) <= 1e100 or x[2] != x[2], "FP64", FLOATS),
+            "'x' column 2: -1e+100 to 1e+100, nothing infinite",
+        ),
         (matrix(lambda x: 0 <= x[0] < 10, "INT64", IDS, table_rows=10), "'x': 0 to 9"),
         (matrix(lambda x: -10 <= x[0] < 10, "INT64", IDS, table_rows=10), "'x': -10 to 9"),
         (matrix(lambda x: 0 <= x[0] < 17, "INT32", IDS.astype(np.int32)), "'x': 0 to 16"),
