@@ -158,16 +158,17 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
         if self.guards is None:
-            return self._answered(requests)
-        refused = [self._refusal(request) for request in requests]
-        answers = iter(self._answered([each for each, why in zip(requests, refused) if not why]))
+            return self._in_time(requests)
+        refused = [self._guarded(request) for request in requests]
+        answers = iter(self._in_time([each for each, why in zip(requests, refused) if not why]))
         return [_error(why) if why else next(answers) for why in refused]
 
-    def _refusal(self, request: pb_utils.InferenceRequest) -> str:
+    def _guarded(self, request: pb_utils.InferenceRequest) -> str:
         """Why a request must not join a batch; empty if it may."""
-        return self.guards.reason({entry[0]: self._input(request, *entry) for entry in self.inputs})
+        why: str = self.guards.reason({entry[0]: self._input(request, *entry) for entry in self.inputs})
+        return why
 
-    def _answered(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
+    def _in_time(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
         if not requests:
             return []
         try:

@@ -209,7 +209,7 @@ def _in_training(program: Any) -> Iterator[str]:
         schema = getattr(node.target, "_schema", None)
         given = zip(schema.arguments, node.args, strict=False) if schema else ()
         if any(argument.name in ("train", "training") and value is True for argument, value in given):
-            yield str(schema.name).removeprefix("aten::")
+            yield str(node.target._schema.name).removeprefix("aten::")
 
 
 def _program_batch(program: Any) -> int:

@@ -94,4 +94,5 @@ def _stats(array: Values) -> tuple[Flags, Flags, Values, Values]:
         return none, none, flat.min(axis=2, initial=ends.max), flat.max(axis=2, initial=ends.min)
     low = np.fmin.reduce(flat, axis=2, initial=np.inf)
     high = np.fmax.reduce(flat, axis=2, initial=-np.inf)
-    return np.isnan(flat).any(axis=2), np.isinf(flat).any(axis=2), low, high
+    nan, infinite = (np.asarray(each.any(axis=2), dtype=np.bool_) for each in (np.isnan(flat), np.isinf(flat)))
+    return nan, infinite, low, high
