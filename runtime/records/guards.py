@@ -8,6 +8,7 @@ from pydantic import Field
 from shiplift.runtime.records.base import Record
 
 MAX_GUARDS, MAX_VALUES = 2_000, 1_000  # of a model, and of a guard; as in `backends/common/guards.h`
+MAX_BYTES = 4 << 20  # of all guards of a model: servers read twice as much
 
 
 class Guard(Record):

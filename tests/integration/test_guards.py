@@ -1,22 +1,31 @@
 """Guards in front of a graph: what they refuse gets an error, and its neighbours in a batch get their answers."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from tritonclient.utils import InferenceServerException
 
-from shiplift.runtime.base.errors import ServerFailed
+from shiplift.runtime.base.errors import ServerFailed, ShipliftError
 from shiplift.runtime.guest.graphs.guards import Guards
 from shiplift.runtime.records.guards import Guard
+from shiplift.runtime.records.kinds.exported import ExportedGraph
 from shiplift.runtime.records.precision import Engine
 from shiplift.runtime.serving.machine.server import Server
 from tests.integration.backends import DTYPES, ask, lookup, model, put, served, server_for
+from tests.integration.conftest import Lab
+from tests.integration.test_ladder import log
 
 pytestmark = pytest.mark.integration
 
@@ -120,3 +129,32 @@ def test_a_file_of_guards_that_is_none_is_an_error_of_its_model(tmp_path: Path) 
         file.write_text(right)
         client.load("m")
         assert told(server, {"x": np.array([[2]], np.int64)}) == [[2.0]]
+
+
+@pytest.mark.slow
+def test_production_refuses_what_a_released_model_refuses_and_the_report_says_so(lab: Lab) -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"code": rng.choice([1, 2, 5, 9], 80), "age": rng.uniform(0, 90, 80)})
+    encoded = make_column_transformer((OneHotEncoder(), ["code"]), (StandardScaler(), ["age"]))
+    model = make_pipeline(encoded, Ridge()).fit(table, rng.normal(size=80))
+    report = lab.wait("guarded", log(lab, "guarded", "sklearn", model, table), seconds=400)
+    assert report.outcome == "promoted", report.reason
+    assert "'code': one of 4 values; 'age': no NaN, nothing infinite" in report.guarded_by
+    story = lab.engine.story(report)
+    assert story.exported
+    assert isinstance(story.exported, ExportedGraph)
+    assert story.exported.proof
+    assert story.exported.proof.refused > 5
+    served = lab.engine.discover("guarded")
+    good = {"code": np.array([[2], [9]]), "age": np.array([[30.0], [40.0]])}
+    right = model.predict(pd.DataFrame({name: array[:, 0] for name, array in good.items()}))
+    np.testing.assert_allclose(next(iter(served.infer(good).values())).ravel(), right, rtol=1e-5)
+    for name, value, why in (
+        ("code", 3, "row 1 is 3, none of the 4 values that the model takes: send one of 1, 2, 5, 9"),
+        ("age", np.nan, "row 1 is nan, which the model refuses: send a number"),
+        ("age", np.inf, "row 1 is inf, which the model refuses: send a finite number"),
+    ):
+        bad = {key: array.copy() for key, array in good.items()}
+        bad[name][1, 0] = value
+        with pytest.raises(ShipliftError, match=re.escape(f"input '{name}', {why}")):
+            served.infer(bad)

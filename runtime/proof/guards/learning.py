@@ -4,9 +4,11 @@ A row shows which column is to blame if it is strange in no other: strange is a 
 like. Proposals need such a row, too, of their kind: a model may know its categories, and answer others all the same.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from shiplift.runtime.guest.graphs.guards import Guards
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.guards.seen import Flags, Seen
 from shiplift.runtime.proof.questions.question import Questions
-from shiplift.runtime.records.guards import MAX_GUARDS, MAX_VALUES, Guard
+from shiplift.runtime.records.guards import MAX_BYTES, MAX_GUARDS, MAX_VALUES, Guard
 
 _OTHERS = 2  # answered values that a list of categories may lack, such as what stands for a missing one
 _TWO = 2
@@ -35,7 +37,7 @@ def learned(asked: Asked, proposals: Sequence[Guard] = ()) -> tuple[Guard, ...]:
     confirmed = rows.confirmed(proposals)
     unexplained = rows.blamed & ~refused_rows(confirmed, asked)
     found = [guard for seen in inputs.values() for guard in _of_input(seen, unexplained)]
-    return tuple(_joined([*confirmed, *found]))[:MAX_GUARDS]
+    return tuple(_fitting(_joined([*confirmed, *found])))
 
 
 def refused_rows(guards: Sequence[Guard], asked: Asked) -> Flags:
@@ -59,7 +61,7 @@ class _Rows:
     answered: Flags
     inputs: dict[str, Seen]
 
-    @property
+    @cached_property
     def blamed(self) -> Flags:
         """Refused rows that are strange in one place at most."""
         strange = sum(seen.strange.sum(axis=1) for seen in self.inputs.values())
@@ -85,7 +87,7 @@ class _Rows:
         floats = seen.dtype.kind == "f"
         others = [value for value in taken if value not in known and not (floats and math.isnan(value))]
         values = (*sorted(known, key=str), *others)
-        if len(others) > _OTHERS or len(values) > MAX_VALUES:
+        if not known or len(others) > _OTHERS or len(values) > MAX_VALUES:
             return None
         missing = not floats or any(map(math.isnan, taken))
         return guard.model_copy(update={"values": values, "missing": missing})
@@ -100,9 +102,8 @@ def _of_input(seen: Seen, unexplained: Flags) -> Iterator[Guard]:
         places = [None] if everywhere else [seen.columns[at] for at in np.flatnonzero(shown)]
         yield from (Guard.model_validate({"input": seen.name, "column": at, name: False}) for at in places)
     if seen.dtype.kind in "iuf":
-        blamed &= ~(
-            seen.infinite & ~seen.infinite[seen.answered].any(axis=0)
-        )  # where one is taken, -inf may be too low
+        refused = seen.infinite & ~seen.infinite[seen.answered].any(axis=0)
+        blamed &= ~refused  # but where one infinity is taken, the other may be too low
         yield from _ranges(seen, blamed & seen.below, blamed & seen.above)
 
 
@@ -164,3 +165,13 @@ def _joined(guards: Sequence[Guard]) -> Iterator[Guard]:
             infinite=all(each.infinite for each in own),
             values=next((each.values for each in own if each.values), ()),
         )
+
+
+def _fitting(guards: Iterator[Guard]) -> Iterator[Guard]:
+    """The first guards, as many as servers read."""
+    size = 0
+    for guard in itertools.islice(guards, MAX_GUARDS):
+        size += len(guard.model_dump_json().encode())
+        if size > MAX_BYTES:
+            return
+        yield guard
