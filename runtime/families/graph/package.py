@@ -93,7 +93,8 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
     def record(self, draft: Draft, common: dict[str, Any]) -> GraphPackage:
         """The record. It says whether requests belong to sequences."""
         sequences = bool(draft.described.states)
-        return GraphPackage(**common, sequences=sequences, questions=None if sequences else self._questions())
+        questions = None if sequences else self._questions()
+        return GraphPackage(**common, sequences=sequences, guards=self._guards(), questions=questions)
 
     def _guards(self) -> tuple[Guard, ...]:
         """What the export proved to be in front of the graph."""
