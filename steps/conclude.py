@@ -133,7 +133,9 @@ def _publish(
         release=report.release,
         verdict=str(report.verdict),
         outcome=report.outcome,
-        reason="; ".join(text for text in (report.reason, report.targets_note, report.served_by) if text),
+        reason="; ".join(
+            text for text in (report.reason, report.targets_note, report.served_by, report.guarded_by) if text
+        ),
         report=page,
         report_link=registry.link(run_id, page),
         **({"commit": trigger.commit} if trigger.commit else {}),

@@ -1,6 +1,6 @@
 """What an export would serve, as a function of tensors: the graph, exact trees, a front with its graph, or Python."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.proof.case import Form
 from benchmarks.proof.exporting import Workshop
 from benchmarks.proof.sabotages.mutation import Files
+from shiplift.runtime.guest.graphs.guards import Guards
 from shiplift.runtime.model import onnx_models, trees_models
 from shiplift.runtime.model.python.asking import asking, settings_of
 from shiplift.runtime.model.python.bundle import write_bundle
@@ -16,6 +17,7 @@ from shiplift.runtime.model.python.environments import readable
 from shiplift.runtime.model.tensors import Arrays, feeds
 from shiplift.runtime.model.text.fronts import load_front
 from shiplift.runtime.proof.settings import Ask
+from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.kinds.exported import (
     Exported,
     ExportedGraph,
@@ -53,12 +55,12 @@ def forms_of(workshop: Workshop, exported: Exported, prefix: Path, work: Path) -
         yield [_front(front, exported.front.signature, running)]
         return
     assert isinstance(exported, ExportedGraph)
-    forms = [] if exported.form == "exact trees" else [_of("graph", running, exported.signature)]
+    guards = exported.proof.guards if exported.proof else ()
+    forms = [] if exported.form == "exact trees" else [_of("graph", running, exported.signature, guards)]
     if exported.trees:
         file = workshop.store.fetch(exported.trees.files, work / "trees") / CHECKPOINT
-        forms.append(
-            _of("trees", trees_models.session(file, exported.trees.form, exported.signature), exported.signature)
-        )
+        trees = trees_models.session(file, exported.trees.form, exported.signature)
+        forms.append(_of("trees", trees, exported.signature, guards))
     yield forms
 
 
@@ -82,10 +84,18 @@ def written_ask(files: Files, version: Exported, *, trees: bool) -> Ask:
     return _of("graph", running, version.signature).ask
 
 
-def _of(form: Form, running: Any, signature: Signature) -> ServedForm:
+def _of(form: Form, running: Any, signature: Signature, guards: Sequence[Guard] = ()) -> ServedForm:
+    judge = Guards(guard.entry() for guard in guards)
+
+    def ask(inputs: Arrays) -> Arrays:
+        fed = feeds(inputs, signature.inputs)
+        if why := judge.reason(fed):
+            raise ValueError(why)
+        return onnx_models.answer(running, fed)
+
     return ServedForm(
         form=form,
-        ask=lambda inputs: onnx_models.answer(running, feeds(inputs, signature.inputs)),
+        ask=ask,
         first=signature.outputs[0].name,
         batches=signature.batch != 1,
     )

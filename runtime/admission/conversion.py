@@ -29,8 +29,10 @@ from shiplift.runtime.model.splits import of_trees
 from shiplift.runtime.model.tensors import Arrays, dump_npz, feeds, load_npz
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.file import in_file
+from shiplift.runtime.proof.guards.proposals import proposed
 from shiplift.runtime.proof.questions.question import Asked
 from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, count_of, rows_of, with_neighbours
+from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.proof import Counterexample, FormName, OfferedGraph
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import NOT_EXACT, TreesForm
@@ -90,7 +92,8 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     requests = input_sets(_restored(load_npz(Path(example)), logged), logged.inputs, seed=seed)
     sets = original.tensors(requests)
     plain = not (original.takes_text or conversion.preprocess)
-    recorded = record(original, sets, conversion, _making(original, logged, requests, known if plain else None, plain))
+    facts = original.facts(logged.inputs, requests["example"]) if plain else None
+    recorded = record(original, sets, conversion, _making(original, logged, requests, known, facts))
     judged = judge(Path(folder), original, logged.inputs, recorded.rows(sets)) if plain else Judged()
     recorded = recorded.beginning_with(_first_output(judged, original, conversion))
 
@@ -117,7 +120,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
         original.to_torchscript(*recorded.batches(sets), work / "torchscript" / "model.pt", conversion)
     origins = {name: (name,) * count_of(inputs) for name, inputs in sets.items()}
     origins |= {name: questions.origins for name, questions in recorded.made.items()}
-    (work / ANSWERS).write_bytes(dump_npz(in_file(rows, answers, origins)))
+    (work / ANSWERS).write_bytes(dump_npz(in_file(rows, answers, origins) | recorded.taken))
     first = First(file=file, signature=exported, seconds=seconds, asked=asked, answers=answers)
     second = SecondForm()
     if plain and not recorded.mixes:
@@ -129,6 +132,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
         "sets": list(sets),
         "questions": [name for name in recorded.made if name not in recorded.precise],
         "precise": list(recorded.precise),
+        "guards": [guard.model_dump(mode="json") for guard in (proposed(facts) if facts else ())],
         "left_out": [*recorded.left_out, *judged.left_out],
         "notes": [*original.notes, *second.notes, *([NOT_EXACT.format(why=why)] if why else [])],
         "text": text.model_dump(mode="json") if text else None,
@@ -168,15 +172,14 @@ def _making(
     logged: Signature,
     requests: dict[str, Arrays],
     known: dict[str, Any] | None,
-    plain: bool,
+    facts: ModelFacts | None,
 ) -> Callable[[float], tuple[Asked, Asked]]:
     """What makes the questions, and the precise ones, once it is known how many seconds a row takes."""
-    validation = validation_rows(known, logged.inputs)
+    validation = validation_rows(known if facts else None, logged.inputs)
 
     def make(seconds_per_row: float) -> tuple[Asked, Asked]:
-        if not plain:
+        if facts is None:
             return Asked(questions=()), Asked(questions=())
-        facts = original.facts(logged.inputs, requests["example"])
         rows = (facts, requests["example"], validation, seconds_per_row)
         return asked_of(*rows, narrow=original.narrow), precise(*rows, narrow=original.narrow)
 

@@ -16,7 +16,10 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import feeds
 from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.guards.learning import learned
+from shiplift.runtime.proof.guards.proposals import renamed
 from shiplift.runtime.proof.questions.question import Questions
+from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.proof import Form, FormName, OfferedGraph, Proof
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.trees import TreesForm
@@ -35,19 +38,27 @@ class Served:
     dropped: tuple[Form, ...] = ()
     trees_differ: str = ""
 
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """The guards in front of it."""
+        return self.proof.guards if self.proof else ()
+
 
 @dataclass(kw_only=True)
 class Forms:
     """What all forms are asked: the recorded rows with the original's answers, by set.
 
     The sets `precise` are only for what computes in FP64. `folder` holds the graphs and the forest, which is served as
-    `trees` says.
+    `trees` says. `proposed` are guards that the model suggests, in the names of its inputs, and `taken` rows that it
+    answers, which no guard may refuse.
     """
 
     folder: Path
     recorded: Mapping[str, tuple[Questions, Answers]]
     precise: tuple[str, ...]
     trees: TreesForm | None
+    proposed: tuple[Guard, ...] = ()
+    taken: Asked = ()
     _proved: dict[tuple[TensorSpec, ...], Proof | str] = field(default_factory=dict)
 
     def first_right(self, graphs: Sequence[OfferedGraph]) -> Served:
@@ -86,7 +97,8 @@ class Forms:
         if onnx_models.stored_bytes(file) <= onnx_models.LARGE_BYTES:
             threaded = onnx_models.session(file, threads=THREADS)
         asked = self.asked_of(graph.name, graph.signature.inputs)
-        return prove(running, threaded, asked, batches=graph.signature.batch != 1)
+        guards = self._guards(asked, graph.signature.inputs)
+        return prove(running, threaded, asked, guards, batches=graph.signature.batch != 1)
 
     def _of_trees(self, signature: Signature) -> Proof | str:
         """The proof of the forest with a signature, or how it differs; empty if there is none."""
@@ -103,9 +115,16 @@ class Forms:
         most = min(THREADS, len(os.sched_getaffinity(0)))  # treelite refuses more than there are cores
         try:
             asked = self.asked_of("exact trees", signature.inputs)
-            return prove(running, replace(running, threads=most), asked, batches=True)
+            guards = self._guards(asked, signature.inputs)
+            return prove(running, replace(running, threads=most), asked, guards, batches=True)
         except ExportFailed as error:
             return error.what
+
+    def _guards(self, asked: Asked, inputs: tuple[TensorSpec, ...]) -> tuple[Guard, ...]:
+        """The guards in front of a form with these inputs."""
+        names = list(next(iter(self.recorded.values()))[0].inputs)
+        taken = [(replace(each, inputs=feeds(each.inputs, inputs)), right) for each, right in self.taken]
+        return learned([*asked, *taken], renamed(self.proposed, names, inputs))
 
     def asked_of(self, form: FormName, inputs: tuple[TensorSpec, ...]) -> Asked:
         """The rows that a form with these inputs is asked, with the dtypes and names of these."""

@@ -1,5 +1,7 @@
 """Rows of the proof that are kept with the export: the packaged server is asked them again, wherever it runs."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from shiplift.runtime.admission.known_rows import GIVEN
@@ -8,18 +10,20 @@ from shiplift.runtime.model.golden import SAMPLES
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.file import in_file
+from shiplift.runtime.proof.guards.learning import refused_rows
 from shiplift.runtime.proof.questions.question import Questions
+from shiplift.runtime.records.guards import Guard
 
-_MOST_ROWS, _MOST_BYTES = 2_000, 4 << 20
+_MOST_ROWS, _MOST_BYTES, _MOST_REFUSED = 2_000, 4 << 20, 32
 
 
-def kept_rows(asked: Asked) -> Arrays:
+def kept_rows(asked: Asked, guards: Sequence[Guard]) -> Arrays:
     """The arrays of a file with as many rows of each set as fit, spread over the set; at least one of each.
 
-    The first of the example are always among them: production is asked these again and again. Made rows that the
-    original refuses are left out: what is served may answer them.
+    The first of the example are always among them: production is asked these again and again. Of made rows that the
+    original refuses, only those are among them that the guards refuse, too: what is served may answer the others.
     """
-    sets = [(questions, answers, _usable(questions, answers)) for questions, answers in asked]
+    sets = [(questions, answers, _usable(questions, answers, guards)) for questions, answers in asked]
     sets = [each for each in sets if each[2].size]
     rows = sum(usable.size for *_, usable in sets)
     size = sum(_row_bytes(questions, answers) * usable.size for questions, answers, usable in sets)
@@ -33,10 +37,14 @@ def kept_rows(asked: Asked) -> Arrays:
     return in_file(inputs, right, origins)
 
 
-def _usable(questions: Questions, answers: Answers) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":
+def _usable(
+    questions: Questions, answers: Answers, guards: Sequence[Guard]
+) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":
     count = len(answers.errors)
     given = np.array([origin in GIVEN for origin in questions.origins[:count]], dtype=np.bool_)
-    return np.flatnonzero(given | answers.answered)
+    refused = np.zeros(count, dtype=np.bool_)
+    refused[np.flatnonzero(~answers.answered & refused_rows(guards, [(questions, answers)]))[:_MOST_REFUSED]] = True
+    return np.flatnonzero(given | answers.answered | refused)
 
 
 def _row_bytes(questions: Questions, answers: Answers) -> int:

@@ -12,50 +12,63 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.admission.known_rows import GIVEN
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.guest.graphs.guards import Guards
 from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare, counted, worst_of
+from shiplift.runtime.proof.guards.learning import refused_rows
 from shiplift.runtime.proof.oracle import answers_to
 from shiplift.runtime.proof.questions.question import Questions
-from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, Ask, alone, from_threads, with_neighbours
+from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, Ask, from_threads, with_neighbours
+from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.proof import ColumnDifference, Counterexample, Proof, SettingAsked
 
 _LIMIT_S = 1.5  # for a setting
+_UNREFUSED_S, _MOST_UNREFUSED = 0.5, 100
 THREADS = 4
 
 Asked = Sequence[tuple[Questions, Answers]]  # rows of one shape, with the original's answers
 
 
-def prove(running: Any, threaded: Any, asked: Asked, *, batches: bool) -> Proof:
+def prove(running: Any, threaded: Any, asked: Asked, guards: Sequence[Guard] = (), *, batches: bool) -> Proof:
     """Asks `running`, a session of what is served, the rows of each set as the original was asked.
 
     `threaded` is another session, which computes on several threads; None: the model is too large for two. Without
-    `batches` the graph takes one row at a time, and is asked alone.
+    `batches` the graph takes one row at a time, and is asked alone. The `guards` are in front of both.
 
     Raises:
         ExportFailed: a row is answered differently.
     """
-    proving = _Proving(asked)
-    proving.ask("alone", _ask(running), batches=False)
+    proving, ask = _Proving(asked, guards), _ask(running, guards)
+    proving.ask("alone", ask, batches=False)
     if batches:
-        proving.ask("in batches", _ask(running), batches=True)
-        proving.among_neighbours(_ask(running))
-    proving.from_threads(_ask(running))
+        proving.ask("in batches", ask, batches=True)
+        proving.among_neighbours(ask)
+    proving.from_threads(ask)
     if threaded is None:
         proving.left_out.append("one request on several threads: the model is large")
     else:
-        proving.ask("on several threads", _ask(threaded), batches=batches)
+        proving.ask("on several threads", _ask(threaded, guards), batches=batches)
     return proving.proof(_ask(running), batches=batches)
 
 
-def _ask(running: Any) -> Ask:
-    return lambda inputs: onnx_models.answer(running, inputs)
+def _ask(running: Any, guards: Sequence[Guard] = ()) -> Ask:
+    judge = Guards(guard.entry() for guard in guards)
+
+    def ask(inputs: Arrays) -> Arrays:
+        if why := judge.reason(inputs):
+            raise ValueError(why)
+        return onnx_models.answer(running, inputs)
+
+    return ask
 
 
 class _Proving:
     """What has been seen so far. The first difference is an error."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, guards: Sequence[Guard]) -> None:
+        self.guards = tuple(guards)
         self.rows: dict[str, int] = {}
         self.worst: list[ColumnDifference | None] = []
         self.left_out: list[str] = []
@@ -87,13 +100,16 @@ class _Proving:
     def proof(self, ask: Ask, *, batches: bool) -> Proof:
         """What was seen, now that nothing differs but what the original refuses."""
         origins = [origin.partition(":")[0] for questions, _ in self.asked for origin in questions.origins]
+        unrefused = self._unrefused(ask)
         return Proof(
             asked=counted(origins),
             settings=tuple(SettingAsked(name=name, rows=rows) for name, rows in self.rows.items()),
             worst=worst_of(self.worst),
             batches=batches,
             left_out=tuple(self.left_out),
-            unrefused=self._unrefused(ask),
+            guards=self.guards,
+            refused=sum(len(right.errors) for _, right in self.refused),
+            unrefused=unrefused,
         )
 
     def _few(self) -> Iterator[tuple[Questions, Answers]]:
@@ -106,16 +122,23 @@ class _Proving:
         refused = np.flatnonzero(made & ~right.answered)
         if len(refused):
             self.refused.append(_taken(questions, right, refused))
-            self.left_out.append(f"{len(refused)} made rows that the original refuses ({right.errors[refused[0]]})")
         return _taken(questions, right, np.flatnonzero(~made | right.answered))
 
     def _unrefused(self, ask: Ask) -> Counterexample | None:
-        """A made row that the original refuses and the graph does not."""
+        """A made row that the original refuses, and neither a guard nor the graph; one that clients may send first."""
+        end, found = time.monotonic() + _UNREFUSED_S, list[Counterexample]()
         for questions, right in self.refused:
-            few, errors = _taken(questions, right, range(min(len(right.errors), MOST_NEIGHBOURS)))
-            if found := compare(errors, alone(ask, few.inputs), few.origins, setting="alone").first:
-                return found
-        return None
+            judge = refused_rows(self.guards, [(questions, right)])
+            rest = _taken(questions, right, np.flatnonzero(~judge)[:_MOST_UNREFUSED])
+            if not rest[1].errors:
+                continue
+            self.left_out.append(f"{len(rest[1].errors)} made rows that the original refuses ({rest[1].errors[0]})")
+            served = answers_to(ask, rest[0].inputs, batches=False, seconds=max(0.0, end - time.monotonic()))
+            for row in np.flatnonzero(served.answered).tolist():
+                few = _taken(*rest, [row])
+                if differs := compare(few[1], served.take([row]), few[0].origins, setting="alone").first:
+                    found.append(differs)
+        return next((each for each in found if each.likely), next(iter(found), None))
 
     def _compare(self, setting: str, questions: Questions, right: Answers, served: Answers) -> None:
         count = len(served.errors)

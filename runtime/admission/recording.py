@@ -13,6 +13,8 @@ from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.samples import BATCHES
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.file import in_file
+from shiplift.runtime.proof.guards.probing import Refusals, refusals
 from shiplift.runtime.proof.jumps import jumps
 from shiplift.runtime.proof.oracle import answers_to, examine
 from shiplift.runtime.proof.ordinary import with_usual
@@ -22,9 +24,15 @@ from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.spec.model import Conversion
 
 ANSWERS = "answers.npz"
+TAKEN = "taken"  # a set of its own in that file
 LARGEST = f"random-{max(BATCHES)}"  # the set with the most rows that differ
-_EXAMINE_S, _ASK_S, _JUMPS_S = 2.0, 3.0, 1.0
+_EXAMINE_S, _ASK_S, _JUMPS_S, _REFUSALS_S = 2.0, 3.0, 1.0, 1.0
 _LONG_S, _LARGE_BATCH = 0.25, 64
+_IN_TRAINING = "It was logged in training mode ({}): call `model.eval()` before you log it."
+_NOT_REPEATABLE = (
+    "Call `model.eval()` before you log it, so that dropout is off; give what it samples with a fixed seed; keep no "
+    "state between calls."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +40,8 @@ class Recorded:
     """The answers to each set of rows, and how a row's answer changes with its neighbours (None: it does not).
 
     `made` are the questions among the sets, and `left_out` says what was not asked. Those in `precise` are only
-    for what computes in FP64.
+    for what computes in FP64. `taken` are arrays of the set `TAKEN` in the file of answers, or none: rows that the
+    original answers, whatever it answers, so that no guard may refuse them.
     """
 
     answers: dict[str, Answers]
@@ -40,6 +49,7 @@ class Recorded:
     made: dict[str, Questions]
     precise: tuple[str, ...]
     left_out: tuple[str, ...]
+    taken: Arrays
 
     def rows(self, sets: Mapping[str, Arrays]) -> dict[str, Questions]:
         """Each set's rows."""
@@ -88,12 +98,22 @@ def record(
         answers[name] = answers_to(ask, questions.inputs, batches=mixes is None, seconds=_ASK_S)
     if mixes is None and original.narrow and (beside := _jumps(ask, made, answers)).origins:
         made["jumps"], answers["jumps"] = beside, answers_to(ask, beside.inputs, batches=True)
+    refused = _refusals(ask, made, answers, narrow=original.narrow, batches=mixes is None)
+    if refused:
+        made["refusals"], answers["refusals"] = refused.questions, refused.answers
     if noise := _noise(original, sets[LARGEST], answers[LARGEST], conversion):
         answers = {name: replace(each, noise=noise) for name, each in answers.items()}
     answers |= with_usual({name: (_questions(name, sets, made), each) for name, each in answers.items()})
     late = sum(len(each.origins) - len(answers[name].errors) for name, each in made.items())
     slow = (f"{late} rows: the original took too long",) if late else ()
-    return Recorded(answers=answers, mixes=mixes, made=made, precise=tuple(precise), left_out=(*asked.left_out, *slow))
+    return Recorded(
+        answers=answers,
+        mixes=mixes,
+        made=made,
+        precise=tuple(precise),
+        left_out=(*asked.left_out, *slow),
+        taken=_taken(refused),
+    )
 
 
 def _jumps(ask: Ask, made: Mapping[str, Questions], answers: Mapping[str, Answers]) -> Questions:
@@ -108,6 +128,28 @@ def _jumps(ask: Ask, made: Mapping[str, Questions], answers: Mapping[str, Answer
     right = answers[name]
     rows = rows_of(made[name].inputs, range(len(right.errors)))
     return jumps(ask, rows, right, narrow=True, seconds=_JUMPS_S)
+
+
+def _refusals(
+    ask: Ask, made: Mapping[str, Questions], answers: Mapping[str, Answers], *, narrow: bool, batches: bool
+) -> Refusals | None:
+    """Rows like the first questions that the original refuses for a single value; None: it refuses none."""
+    name = next(iter(made), "")
+    if not name:
+        return None
+    right = answers[name]
+    rows = rows_of(made[name].inputs, range(len(right.errors)))
+    return refusals(ask, rows, right, narrow=narrow, batches=batches, seconds=_REFUSALS_S)
+
+
+def _taken(refused: Refusals | None) -> Arrays:
+    """The rows that were answered beside the refused ones, without their answers."""
+    if refused is None:
+        return {}
+    rows = refused.taken
+    return in_file(
+        {TAKEN: rows.inputs}, {TAKEN: Answers(outputs={}, errors=("",) * len(rows.origins))}, {TAKEN: rows.origins}
+    )
 
 
 def _seconds_per_row(ask: Ask, rows: Arrays, *, batches: bool) -> float:
@@ -198,8 +240,7 @@ def _examined(original: Original, ask: Any, sets: Mapping[str, Arrays]) -> Count
     if seen.unstable:
         raise ExportFailed(
             f"the model is not repeatable: {seen.unstable}",
-            do="Call `model.eval()` before you log it, so that dropout is off; give what it samples with a fixed seed; "
-            "keep no state between calls.",
+            do=_IN_TRAINING.format(", ".join(original.training)) if original.training else _NOT_REPEATABLE,
         )
     if seen.mixes and original.batch > 1:
         raise ExportFailed(

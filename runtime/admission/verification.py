@@ -16,7 +16,7 @@ import onnx
 from shiplift.runtime.admission.formats import onnx_files, torchscript
 from shiplift.runtime.admission.forms import Forms, Served
 from shiplift.runtime.admission.kept_rows import kept_rows
-from shiplift.runtime.admission.recording import ANSWERS
+from shiplift.runtime.admission.recording import ANSWERS, TAKEN
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models
@@ -25,6 +25,7 @@ from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, feeds,
 from shiplift.runtime.model.text.fronts import load_front
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.file import from_file
+from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.proof import OfferedGraph, Proof
 from shiplift.runtime.records.tensor import Signature, TensorSpec
@@ -44,6 +45,7 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
     questions: list[str],
     precise: list[str],
     left_out: list[str],
+    guards: list[dict[str, Any]],
     text: str,
     trees: dict[str, Any] | None,
     out: str,
@@ -53,10 +55,11 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
     The `graphs`, as in `OfferedGraph`, are in the folder `written`, with `answers.npz` as `proof.file` says.
     The arrays of the set `EXAMPLE` are written to `out/reference.npz`, without the set's name, as the served graph
     takes them, and rows of all sets to `out/asked.npz`, for the packaged server. The `questions` are asked, too,
-    `precise` ones of what computes in FP64, and `left_out` says what was not. `script` is the TorchScript file, empty
-    if there is none: it is read, never loaded. `text` is the folder of the files around a text model's graph, empty for
-    other models; `texts.npz` is next to it. `trees` says how the forest beside the answers is served, if there is one:
-    it is the next form after each graph, and the result says how its answers differ. A sandbox entry.
+    `precise` ones of what computes in FP64, and `left_out` says what was not. `guards` are those that the model
+    suggests. `script` is the TorchScript file, empty if there is none: it is read, never loaded. `text` is the folder
+    of the files around a text model's graph, empty for other models; `texts.npz` is next to it. `trees` says how the
+    forest beside the answers is served, if there is one: it is the next form after each graph, and the result says how
+    its answers differ. A sandbox entry.
 
     Raises:
         ExportFailed: a model must not be opened, or none of the forms runs and answers as the original does.
@@ -74,6 +77,8 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
         recorded=recorded,
         precise=tuple(precise),
         trees=TreesForm.model_validate(trees) if trees else None,
+        proposed=tuple(Guard.model_validate(guard) for guard in guards),
+        taken=[from_file(originals, name) for name in (TAKEN,) if f"{name}/errors" in originals],
     )
     served = forms.first_right(offered) if not text else Served(at=0, form=offered[0].name)
     graph, file = offered[served.at], folder / offered[served.at].folder / "model.onnx"
@@ -89,7 +94,9 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
     kept = {f"input/{name}": array for name, array in rows.items()}
     kept |= {f"output/{name}": array for name, array in right.outputs.items()}
     (Path(out) / REFERENCE).write_bytes(dump_npz(kept))
-    (Path(out) / KEPT).write_bytes(dump_npz(kept_rows(forms.asked_of(served.form, graph.signature.inputs))))
+    (Path(out) / KEPT).write_bytes(
+        dump_npz(kept_rows(forms.asked_of(served.form, graph.signature.inputs), served.guards))
+    )
     return {
         "served": served.at,
         "form": served.form,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from shiplift.runtime.records.kinds.exported import Exported
-from shiplift.runtime.records.proof import Proof, served_by
+from shiplift.runtime.records.proof import Proof, guarded_by, served_by
 
 
 def converted(exported: Exported, more: str = "", *, verb: str = "Converted") -> str:
@@ -19,7 +19,8 @@ def converted(exported: Exported, more: str = "", *, verb: str = "Converted") ->
 
 def summary(exported: Exported, more: str, *, proof: Proof | None, verb: str = "Converted") -> str:
     """How it was made, which forms serve it and why, and how it was proved."""
-    parts = (served_by(exported.forms), converted(exported, more, verb=verb), proved(proof) if proof else "")
+    forms = (served_by(exported.forms), guarded_by(exported.forms))
+    parts = (*forms, converted(exported, more, verb=verb), proved(proof) if proof else "")
     return " ".join(filter(None, parts))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
+from shiplift.runtime.guest.graphs.guards import Guards
 from shiplift.runtime.measure.generator import LoadGenerator, WireProtocol
 from shiplift.runtime.measure.generators import load_generator
 from shiplift.runtime.model.generation.signature import MAX_TOKENS, ROOM
@@ -25,6 +26,7 @@ from shiplift.runtime.model.tensors import (
     load_npz,
     numpy_type,
 )
+from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Site, SitePolicy
 from shiplift.runtime.records.tensor import Signature, TensorSpec
@@ -170,6 +172,23 @@ def synthetic(example: Arrays, signature: Signature, load: Load) -> list[Arrays]
     if not load.shapes:
         return split(random_like(example, signature.inputs, _GENERATED, seed=load.seed))
     return [_resized_sample(example, signature, load, rng) for _ in range(_GENERATED)]
+
+
+def within(guards: Sequence[Guard], samples: list[Arrays], example: Arrays) -> list[Arrays]:
+    """The samples with values of the example where guards refuse theirs: random codes are no categories."""
+    rng = np.random.default_rng(0)
+    return [_within(guards, sample, example, rng) for sample in samples]
+
+
+def _within(guards: Sequence[Guard], sample: Arrays, example: Arrays, rng: np.random.Generator) -> Arrays:
+    batch = {name: array[np.newaxis].copy() for name, array in sample.items()}
+    for guard in Guards(each.entry() for each in guards if each.input in batch).all:
+        places = (slice(None),) if guard.column is None else (slice(None), guard.column)
+        values, known = batch[guard.input][places], example[guard.input][places].ravel()
+        off = guard.outside(batch[guard.input])
+        values[off] = rng.choice(known, int(off.sum()))
+        batch[guard.input][places] = values
+    return {name: array[0] for name, array in batch.items()}
 
 
 def prompts(example: Arrays, load: Load, room: NDArray[Any] | None) -> list[Arrays]:

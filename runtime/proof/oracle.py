@@ -70,14 +70,23 @@ def answers_to(
 ) -> Answers:
     """The answers to the rows, from the first one on, until the time is up: to at least one.
 
-    With `batches` several are asked at once, but each by itself where an error may be that of any of them.
+    With `batches` several are asked at once, and halves of them where an error may be that of any, down to one.
     """
     end, count = clock() + seconds, count_of(inputs)
     parts: list[Answers] = []
     start, step = 0, _FIRST if batches else 1
     while start < count and not (parts and clock() >= end):
         rows = rows_of(inputs, range(start, min(start + step, count)))
-        part = together(ask, rows)
-        parts.append(part if part.answered.all() or step == 1 else alone(ask, rows))
+        parts += _parted(ask, rows)
         start, step = start + step, min(2 * step, _MOST) if batches else 1
     return joined(parts)
+
+
+def _parted(ask: Ask, rows: Arrays) -> list[Answers]:
+    """The answers to all rows at once, or to halves of them if there is an error: few bad rows cost few questions."""
+    part, count = together(ask, rows), count_of(rows)
+    if count == 1 or part.answered.all():
+        return [part]
+    return [
+        each for half in (range(count // 2), range(count // 2, count)) for each in _parted(ask, rows_of(rows, half))
+    ]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.tensor import Signature
 
 _SHOWN = 300  # characters of a reason
@@ -28,6 +29,11 @@ class Counterexample(Record):
     served: str
     difference: float | None = None
     tolerance: float | None = None
+
+    @property
+    def likely(self) -> bool:
+        """Whether clients may well send such a row: all but infinities, which JSON can't carry."""
+        return self.origin != "infinite"
 
     def __str__(self) -> str:
         """In one sentence, for errors and reports."""
@@ -74,11 +80,13 @@ class OfferedGraph(Record):
 class Form(Record):
     """A form in which a version could be served: a graph, exact trees, or its own library in Python.
 
-    `dropped` says why it is not served, with the counterexample if there is one; empty: it is.
+    `dropped` says why it is not served, with the counterexample if there is one; empty: it is. `guarded` says which
+    values it takes, for people: others are refused in front of it.
     """
 
     name: FormName
     dropped: str = ""
+    guarded: str = ""
 
     @property
     def reason(self) -> str:
@@ -93,6 +101,12 @@ def served_by(forms: Sequence[Form]) -> str:
     before = itertools.takewhile(lambda form: form.dropped, forms)
     dropped = "; ".join(f"{form.name} was dropped: {form.reason}" for form in before)
     return f"Served by: {served}, because {dropped}." if served and dropped else ""
+
+
+def guarded_by(forms: Sequence[Form]) -> str:
+    """Which values are taken, if others are refused in front of the form that serves."""
+    guarded = next((form.guarded for form in forms if form.guarded and not form.dropped), "")
+    return f"Guarded: other values than these get an error, as from the model itself: {guarded}." if guarded else ""
 
 
 class ServedProof(Record):
@@ -121,8 +135,9 @@ class ServedProof(Record):
 class Proof(Record):
     """What was asked of the original and of what is served, where they agree, and what was not asked.
 
-    `batches` says whether a row's answer is the same among any neighbours. `unrefused` is a made row that the original
-    refuses, and what is served answers: nobody may ever ask such a row, so it is told, and ends nothing.
+    `batches` says whether a row's answer is the same among any neighbours. `refused` is how many made rows the original
+    refuses; `guards` are in front of what is served, and refuse such rows, too. `unrefused` is one that neither they
+    refuse nor what is behind them.
     """
 
     asked: tuple[RowsAsked, ...]
@@ -130,4 +145,6 @@ class Proof(Record):
     worst: ColumnDifference | None = None
     batches: bool = True
     left_out: tuple[str, ...] = ()
+    guards: tuple[Guard, ...] = ()
+    refused: int = 0
     unrefused: Counterexample | None = None

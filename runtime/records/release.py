@@ -9,7 +9,7 @@ from shiplift.runtime.base.text import printable
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.deployment import Endpoint, which_targets_serve
 from shiplift.runtime.records.failure import Failure
-from shiplift.runtime.records.proof import Form, served_by
+from shiplift.runtime.records.proof import Form, guarded_by, served_by
 from shiplift.runtime.records.verdict import Check, Outcome, Verdict
 
 _MESSAGE_CHARACTERS = 500
@@ -125,6 +125,11 @@ class ReleaseReport(Record):
     def served_by(self) -> str:
         """In which form the model is served, for people; empty if that is the first one."""
         return served_by(self.forms)
+
+    @property
+    def guarded_by(self) -> str:
+        """Which values it takes, for people; empty if nothing is refused in front of it."""
+        return guarded_by(self.forms)
 
     @property
     def outcome(self) -> Literal["promoted", "refused", "inconclusive", "not admitted", "cancelled", "failed"]:

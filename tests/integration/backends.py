@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient import grpc
 
 from shiplift.runtime.model.onnx_models import signature_of
+from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.serving import Padding, ServingConfig
 from shiplift.runtime.records.tensor import Signature
@@ -87,6 +88,7 @@ def put_files(
     padding: Padding | None = None,
     buckets: tuple[int, ...] = (),
     trees: TreesForm | None = None,
+    guards: tuple[Guard, ...] = (),
     example: dict[str, NDArray[Any]] | None = None,
 ) -> None:
     """Adds the files of a model to the server's repository; `settings` are more parameters of its configuration.
@@ -109,7 +111,7 @@ def put_files(
     package = work / f"{name}-package"
     package.mkdir()
     install(
-        write_package(package, description, folder, "bundled", example=example or {}, golden={}),
+        write_package(package, description, folder, "bundled", example=example or {}, golden={}, guards=guards),
         work / "models",
         source=name,
         name=name,
@@ -132,7 +134,7 @@ def served(work: Path, onnx_model: Any, **options: Any) -> Iterator[Server]:
 def ask(server: Server, arrays: dict[str, NDArray[Any]], *, only: str = "", name: str = "m") -> Any:
     inputs = []
     for key, array in arrays.items():
-        inputs.append(grpc.InferInput(key, list(array.shape), NAMES[array.dtype]))
+        inputs.append(grpc.InferInput(key, list(array.shape), NAMES.get(array.dtype, "BYTES")))
         inputs[-1].set_data_from_numpy(array)
     outputs = [grpc.InferRequestedOutput(only)] if only else None
     return grpc.InferenceServerClient(server.grpc).infer(name, inputs, outputs=outputs)

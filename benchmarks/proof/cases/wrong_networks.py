@@ -222,17 +222,33 @@ def _gathered(_: Path) -> Logged:
     )
 
 
-def _sometimes_outside(make: Callable[[Any], Any]) -> Callable[[Path], Logged]:
-    """An embedding that is asked for ids beyond its table, too: it raises."""
+def _shifted(torch: Any) -> Any:
+    class Shifted(torch.nn.Module):  # type: ignore[misc]
+        """Ids that are counted from 100: no table is as large as they say."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = torch.nn.Embedding(20, 4), torch.nn.Linear(12, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.table(x - 100).flatten(1))
+
+    return Shifted().eval()
+
+
+def _sometimes_outside(make: Callable[[Any], Any], first: int = 0) -> Callable[[Path], Logged]:
+    """An embedding of ids from `first` on that is asked for ids beyond its table, too: it raises."""
 
     def build(folder: Path) -> Logged:
-        logged = module(make, ids(20, 3))(folder)
+        known = ids(first + 20, 3, low=first)
+        logged = module(make, known)(folder)
 
         def rows(count: int, seed: int) -> NDArray[Any]:
             rng = np.random.default_rng(seed)
-            asked = ids(20, 3)(rng, count)
+            asked = known(rng, count)
             outside = rng.random(count) < 0.1
-            asked[outside, 0] = rng.choice([-1, -20, 20, 1 << 24, 1 << 40], int(outside.sum()))
+            odd = [first - 1, first - 20, first + 20, 1 << 24, 1 << 40]
+            asked[outside, 0] = rng.choice(odd, int(outside.sum()))
             return asked
 
         return Logged(model=logged.model, options=logged.options, rows=rows)
@@ -257,6 +273,7 @@ WRONG_NETWORKS: tuple[Case, ...] = (
     _torch("hashed-ids", "ids of 64 bits, hashed", module(_hashed, _FAR)),
     _torch("large-ids", "the last bits of ids beyond 2^24", module(_large_ids, _FAR)),
     _torch("ids-outside", "ids outside the table raise", _sometimes_outside(_embedding)),
+    _torch("shifted-ids-outside", "ids outside a shifted table raise", _sometimes_outside(_shifted, 100)),
     _torch("double", "a difference of large numbers in float64", module(_precise, normal(6, kind=np.float64))),
     _torch("small-labels", "`metric: mae` on labels near 0.004", _small, spec="data: {metric: mae}"),
     _torch(

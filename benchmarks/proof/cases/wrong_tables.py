@@ -63,6 +63,12 @@ def _centimes() -> Data:
     return rows, 0.004 + 0.001 * targets
 
 
+def _logarithm() -> Any:
+    from sklearn.preprocessing import FunctionTransformer
+
+    return FunctionTransformer(np.log)
+
+
 def _ordinal() -> Any:
     from sklearn.compose import ColumnTransformer
     from sklearn.linear_model import Ridge
@@ -425,6 +431,28 @@ WRONG_TABLES: tuple[Case, ...] = (
         about="an isolation forest in float64",
         make=made("ensemble.IsolationForest", n_estimators=20, random_state=0),
         data=_double(),
+    ),
+    _sklearn(
+        "a-scaler-refuses",
+        about="a scaler that refuses missing and infinite values",
+        make=piped(_SCALER, made("linear_model.Ridge")),
+        data=_double(),
+        odd=(np.nan, np.inf, -np.inf),
+    ),
+    _sklearn(
+        "a-forest-refuses",
+        about="gradient boosting that refuses missing values",
+        make=made("ensemble.GradientBoostingClassifier", n_estimators=10, random_state=0),
+        data=numbers(classes=3),
+        classifies=True,
+        odd=(np.nan, np.inf),
+    ),
+    _sklearn(
+        "a-logarithm-refuses",
+        about="a logarithm, of which the regression refuses what isn't finite",
+        make=piped(_logarithm, made("linear_model.Ridge")),
+        data=numbers(kind=np.float64, positive=True),
+        odd=(0.0, -1.0, np.nan),
     ),
     _unknown_cities("a-ordinal-unknown", "an ordinal encoder, unknown categories", _ordinal, classes=False),
     _unknown_cities("a-one-hot-unknown", "one-hot, unknown categories are an error", _one_hot("error"), classes=True),

@@ -17,6 +17,7 @@ from shiplift.runtime.families.known_data import known_data
 from shiplift.runtime.families.work import Exporting
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.text.fronts import takes_images
+from shiplift.runtime.records.guards import Guard, told
 from shiplift.runtime.records.kinds.contract import DeclaredGraph, DeclaredImage, DeclaredText
 from shiplift.runtime.records.kinds.exported import ExportedGraph, ExportedImage, ExportedText, Front
 from shiplift.runtime.records.model import Isolation, ParityCase
@@ -50,6 +51,7 @@ class _Converted:
     questions: list[str]
     precise: list[str]
     left_out: list[str]
+    guards: list[dict[str, Any]]
     notes: tuple[str, ...]
     isolation: Isolation
     trees: TreesForm | None
@@ -83,6 +85,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
                 "questions": converted.questions,
                 "precise": converted.precise,
                 "left_out": converted.left_out,
+                "guards": converted.guards,
                 "text": str(written / "text") if converted.seen else "",
                 "trees": converted.trees.model_dump(mode="json") if converted.trees else None,
                 "out": str(verifying.sandbox.work),
@@ -113,6 +116,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
         proof = Proof.model_validate(result["proof"])
         if proof.unrefused:
             common["notes"] = (*common["notes"], _UNREFUSED.format(proof.unrefused))
+        serving = Form(name=result["form"], guarded=told(proof.guards))
         return ExportedGraph(
             **common,
             proof=proof,
@@ -120,15 +124,15 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
             torchscript=work.store.put_tree(written / "torchscript") if torchscript else None,
             trees=_exact_trees(work, converted, written) if not result["trees"] else None,
             form=result["form"],
-            forms=_forms(dropped, result["form"], converted, result["trees"]),
+            forms=_forms(dropped, serving, converted, result["trees"]),
         )
 
 
-def _forms(dropped: Sequence[Form], form: FormName, converted: _Converted, trees_differ: str) -> tuple[Form, ...]:
+def _forms(dropped: Sequence[Form], form: Form, converted: _Converted, trees_differ: str) -> tuple[Form, ...]:
     """The forms that were tried: the exact trees beside a right graph, too."""
-    beside = converted.trees and form != "exact trees" and not any(each.name == "exact trees" for each in dropped)
+    beside = converted.trees and form.name != "exact trees" and not any(each.name == "exact trees" for each in dropped)
     trees = (Form(name="exact trees", dropped=trees_differ),) if beside else ()
-    return (*dropped, Form(name=form), *trees)
+    return (*dropped, form, *trees)
 
 
 def _doubt(difference: str) -> tuple[str, ...]:
@@ -191,6 +195,7 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
         questions=[str(name) for name in result["questions"]],
         precise=[str(name) for name in result["precise"]],
         left_out=[str(reason) for reason in result["left_out"]],
+        guards=[Guard.model_validate(guard).model_dump(mode="json") for guard in result["guards"]],
         notes=tuple(str(note) for note in result["notes"]),
         isolation=isolation,
         trees=TreesForm.model_validate(result["trees"]) if result["trees"] else None,

@@ -10,7 +10,7 @@ from shiplift.runtime.families.graph.package import GraphMaker
 from shiplift.runtime.families.packaging.packages import judged_packages
 from shiplift.runtime.families.python.checks import check_python
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
-from shiplift.runtime.measure.requests import Requests, synthetic, synthetic_sequences
+from shiplift.runtime.measure.requests import Requests, synthetic, synthetic_sequences, within
 from shiplift.runtime.model.tensors import Arrays, inputs_in
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
 from shiplift.runtime.records.kinds.exported import Exported, ExportedGraph
@@ -75,7 +75,7 @@ class GraphFamily:
         example, signature = inputs_in(golden, package.signature), package.signature
         if package.sequences:
             return Requests(sequences=synthetic_sequences(example, signature, load))
-        return Requests(samples=synthetic(example, signature, load))
+        return Requests(samples=within(package.guards, synthetic(example, signature, load), example))
 
     def export_summary(self, exported: ExportedGraph) -> str:
         """How it was converted, and what was asked of both models."""

@@ -14,7 +14,7 @@ from shiplift.runtime.families.python.checks import check_python
 from shiplift.runtime.families.python.export import export_python
 from shiplift.runtime.families.work import Exporting
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
-from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.kinds.exported import Exported, ExportedGraph
 from shiplift.runtime.records.model import FALL_BACK, Obstacle
 from shiplift.runtime.records.proof import Form
 from shiplift.runtime.records.site import Site
@@ -59,11 +59,14 @@ def rungs_of(work: Work) -> Sequence[Rung]:
 def export_first(work: Work, rungs: Sequence[Rung]) -> Exported:
     """The first form that is proved right, with those that were dropped before it.
 
+    One that answers rows which the original refuses is served where the next ones can't.
+
     Raises:
         ExportFailed: none is; the message has each reason.
     """
     dropped: list[Form] = []
     refusals: list[ShipliftError] = []
+    answering: Exported | None = None
     for rung in rungs:
         try:
             made = _made(work, rung)
@@ -72,9 +75,25 @@ def export_first(work: Work, rungs: Sequence[Rung]) -> Exported:
             dropped.append(rung.form.model_copy(update={"dropped": error.what}))
             progress(f"{rung.form.name} is dropped: {error.what}")
             continue
+        if rung is not rungs[-1] and (found := _unrefused(made)):
+            answering = made
+            dropped += [each if each.dropped else each.model_copy(update={"dropped": found}) for each in made.forms]
+            progress(f"{rung.form.name} serves only if nothing else can: {found}")
+            continue
         forms = (*dropped, *(made.forms or (rung.form,)))
         return made.model_copy(update={"forms": forms, "notes": (*rung.notes, *made.notes)})
+    if answering:
+        return answering
     raise _refusal(dropped, refusals) from refusals[-1]
+
+
+def _unrefused(made: Exported) -> str:
+    """A row that clients may well send, and that the form answers though the original raises; empty if there is none.
+
+    No guard parts such rows from others. The model's own library raises itself. Without it, a note warns of them.
+    """
+    found = made.proof.unrefused if isinstance(made, ExportedGraph) and made.proof else None
+    return f"it answers what the model refuses: {found}" if found and found.likely else ""
 
 
 def no_python(site: Site, spec: ReleaseSpec, own_code: str, unread: Obstacle | None) -> Obstacle | None:

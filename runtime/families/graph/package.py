@@ -3,14 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.families.graph import fil
 from shiplift.runtime.families.graph.answers import GraphAnswers
 from shiplift.runtime.families.packaging.draft import Draft
 from shiplift.runtime.model.sequences import hide_states
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz, under
-from shiplift.runtime.proof.file import sets_in
+from shiplift.runtime.proof.file import from_file, in_file, sets_in
 from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.kinds.exported import ExportedGraph
 from shiplift.runtime.records.kinds.package import GraphPackage
 from shiplift.runtime.records.precision import Candidate
@@ -84,12 +87,18 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
             self.work.target.server,
             example=draft.inputs,
             golden=draft.golden,
+            guards=self._guards(),
         )
 
     def record(self, draft: Draft, common: dict[str, Any]) -> GraphPackage:
         """The record. It says whether requests belong to sequences."""
         sequences = bool(draft.described.states)
-        return GraphPackage(**common, sequences=sequences, questions=None if sequences else self._questions())
+        questions = None if sequences else self._questions()
+        return GraphPackage(**common, sequences=sequences, guards=self._guards(), questions=questions)
+
+    def _guards(self) -> tuple[Guard, ...]:
+        """What the export proved to be in front of the graph."""
+        return self.work.exported.proof.guards if self.work.exported.proof else ()
 
     def _named(self, asked: Arrays) -> Arrays:
         """Rows and answers in the names that clients of the target's server use."""
@@ -98,16 +107,34 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
         return self.as_served(signature, under("input/", tensors), tensors)[2]
 
     def _questions(self) -> Artifact | None:
-        """The proof's rows, in the names that the package has."""
+        """The proof's rows, in the names that the package has; without those that a server with guards would refuse."""
         asked, work = self.work.exported.asked, self.work
-        if asked is None or not (self.native or (work.target.engine == "trees" and work.target.server == "nvidia")):
+        nvidia = work.target.server == "nvidia"
+        renaming = self.native or (work.target.engine == "trees" and nvidia)
+        unguarded = nvidia and bool(self._guards())
+        if asked is None or not (renaming or unguarded):
             return asked
         arrays = load_npz(work.store.read(asked))
-        signature = work.exported.signature
+        arrays = _answered(arrays) if unguarded else arrays
+        return work.store.put_bytes(dump_npz(self._renamed(arrays) if renaming else arrays))
+
+    def _renamed(self, arrays: Arrays) -> Arrays:
         renamed: Arrays = {}
         for name in sets_in(arrays):
             own = under(f"{name}/", arrays)
-            if all(f"output/{spec.name}" in own for spec in signature.outputs):  # else nothing was answered
+            if all(f"output/{spec.name}" in own for spec in self.work.exported.signature.outputs):  # else no answers
                 kept = {key: own[key] for key in ("errors", "origins")} | self._named(own)
                 renamed |= {f"{name}/{key}": array for key, array in kept.items()}
-        return work.store.put_bytes(dump_npz(renamed))
+        return renamed
+
+
+def _answered(arrays: Arrays) -> Arrays:
+    """The rows of a file of the proof that the original answers."""
+    sets = {name: from_file(arrays, name) for name in sets_in(arrays)}
+    rows = {name: np.flatnonzero(right.answered) for name, (_, right) in sets.items() if right.answered.any()}
+    questions = {name: sets[name][0].take(at) for name, at in rows.items()}
+    return in_file(
+        {name: each.inputs for name, each in questions.items()},
+        {name: sets[name][1].take(at) for name, at in rows.items()},
+        {name: each.origins for name, each in questions.items()},
+    )

@@ -18,6 +18,7 @@ from shiplift.runtime.precision.limits import limits_of
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.verdict import Outcome, Packages
 from shiplift.runtime.serving.packaging.earlier_versions import Incumbent
+from shiplift.runtime.serving.triton.repository import has_guards
 
 ANSWER = Entry("shiplift.runtime.model.golden:answer_golden", EVALUATE)
 
@@ -47,7 +48,7 @@ def judged_packages(work: Packaging[Any], maker: Maker[Any]) -> Packages:
             maker.make(place.folder / f"package-{index}", candidate, answered[index], incumbent)
             for index, candidate in enumerate(servable)
         )
-    notes = (*judge.notes(), *jpeg_notes(candidates.jpegs), *_refusals(packages))
+    notes = (*judge.notes(), *jpeg_notes(candidates.jpegs), *_refusals(packages), *_unguarded(work))
     return Packages(target=target, packages=packages, checks=checks, notes=notes)
 
 
@@ -73,6 +74,13 @@ def _incumbent(work: Packaging[Any], to: Path) -> Incumbent | None:
     if before is None or not work.serving.keeps_versions:
         return None
     return Incumbent(package=before, tree=work.store.fetch(before.repository, to))
+
+
+def _unguarded(work: Packaging[Any]) -> Iterator[str]:
+    """A warning if the target's server lacks the guards that the export proved."""
+    guarded = any(form.guarded and not form.dropped for form in work.exported.forms)
+    if guarded and not has_guards(work.serving, work.target.server):
+        yield "Warning: this server has no guards: it may answer rows that the model refuses"
 
 
 def _refusals(packages: Sequence[Package]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 It serves models that the C backend does not support: text tensors, and states (`sequence_model`). Inputs are views of
 Triton's shared memory and are not copied for a single request; a batch costs one concatenation per input.
 
-Process: Triton's Python backend, as `model.py`.
+Process: Triton's Python backend, as `model.py` beside `guards.py`.
 Python: the server's
 Packages: numpy, onnxruntime
 """
@@ -130,6 +130,7 @@ class TritonPythonModel:
         if "cpu_cores" in values:
             os.sched_setaffinity(0, _cores(values["cpu_cores"]))
         self.session = self.load(os.path.join(args["model_repository"], args["model_version"], "model.onnx"), values)
+        self.guards = _guards(os.path.join(args["model_repository"], args["model_version"], "guards.json"))
         self.limit = TimeLimit(args["model_name"], int(values.get("request_timeout_ms", "30000")) / 1000)
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
         self.inputs: list[tuple[str, int, bool]] = [
@@ -156,10 +157,24 @@ class TritonPythonModel:
         return ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
+        if self.guards is None:
+            return self._in_time(requests)
+        refused = [self._guarded(request) for request in requests]
+        answers = iter(self._in_time([each for each, why in zip(requests, refused) if not why]))
+        return [_error(why) if why else next(answers) for why in refused]
+
+    def _guarded(self, request: pb_utils.InferenceRequest) -> str:
+        """Why a request must not join a batch; empty if it may."""
+        why: str = self.guards.reason({entry[0]: self._input(request, *entry) for entry in self.inputs})
+        return why
+
+    def _in_time(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
+        if not requests:
+            return []
         try:
             return self._answers(requests)
         except Stopped as error:
-            return [pb_utils.InferenceResponse([], pb_utils.TritonError(str(error))) for _ in requests]
+            return [_error(str(error)) for _ in requests]
 
     def _answers(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
         inputs = self._read(requests)
@@ -194,6 +209,19 @@ class TritonPythonModel:
         if name in self.text:
             array = np.array([str(item).encode() for item in array.ravel()], dtype=object).reshape(array.shape)
         return array.reshape(-1, 1) if name in self.flat else array
+
+
+def _guards(file: str) -> Any:
+    """The guards of a model; None if it has none."""
+    if not os.path.isfile(file):
+        return None
+    from guards import Guards  # noqa: PLC0415 - only packages with guards have it
+
+    return Guards.read(file)
+
+
+def _error(why: str) -> pb_utils.InferenceResponse:
+    return pb_utils.InferenceResponse([], pb_utils.TritonError(why))
 
 
 def _cores(text: str) -> set[int]:

@@ -26,6 +26,7 @@ class Original(ABC):
     narrow: bool = False  # its graph takes FP32 where the signature says FP64
     probable: bool = False  # of a classifier: its probabilities come before its labels
     batch: int = -1  # the only batch size that it answers; -1 if it answers any
+    training: tuple[str, ...] = ()  # operators of its graph that are in training mode
 
     @abstractmethod
     def answer(self, inputs: Arrays) -> Arrays:

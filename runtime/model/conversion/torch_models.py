@@ -4,6 +4,7 @@ import copy
 import inspect
 import warnings
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -190,6 +191,7 @@ class TorchProgram(TorchModule):
         super().__init__(program, inputs, outputs)
         self._callable = program.module()
         self.batch = _program_batch(program)
+        self.training = tuple(dict.fromkeys(_in_training(program)))
 
     def callable(self) -> Any:
         """The program as a module."""
@@ -199,6 +201,15 @@ class TorchProgram(TorchModule):
         """Converts the program itself through `torch.onnx.export`, without tracing it again."""
         size = _SAMPLE if self.batch == -1 else self.batch
         return self._export(self.module, self.arguments(batch_of(example, size)), path, opset)
+
+
+def _in_training(program: Any) -> Iterator[str]:
+    """The operators that were exported in training mode, such as dropout."""
+    for node in program.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        given = zip(schema.arguments, node.args, strict=False) if schema else ()
+        if any(argument.name in ("train", "training") and value is True for argument, value in given):
+            yield str(node.target._schema.name).removeprefix("aten::")
 
 
 def _program_batch(program: Any) -> int:

@@ -7,6 +7,7 @@ from pydantic import Field
 from shiplift.runtime.base.names import TENSORS, name_endings
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import volatile
+from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.kinds.union import Kinded
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import JpegScore, Slice, TaskMetricName, Variant
@@ -125,10 +126,11 @@ def _front_of(tensors: Signature) -> str:
 
 
 class GraphPackage(Package):
-    """A graph. `sequences`: it has states, so each request belongs to a sequence."""
+    """A graph. `sequences`: it has states, so each request belongs to a sequence. Requests keep to the `guards`."""
 
     kind: Literal["graph"] = "graph"
     sequences: bool = False
+    guards: tuple[Guard, ...] = ()
 
     @property
     def stateful(self) -> bool:

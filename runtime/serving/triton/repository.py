@@ -6,6 +6,7 @@ NVIDIA's server. The names of its warm-up data and labels contain the version, s
 folder during a switch. Next to the model lies `golden.npz`, with requests and their right answers.
 """
 
+import json
 import shutil
 import struct
 from collections.abc import Sequence
@@ -17,8 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.guest import graphs
+from shiplift.runtime.guest.graphs import guards as guards_module
+from shiplift.runtime.guest.graphs.guards import FILE as GUARDS
 from shiplift.runtime.model.samples import random_like
 from shiplift.runtime.model.tensors import Arrays, batch_of, dump_npz
+from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.serving import ServerKind, ServingConfig
 from shiplift.runtime.serving.triton.config import (
     ModelDescription,
@@ -35,6 +39,7 @@ from shiplift.runtime.spec import serving_settings as spec
 from shiplift.runtime.store.artifacts import digest
 
 ONNX_MODEL = Path(graphs.__file__).with_name("onnx_model.py")
+GUARDS_MODULE = Path(guards_module.__file__)
 SEQUENCE_MODEL = Path(graphs.__file__).with_name("sequence_model.py")
 GOLDEN = "golden.npz"
 _WARMUPS = {"recorded": "example", "zeros": "zeros", "random": "random"}
@@ -49,17 +54,18 @@ def write_package(
     example: Arrays,
     golden: Arrays,
     backend: Path | None = None,
+    guards: Sequence[Guard] = (),
 ) -> Path:
     """Writes the repository of one model into the empty folder `to`, and returns that folder.
 
     `onnx_folder` holds `model.onnx` and its external data (None: the model is not a graph); `example` has inputs by
     name for the warm-up; `golden` comes from `golden_arrays`. `backend` holds files that replace those of our own
-    Python backend, if the model needs others.
+    Python backend, if the model needs others. `guards` are in front of the model, on a server that has them.
 
     Raises:
         StorageFull: no space is left.
     """
-    write_model(to, model, onnx_folder, server, example=example, backend=backend)
+    write_model(to, model, onnx_folder, server, example=example, backend=backend, guards=guards)
     (to / GOLDEN).write_bytes(dump_npz(golden))
     return to
 
@@ -72,6 +78,7 @@ def write_model(
     *,
     example: Arrays,
     backend: Path | None = None,
+    guards: Sequence[Guard] = (),
 ) -> None:
     """Writes one model of a package, as `write_package` does.
 
@@ -87,13 +94,29 @@ def write_model(
         shutil.copytree(backend, version, dirs_exist_ok=True)
     elif in_python(model, server):
         _write_backend(version, model)
+    if guarded := bool(guards) and has_guards(model.serving, server):
+        _write_guards(version, guards)
     if model.serving.labels:
         name = f"labels.{model.version}.txt"
         (folder / name).write_text("\n".join(model.serving.labels) + "\n")
         model = replace(model, labels_file=name)
     if (how := model.serving.warm_up) and not model.signature.streamed:  # such a model warms itself up
+        how = how.model_copy(update={"source": "recorded"}) if guarded else how  # the guards may refuse other rows
         model = replace(model, warmups=_write_warmups(folder, model, example, how))
     (folder / "config.pbtxt").write_text(render(model_config(model, server)))
+
+
+def has_guards(serving: spec.Serving, server: ServerKind) -> bool:
+    """Whether a server checks guards: the bundled one does, but for models with states."""
+    return server == "bundled" and serving.sequence_batching is None
+
+
+def _write_guards(version: Path, guards: Sequence[Guard]) -> None:
+    """Writes them for our backends in C and Python, of which the latter imports the file beside it."""
+    entries = [guard.entry() for guard in guards]
+    (version / GUARDS).write_text(json.dumps(entries, ensure_ascii=False, allow_nan=False))
+    if (version / "model.py").is_file():
+        shutil.copyfile(GUARDS_MODULE, version / GUARDS_MODULE.name)
 
 
 def _write_backend(version: Path, model: ModelDescription) -> None:

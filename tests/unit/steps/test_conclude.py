@@ -123,14 +123,17 @@ def test_the_report_says_which_target_serves_and_which_do_not(tmp_path: Path) ->
 
 def test_the_report_says_in_which_form_a_model_is_served_and_why_not_in_another(tmp_path: Path) -> None:
     key = "4" * 64
-    forms = (Form(name="FP32 graph", dropped="row 3 differs."), Form(name="exact trees"))
+    forms = (Form(name="FP32 graph", dropped="row 3 differs."), Form(name="exact trees", guarded="'age': no NaN"))
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / f"{key}.json").write_text(exported(forms=forms).model_dump_json())
     report = concluded(tmp_path, stages=(StageRun(name="export", key=key),))
     assert report.forms == forms
     assert report.served_by == "Served by: exact trees, because FP32 graph was dropped: row 3 differs."
     assert report.served_by in Path(report.report).read_text()
-    assert concluded(tmp_path).served_by == ""
+    assert (
+        report.guarded_by == "Guarded: other values than these get an error, as from the model itself: 'age': no NaN."
+    )
+    assert (concluded(tmp_path).served_by, concluded(tmp_path).guarded_by) == ("", "")
 
 
 def test_a_package_whose_bytes_are_gone_does_not_keep_the_release_from_ending(tmp_path: Path) -> None:

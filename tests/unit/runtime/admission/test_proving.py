@@ -15,8 +15,10 @@ from shiplift.runtime.admission.conversion import convert
 from shiplift.runtime.admission.verification import verify
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import graph_contract, onnx_models
-from shiplift.runtime.model.conversion.torch_models import TorchModule
-from shiplift.runtime.model.tensors import Arrays, dump_npz
+from shiplift.runtime.model.conversion.torch_models import TorchModule, TorchProgram
+from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
+from shiplift.runtime.proof.file import from_file, sets_in
+from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.proof import Form, OfferedGraph, Proof
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
@@ -80,6 +82,7 @@ class Bench:
             questions=result["questions"],
             precise=result["precise"],
             left_out=result["left_out"],
+            guards=result["guards"],
             text="",
             trees=result["trees"] if self.with_trees else None,
             out=str(out),
@@ -213,6 +216,7 @@ def test_a_graph_that_is_not_the_model_is_refused_with_the_first_difference(benc
             questions=[],
             precise=[],
             left_out=[],
+            guards=[],
             text="",
             trees=None,
             out=str(out),
@@ -312,13 +316,46 @@ def test_where_the_original_raises_the_graph_must_not_answer(bench: Bench) -> No
     mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[], serialization_format="cloudpickle")
     bench.flavor, bench.tabular, bench.example = "sklearn", True, {"x": colours}
     bench.signature = Signature(inputs=(tensor("x", -1, 1, datatype="BYTES"),), outputs=(tensor("y", -1),))
-    proof = bench.export().proof
-    assert "made rows that the original refuses (ValueError: " in " ".join(proof.left_out)
-    assert proof.unrefused
-    assert proof.unrefused.served == "answers"
     bench.validation = {"x": np.array([["red"], ["pink"]]), "label": np.zeros(2)}
-    with pytest.raises(ExportFailed, match=r"of the validation rows .* raises ValueError: .*pink"):
-        bench.export()
+    proof = bench.export().proof  # it refuses pink, as the original does
+    assert proof.guards == (Guard(input="x", values=("blue", "green", "red")),)
+    assert (proof.unrefused, proof.refused > 5) == (None, True)
+    kept = [
+        from_file(arrays, name) for arrays in [load_npz(bench.home / "out" / "asked.npz")] for name in sets_in(arrays)
+    ]
+    refused = [row for rows, right in kept for row in rows.inputs["x"][~right.answered, 0]]
+    assert "pink" in refused  # the packaged server is asked refused rows, too
+    assert len(refused) > 5
+
+
+@pytest.mark.slow
+def test_a_row_that_no_guard_can_part_from_others_is_told(bench: Bench) -> None:
+    import mlflow.sklearn
+    from sklearn.linear_model import LinearRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
+    rows = np.random.default_rng(0).uniform(-3, 3, (40, 4))
+    model = make_pipeline(FunctionTransformer(np.reciprocal), LinearRegression()).fit(rows, rows[:, 0])
+    mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[], serialization_format="cloudpickle")
+    bench.flavor, bench.example = "sklearn", {"x": rows[:9]}
+    bench.signature = Signature(inputs=(tensor("x", -1, 4, datatype="FP64"),), outputs=(tensor("y", -1),))
+    proof = bench.export().proof  # refuses zero, which the regression gets as infinity
+    assert proof.unrefused
+    assert proof.unrefused.likely
+    assert proof.unrefused.served == "answers"
+    assert "made rows that the original refuses (ValueError: " in " ".join(proof.left_out)
+    assert [(guard.low, guard.high) for guard in proof.guards] == [(None, None)]  # NaN alone
+
+
+@pytest.mark.slow
+def test_operators_in_training_mode_are_named() -> None:
+    torch = pytest.importorskip("torch")
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(4))
+    for training, named in ((True, ("dropout", "batch_norm")), (False, ())):
+        program = torch.export.export(layers.train(training), (torch.from_numpy(X),))
+        names = TorchProgram(program, (tensor("x", -1, 4),), ("y",)).training
+        assert [name.partition(".")[0] for name in names] == list(named)
 
 
 def test_outputs_of_a_torch_model_are_known_by_name_in_whatever_order() -> None:

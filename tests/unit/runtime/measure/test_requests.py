@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shiplift.runtime.base.errors import DataInvalid
+from shiplift.runtime.guest.graphs.guards import Guards
 from shiplift.runtime.measure.requests import (
     batch_problem,
     draw_length,
@@ -20,6 +21,7 @@ from shiplift.runtime.measure.requests import (
 )
 from shiplift.runtime.model.generation.signature import ROOM, SIGNATURE
 from shiplift.runtime.model.tensors import dump_npz
+from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.serving import Padding
 from shiplift.runtime.records.tensor import Signature
@@ -104,6 +106,28 @@ def test_generated_requests_look_like_the_example() -> None:
     assert all(sample["input"].min() >= 0 and sample["input"].max() <= 7 for sample in samples)
     again = synthetic(example, signature(), Load())
     assert [sample["input"].tolist() for sample in samples] == [sample["input"].tolist() for sample in again]
+
+
+def test_generated_requests_keep_to_the_guards() -> None:
+    codes, ages = np.array([[1, 30], [9, 50], [5, 40]]), np.array([[3.0], [np.nan], [8.0]], np.float32)
+    example = {"codes": codes, "ages": ages, "city": np.array([["Rom"], ["Wien"], ["Rom"]], object)}
+    specs = (tensor("codes", -1, 2, datatype="INT64"), tensor("ages", -1, 1), tensor("city", -1, 1, datatype="BYTES"))
+    guards = (
+        Guard(input="codes", column=0, values=(1, 5, 9)),
+        Guard(input="codes", column=1, values=(30, 40, 50)),
+        Guard(input="ages", low=3.0, high=8.0),
+        Guard(input="city", values=("Rom", "Wien")),
+    )
+    samples = synthetic(example, Signature(inputs=specs, outputs=()), Load())
+    judge = Guards(guard.entry() for guard in guards)
+    for given, refused in ((samples, True), (within((*guards, Guard(input="not here")), samples, example), False)):
+        batch = {name: np.stack([sample[name] for sample in given]) for name in example}
+        assert {name: array.shape for name, array in batch.items()} == {
+            "codes": (32, 2),
+            "ages": (32, 1),
+            "city": (32, 1),
+        }
+        assert judge.refused(batch).any() == refused
 
 
 def test_prompts_are_the_example_s_and_ask_for_as_many_tokens_as_the_spec_says() -> None:

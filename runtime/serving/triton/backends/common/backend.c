@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include "compartment.h"
+#include "guards.h"
 #include "magic.h"
 #include "outputs.h"
 
@@ -74,11 +75,13 @@ static Error *open_model(Model *model, void *triton) {
   if (!model->config) return no_memory();
   TRY(read_config(model, model->config));
   TRY(open_worker(model));
-  return read_lengths(model, model->config);
+  TRY(read_lengths(model, model->config));
+  return read_guards(model);
 }
 
 static void close_model(Model *model) {
   close_worker(model);
+  free_guards(model);
   free_tensors(&model->inputs);
   free_tensors(&model->outputs);
   delete_metric(model->stopped);
@@ -354,6 +357,17 @@ static Error *serve_all(void *triton, Instance *instance, Request **requests, ui
   return NULL;
 }
 
+/* Refuses the requests that a guard does; returns how many others there are, which come first then. */
+static uint32_t admit(void *triton, const Model *model, Request **requests, uint32_t count) {
+  uint32_t others = 0;
+  for (uint32_t each = 0; each < count; each++) {
+    Error *error = refused_by_guards(model, requests[each]);
+    if (error) refuse(triton, requests[each], error);
+    else requests[others++] = requests[each];
+  }
+  return others;
+}
+
 /* Refuses the requests that the worker dies of, and runs those alone of which it may have died; returns how many others
  * there are, which come first then. */
 static uint32_t sift(void *triton, Instance *instance, Request **requests, uint32_t count) {
@@ -385,6 +399,8 @@ Error *TRITONBACKEND_ModelInstanceExecute(void *triton, Request **requests, uint
     sched_setaffinity(0, sizeof instance->model->cores, &instance->model->cores);
   instance->placed = true;
   TRY(reserve(instance, count));
+  if (instance->model->guard_count && !instance->warm_ups) /* a warm-up that fails ends the server: see `forgive` */
+    count = admit(triton, instance->model, requests, count);
   if (__atomic_load_n(&instance->model->suspects.count, __ATOMIC_RELAXED))
     count = sift(triton, instance, requests, count);
   if (count) log_error(serve_all(triton, instance, requests, count));

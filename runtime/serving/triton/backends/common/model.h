@@ -31,6 +31,17 @@ typedef struct {
   Instance *instances;
 } Worker;
 
+/* What a guard compares: whole numbers of 64 bits, or floating-point numbers. */
+typedef union { int64_t whole; double number; } Bound;
+
+/* Which values an input takes, or its column on the second axis; with -1, all of it. See guards.h. */
+typedef struct {
+  size_t input, count; /* the input's place among the model's, and how many values there are; none: all are taken */
+  int64_t column;
+  bool whole, no_nan, no_infinite;
+  Bound low, high, *values; /* sorted */
+} Guard;
+
 typedef struct {
   char folder[4096], path[4096], name[256], *config;
   uint64_t version, memory;
@@ -40,6 +51,8 @@ typedef struct {
   bool pinned;
   void *stopped, *crashed; /* metrics */
   Tensors inputs, outputs;
+  Guard *guards;
+  size_t guard_count;
   Worker worker;
   Suspects suspects;
 } Model;

@@ -66,5 +66,6 @@ Error *TRITONBACKEND_ResponseSend(Response *, uint32_t flags, Error *);
 
 /* By Triton's number of a data type, the size of an element in bytes; 0 if these backends do not serve it. */
 static const uint8_t SIZES[] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 2};
-enum { TYPE_BOOL = 1, TYPE_INT8 = 6, TYPE_INT64 = 9, TYPE_FP32 = 11, TYPE_FP64 = 12 };
+enum { TYPE_BOOL = 1, TYPE_UINT8, TYPE_UINT16, TYPE_UINT32, TYPE_UINT64 };
+enum { TYPE_INT8 = 6, TYPE_INT16, TYPE_INT32, TYPE_INT64, TYPE_FP32 = 11, TYPE_FP64 };
 enum { TYPES_KNOWN = sizeof SIZES, RANK_MOST = 32, ALIGNED = 64, ENOUGH = 16 };

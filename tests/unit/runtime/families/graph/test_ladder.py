@@ -13,7 +13,7 @@ from shiplift.runtime.families.work import Exporting
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.model import Datasets, Obstacle, PythonEnvironment, PythonModel
-from shiplift.runtime.records.proof import Form, served_by
+from shiplift.runtime.records.proof import Counterexample, Form, Proof, served_by
 from shiplift.runtime.records.site import Cluster, SitePolicy
 from shiplift.runtime.spec.document import parse
 from shiplift.runtime.spec.model import Conversion, Data
@@ -134,6 +134,31 @@ def test_the_first_form_that_is_right_serves_and_those_before_it_are_told(tmp_pa
     wordy = served_by((Form(name="FP32 graph", dropped="no. " * 200), Form(name="Python")))
     assert wordy.endswith("....")
     assert len(wordy) < 400
+
+
+@pytest.mark.parametrize(
+    ("origin", "python", "served"),
+    [
+        ("category", "right", "Python"),
+        ("category", "refused", "FP32 graph"),  # nothing else can serve it, and a note warns
+        ("infinite", "right", "FP32 graph"),  # no client's JSON has infinities
+    ],
+)
+def test_what_answers_rows_that_the_model_refuses_serves_only_if_nothing_else_can(
+    tmp_path: Path, origin: str, python: str, served: str
+) -> None:
+    unrefused = Counterexample(row=1, origin=origin, original="raises ValueError", served="answers")
+    proof = Proof(asked=(), settings=(), unrefused=unrefused)
+    graph = exported(proof=proof, forms=(Form(name="FP32 graph"), Form(name="exact trees", dropped="row 5")))
+    runs = PythonModel(environment=PythonEnvironment(python="3.11", machine="x86_64", wheels=()), memory_mb=64)
+    own = exported(kind="python", python=runs)
+    made = export_first(
+        work(tmp_path), ladder(lambda _: graph, (lambda _: own) if python == "right" else failing(NO_GRAPH))
+    )
+    assert [form.name for form in made.forms if not form.dropped] == [served]
+    if served == "Python":
+        assert [form.name for form in made.forms] == ["FP32 graph", "exact trees", "Python"]
+        assert "it answers what the model refuses: to row 1 of the category rows" in made.forms[0].dropped
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shiplift.runtime.guest.graphs.guards import Guards
 from shiplift.runtime.model.tensors import load_npz
+from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.serving import ServerKind
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton import repository
@@ -45,6 +47,7 @@ def make(
     model: bytes = b"onnx",
     tensors: Signature | None = None,
     example: Any = None,
+    guards: tuple[Guard, ...] = (),
 ) -> Path:
     onnx = to.with_name(f"{to.name}-onnx")
     onnx.mkdir(parents=True)
@@ -59,9 +62,8 @@ def make(
         serving=serving or Serving(labels=("a", "b")),
     )
     inputs = example or EXAMPLE
-    return write_package(
-        to, description, onnx, server, example=inputs, golden=golden_arrays(inputs, {"output": np.zeros(2)})
-    )
+    golden = golden_arrays(inputs, {"output": np.zeros(2)})
+    return write_package(to, description, onnx, server, example=inputs, golden=golden, guards=guards)
 
 
 def test_a_package_holds_the_model_its_labels_its_warm_up_and_its_golden_requests(tmp_path: Path) -> None:
@@ -120,6 +122,31 @@ def test_only_text_on_the_bundled_server_needs_code_in_the_package(
     assert (at.read_bytes() == ONNX_MODEL.read_bytes()) if code else not at.exists()
     config_ = parse((package / "digits" / "config.pbtxt").read_text())
     assert config_.backend == ("python" if code else "onnxruntime")
+
+
+@pytest.mark.parametrize(
+    ("server", "datatype", "written"),
+    [
+        ("bundled", "FP32", {"guards.json"}),
+        ("bundled", "BYTES", {"guards.json", "guards.py"}),
+        ("nvidia", "FP32", set()),
+    ],
+)
+def test_guards_are_in_the_package_for_a_server_that_has_them(
+    tmp_path: Path, server: ServerKind, datatype: str, written: set[str]
+) -> None:
+    tensors = Signature(inputs=signature().inputs, outputs=(tensor("output", -1, datatype=datatype),))
+    guards = (Guard(input="input", column=2, low=0.1, missing=False), Guard(input="città", values=("Łódź", 'a "b"')))
+    serving = Serving(warmup=Warmup(source="zeros"))
+    package = make(tmp_path / "package", 3, server=server, tensors=tensors, guards=guards, serving=serving)
+    folder = package / "digits" / "3"
+    assert {file.name for file in folder.glob("guards.*")} == written
+    entries = parse((package / "digits" / "config.pbtxt").read_text()).model_warmup
+    assert entries[0].inputs["input"].zero_data == (not written)  # zeros may be refused
+    if written:
+        read = Guards.read(str(folder / "guards.json"))
+        assert [guard.values for guard in read.all] == [[], ["Łódź", 'a "b"']]
+        assert read.reason({"input": np.full((1, 4), 0.05), "città": np.array([["Łódź"]], object)})
 
 
 def test_a_package_without_labels_and_warm_up_has_neither(tmp_path: Path) -> None:

@@ -1,0 +1,3 @@
+"""`graphs/guards.py`, as it is called in packages."""
+
+from shiplift.runtime.guest.graphs.guards import Guards as Guards
