@@ -5,20 +5,19 @@ from typing import Any
 
 from shiplift.runtime.admission.formats.skops_files import type_problem
 from shiplift.runtime.base.files import Irregular, check_path
-from shiplift.runtime.model.contracts import FLAVORS, PYTHON_LOADERS
+from shiplift.runtime.model.contracts import FLAVORS
 
 _LOADERS = {f"mlflow.{flavor}" for flavor in FLAVORS} | {"mlflow.pyfunc.model"}  # used only for Python models
 _PICKLE_MODULES = {"mlflow.pytorch.pickle_module", "pickle", "cloudpickle"}
 _PATHS = ("data", "model_data", "pickled_model", "saved_model_dir", "model_path", "model_binary")
 
 
-def problems(meta: dict[str, Any], *, python: bool = False) -> Iterator[str]:
-    """What the file would make MLflow import or open, but must not. A Python model (`python`) may import its code."""
+def problems(meta: dict[str, Any]) -> Iterator[str]:
+    """What the file would make MLflow import or open, but must not."""
     flavors = meta.get("flavors")
     for name, flavor in (flavors if isinstance(flavors, dict) else {}).items():
         if isinstance(flavor, dict):
-            if not (python and flavor.get("loader_module") in PYTHON_LOADERS):
-                yield from _code(str(name), flavor)
+            yield from _code(str(name), flavor)
             yield from _types(flavor)
             yield from _paths(str(name), flavor)
 
