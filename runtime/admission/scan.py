@@ -54,7 +54,7 @@ def scan_files(
     ]
     findings += [finding for file in data for finding in _file(file, judge)]
     findings += [finding for file in data for finding in _example(file)]
-    findings += [] if python else [objection(METADATA, problem) for problem in _mlmodel(folder)]
+    findings += [objection(METADATA, problem) for problem in _mlmodel(folder, python=python)]
     findings = [objection(*problem) for problem in _huggingface(folder, files)] + findings
     if not findings and not python:  # the second opinion takes seconds, and can only refuse
         findings += _modelaudit(folder, judge)
@@ -122,9 +122,9 @@ def _example(file: TreeFile) -> Iterator[Finding]:
         yield objection(file.name, f"it is not JSON: {type(error).__name__}")
 
 
-def _mlmodel(folder: Path) -> Iterator[str]:
+def _mlmodel(folder: Path, *, python: bool) -> Iterator[str]:
     try:
-        yield from mlmodel.problems(metadata(folder))
+        yield from mlmodel.problems(metadata(folder), python=python)
     except NotAdmitted as error:
         yield error.what
 

@@ -12,13 +12,14 @@ _PICKLE_MODULES = {"mlflow.pytorch.pickle_module", "pickle", "cloudpickle"}
 _PATHS = ("data", "model_data", "pickled_model", "saved_model_dir", "model_path", "model_binary")
 
 
-def problems(meta: dict[str, Any]) -> Iterator[str]:
-    """What the file would make MLflow import or open, but must not."""
+def problems(meta: dict[str, Any], *, python: bool = False) -> Iterator[str]:
+    """What the file would make MLflow import or open, but must not. A Python model (`python`) may import its code."""
     flavors = meta.get("flavors")
     for name, flavor in (flavors if isinstance(flavors, dict) else {}).items():
         if isinstance(flavor, dict):
-            yield from _code(str(name), flavor)
-            yield from _types(flavor)
+            if not python:
+                yield from _code(str(name), flavor)
+                yield from _types(flavor)
             yield from _paths(str(name), flavor)
 
 

@@ -8,7 +8,7 @@ Packages: mlflow, numpy, pandas
 from collections.abc import Mapping
 from typing import Any
 
-from .values import is_missing, kind_of, texts, values  # noqa: TID251 - the same import in Shiplift and in a package
+from .values import column, is_missing, kind_of, texts, values  # noqa: TID251 - the same import in Shiplift and in a package
 
 
 class Unservable(ValueError):
@@ -55,11 +55,11 @@ class Model:
         import pandas as pd  # noqa: PLC0415 - only for data frames
 
         if not self._named:
-            read = zip(inputs.values(), self._columns, strict=True)
-            return pd.DataFrame({at: values(array, kind_of(column)) for at, (array, column) in enumerate(read)})
+            pairs = zip(inputs.values(), self._columns, strict=True)
+            return pd.DataFrame({at: column(array, kind_of(spec)) for at, (array, spec) in enumerate(pairs)})
         tensors = {str(name): array for name, array in inputs.items()}
-        columns = ((column, tensors[str(column.name)]) for column in self._columns if str(column.name) in tensors)
-        return pd.DataFrame({column.name: values(array, kind_of(column)) for column, array in columns})
+        found = ((spec, tensors[str(spec.name)]) for spec in self._columns if str(spec.name) in tensors)
+        return pd.DataFrame({spec.name: column(array, kind_of(spec)) for spec, array in found})
 
     def _by_name(self, answer: Any) -> dict[str, Any]:
         if hasattr(answer, "columns") and hasattr(answer, "to_numpy"):

@@ -69,6 +69,15 @@ def values(array: Any, kind: str) -> Any:
     return _dates(found) if kind == "datetime" else found
 
 
+def column(array: Any, kind: str) -> Any:
+    """The same for a data frame. One of texts has the type that pandas gives texts, even if all are missing."""
+    import pandas as pd  # noqa: PLC0415 - only for columns
+
+    read = values(array, kind)
+    textual = kind == "string" and isinstance(read, list)
+    return pd.Series(read, dtype=pd.Series([""]).dtype) if textual else read
+
+
 def _dates(found: list[Any]) -> Any:
     import pandas as pd  # noqa: PLC0415 - only for columns
 

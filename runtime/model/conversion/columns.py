@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, compose, helper
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.guest.python.values import MISSING
+from shiplift.runtime.guest.python.values import column
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.tensor import TensorSpec
@@ -45,7 +45,7 @@ class Columns:
             values = inputs[spec.name].reshape(-1)
             known = self.categories.get(spec.name)
             if known is None:
-                columns[spec.name] = _with_missing(values)
+                columns[spec.name] = column(values, "string")
             else:
                 columns[spec.name] = pd.Categorical.from_codes(_codes(known, values), list(known))
         return pd.DataFrame(columns)
@@ -132,11 +132,6 @@ def _declare_operators(model: onnx.ModelProto) -> None:
     versions[""] = max(versions.get("", 1), _CAST_VERSION)
     del model.opset_import[:]
     model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
-
-
-def _with_missing(values: NDArray[Any]) -> Any:
-    """A column's values, with None for each missing text, as `mlflow.pyfunc` gets it."""
-    return [None if value == MISSING else value for value in values.tolist()] if values.dtype.kind == "O" else values
 
 
 def _codes(known: Sequence[Any], values: NDArray[Any]) -> list[int]:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from shiplift.runtime.guest.python.values import MISSING, is_missing, kind_of, texts, values
+from shiplift.runtime.guest.python.values import MISSING, column, is_missing, kind_of, texts, values
 
 
 def test_what_no_number_holds_is_the_same_behind_its_text() -> None:
@@ -56,3 +56,10 @@ def test_every_library_s_missing_value_is_one() -> None:
 def test_the_kind_of_a_column_is_mlflow_s_name_of_its_type() -> None:
     assert kind_of(SimpleNamespace(type=SimpleNamespace(name="datetime"))) == "datetime"
     assert kind_of(SimpleNamespace(type=["nested"])) == "json"
+
+
+def test_a_column_of_texts_has_one_type_whatever_is_missing() -> None:
+    frames = [pd.DataFrame({"t": column(texts(held), "string")}) for held in (["a", None], [None], ["a"])]
+    assert len({frame["t"].dtype for frame in frames}) == 1
+    assert frames[0]["t"].isna().tolist() == [False, True]
+    assert column(np.array([1.5]), "string").tolist() == [1.5]
