@@ -105,9 +105,11 @@ def _special(value: Any) -> str | None:
     """The text of a value that JSON doesn't have; None if it is no such value."""
     if isinstance(value, (bytes, bytearray)):
         return base64.b64encode(value).decode()
-    if hasattr(value, "isoformat"):
-        return str(value.isoformat())
-    return str(value) if type(value).__name__ == "datetime64" else None
+    if type(value).__name__ == "datetime64":
+        import pandas as pd  # noqa: PLC0415 - NumPy writes zeros that pandas leaves out
+
+        value = pd.Timestamp(value)
+    return str(value.isoformat()) if hasattr(value, "isoformat") else None
 
 
 def _as_json(value: Any) -> Any:

@@ -18,6 +18,7 @@ from shiplift.runtime.model.conversion import (
     double_trees,
     forests,
     graphs,
+    locales,
     sklearn_boosters,
     sklearn_converters,
     sklearn_linear,
@@ -148,7 +149,7 @@ class Sklearn(Original):
             (spec.name, self._type(spec, double=double)) for spec in self.specs
         ]
         try:
-            graph = self._converted(model, types, min(opset, 21), double=double)
+            graph = locales.in_every_locale(self._converted(model, types, min(opset, 21), double=double))
             graph = (double_trees.exact if double else sklearn_trees.with_missing)(graph, self.model)
             graph = sklearn_methods.with_outputs(graph, self.method, self.count)
         except Exception as error:
