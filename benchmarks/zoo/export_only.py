@@ -85,7 +85,7 @@ def _result(case: Case, folder: Path) -> Result:
         raise Impossible(str(error)) from error
     exported = export(folder / "model", folder / "work", pickle="sandbox")
     wrong, reason = _wrong(expected, exported.answer(sent(logged.question, exported)))
-    ended = _ended(case, "failed" if wrong else "exported", reason)
+    ended = _ended(case, "failed" if wrong else "exported", reason or exported.reason)
     return ended.model_copy(update={"form": exported.form, "rows": len(expected.errors), "wrong": wrong})
 
 

@@ -1,6 +1,10 @@
-"""A logged model scanned, converted and proved in this process, and asked fresh rows: no server and no sandbox."""
+"""A logged model scanned, converted and proved in this process, and asked fresh rows: no server and no sandbox.
+
+One that has no right graph is answered by its own library, as in production, but within this process.
+"""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +15,10 @@ import onnx
 from shiplift.runtime.admission import conversion, scan, verification
 from shiplift.runtime.admission.allowed import Pickle
 from shiplift.runtime.admission.examples import missing_example
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.guest.python.pyfunc import Model
 from shiplift.runtime.model import onnx_models
-from shiplift.runtime.model.contracts import read_model
+from shiplift.runtime.model.contracts import LoggedModel, read_model
 from shiplift.runtime.model.tensors import Arrays, dump_npz, numpy_type
 from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.spec.model import Conversion
@@ -23,19 +29,19 @@ _UNPACKED_MB = 2048
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """A model that was exported: its graph as a session, the inputs that clients send, and the form that is right."""
+    """A model that was exported: what answers by output name, the inputs that clients send, and the right form.
 
-    session: Any
+    `reason` says why no graph is right, if its own library answers.
+    """
+
+    answer: Callable[[Arrays], Arrays]
     inputs: tuple[TensorSpec, ...]
     form: str
+    reason: str = ""
 
     def dtype(self, spec: TensorSpec) -> np.dtype[Any]:
         """An input's type in numpy."""
         return numpy_type(spec.datatype)
-
-    def answer(self, inputs: Arrays) -> Arrays:
-        """What the graph answers, by output name."""
-        return onnx_models.answer(self.session, inputs)
 
 
 def export(folder: Path, work: Path, *, pickle: Pickle) -> Export:
@@ -43,7 +49,7 @@ def export(folder: Path, work: Path, *, pickle: Pickle) -> Export:
 
     Raises:
         NotAdmitted: its files are unsafe, or it lacks something.
-        ExportFailed: it does not become a graph that answers the same.
+        ExportFailed: it does not become a graph that answers the same, and MLflow can't load it.
     """
     os.environ.setdefault("PROMPTFOO_DISABLE_TELEMETRY", "1")  # as in the sandbox, where modelaudit runs otherwise
     (examples := work / "examples").mkdir(parents=True)
@@ -56,6 +62,22 @@ def export(folder: Path, work: Path, *, pickle: Pickle) -> Export:
         raise scan.refusal(refused)
     example = logged.example if logged.example is not None else missing_example(folder, logged)[0]
     (work / "example.npz").write_bytes(dump_npz(example))
+    try:
+        return _graph(folder, work, logged)
+    except ExportFailed as error:
+        return _python(folder, logged, error)
+
+
+def _python(folder: Path, logged: LoggedModel, error: ExportFailed) -> Export:
+    """The model as its own library serves it."""
+    try:
+        model = Model({"model": str(folder), "outputs": [spec.name for spec in logged.signature.outputs]})
+    except Exception:  # MLflow may raise anything
+        raise error from None
+    return Export(answer=model.answer, inputs=logged.signature.inputs, form="Python", reason=error.what)
+
+
+def _graph(folder: Path, work: Path, logged: LoggedModel) -> Export:
     made = conversion.convert(
         folder=str(folder),
         flavor=logged.flavor,
@@ -75,4 +97,5 @@ def export(folder: Path, work: Path, *, pickle: Pickle) -> Export:
     )
     file = work / made["graphs"][proved["served"]]["folder"] / "model.onnx"
     inputs = onnx_models.signature_of(onnx.load(file)).inputs
-    return Export(session=onnx_models.session(file), inputs=inputs, form=proved["form"])
+    session = onnx_models.session(file)
+    return Export(answer=lambda sent: onnx_models.answer(session, sent), inputs=inputs, form=proved["form"])

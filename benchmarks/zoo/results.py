@@ -23,8 +23,8 @@ class Result(Record):
     """How a case ended: `failed` is whatever the case's table does not call right; then `reason` says what.
 
     `exit_code` is the release's; None if there was no end of a release. `served` is the engine and the precision in
-    production. Exported by themselves, `form` is graph or trees, and `wrong` of the fresh `rows` were answered
-    otherwise. `quick` results come from short searches and windows: their throughput is not a measurement.
+    production. Exported by themselves, `form` is a graph, trees or Python, and `wrong` of the fresh `rows` were
+    answered otherwise. `quick` results come from short searches and windows: their throughput is not a measurement.
     """
 
     name: str

@@ -52,12 +52,14 @@ _PICKLES = {"pkl", "pickle", "joblib", "p"}
 class ScanRules:
     """The rules for one scan, and the rest of its budget: the bytes to which archives may still unpack.
 
-    `raw` are members of archives that are read only as numbers, as `FILE:MEMBER`.
+    `raw` are members of archives that are read only as numbers, as `FILE:MEMBER`. `walked` are the files that are
+    pickles from beginning to end: every name and call in them has been judged.
     """
 
     pickle: Pickle
     budget_bytes: int
     raw: set[str] = field(default_factory=set)
+    walked: set[str] = field(default_factory=set)
 
 
 def suffix(name: str) -> str:
@@ -133,8 +135,10 @@ def _pickles(name: str, file: BinaryIO, judge: ScanRules, reader: judging.Reader
         walked = pickles.walk(file, persistent=reader != "python")
         if walked.dangerous:
             yield from judging.findings(walked, name, judge.pickle, reader)
-        if position == 0 and walked.whole and walked.headed and not _may_pickle(name, reader):
-            yield objection(name, "its bytes are those of a pickle")
+        if position == 0 and walked.whole and walked.headed:
+            judge.walked.add(name)
+            if not _may_pickle(name, reader):
+                yield objection(name, "its bytes are those of a pickle")
         if not walked.whole:
             return
     yield objection(name, "it has more than 100 pickles")

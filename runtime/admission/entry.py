@@ -3,6 +3,8 @@
 import pickle  # only to write a file to scan
 import zipfile
 from collections import OrderedDict
+from dataclasses import replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +22,7 @@ from shiplift.runtime.records.model import FALL_BACK, PYTHON
 _SCANNERS = ("text", "manifest", "zip", "pytorch_zip", "pickle", "onnx", "metadata", "jinja2_template")
 PRELOAD = ("modelaudit.core", "onnx", *(f"modelaudit.scanners.{name}_scanner" for name in _SCANNERS))
 EXAMPLE = "example.npz"
+_OWN_CODE = "Warning: its own Python serves the model, since its files hold its author's code ({file}: {what})."
 _SMALL = {"MLmodel": "flavors: {}", "requirements.txt": "torch==2", "conda.yaml": "name: small"}
 
 
@@ -44,14 +47,18 @@ def inspect(
         SpecInvalid: the version is a pipeline with mistakes.
     """
     code: tuple[str, ...] = ()
+    read = partial(read_model, Path(folder), Path(examples), states, python=python == "sandbox")
+    judge = partial(scan_files, Path(folder), Path(examples), pickle=pickle, unpacked_mb=unpacked_mb)
     if is_pipeline(Path(folder)):
         logged, code = read_pipeline(Path(folder))
     else:
-        logged = read_model(Path(folder), Path(examples), states, python=python == "sandbox")
-    scan = scan_files(
-        Path(folder), Path(examples), pickle=pickle, unpacked_mb=unpacked_mb, python=logged.flavor == PYTHON, code=code
-    )
-    refused = bool(objections(scan))
+        logged = read()
+    scan = judge(python=logged.flavor == PYTHON, code=code)
+    refused = objections(scan)
+    if refused and python == "sandbox" and logged.flavor in FALL_BACK and objections(judge(pickle="sandbox")):
+        note = _OWN_CODE.format(file=refused[0].file, what=refused[0].what)
+        logged, scan = replace(read(as_python=True), notes=(note,)), judge(python=True)
+    refused = objections(scan)
     own = own_library and not refused and logged.flavor in FALL_BACK
     library = of_library(Path(folder), logged.flavor, pickle=pickle, unpacked_mb=unpacked_mb) if own else OwnLibrary()
     example: Arrays | None = {} if refused else logged.example

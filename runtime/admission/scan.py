@@ -57,7 +57,7 @@ def scan_files(
     findings += [objection(METADATA, problem) for problem in _mlmodel(folder, python=python)]
     findings = [objection(*problem) for problem in _huggingface(folder, files)] + findings
     if not findings and not python:  # the second opinion takes seconds, and can only refuse
-        findings += _modelaudit(folder, pickle, judge.raw)
+        findings += _modelaudit(folder, judge)
     return _scan(findings, len(files) + len(data), started)
 
 
@@ -138,7 +138,7 @@ def _huggingface(folder: Path, files: Sequence[TreeFile]) -> Iterator[tuple[str,
         yield from huggingface_files.problems(files)
 
 
-def _modelaudit(root: Path, pickle: Pickle, raw: Collection[str]) -> Iterator[Finding]:
+def _modelaudit(root: Path, judge: ScanRules) -> Iterator[Finding]:
     from modelaudit.core import scan_model_directory_or_file  # noqa: PLC0415 - takes 1 s, in the sandbox only
 
     _judge_names_alone()
@@ -152,14 +152,23 @@ def _modelaudit(root: Path, pickle: Pickle, raw: Collection[str]) -> Iterator[Fi
         file = _relative(str(issue.location or ""), root)
         if _nested(file, issue.message) and not _installed(named):
             continue
-        numbers = _POSITION.sub("", file) in raw
-        critical = severity == "critical" and not (unfinished or numbers or _listed(named, pickle))
+        listed = _listed(named, judge.pickle)
+        critical = severity == "critical" and not (unfinished or listed or _harmless(file, named, judge))
         yield Finding(
             severity="critical" if critical else "warning",
             file=file,
             what=issue.message[:300],
             names=named,
         )
+
+
+def _harmless(file: str, named: str, judge: ScanRules) -> bool:
+    """Whether a finding is about numbers that are only read, or about texts and bytes of a pickle that names no more.
+
+    Numbers can spell anything, such as a word that attackers use, or the beginning of another pickle.
+    """
+    file = _POSITION.sub("", file)
+    return file in judge.raw or (not named and file in judge.walked)
 
 
 def _judge_names_alone() -> None:

@@ -7,6 +7,7 @@ runs in the sandbox.
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from shiplift.runtime.base import strict_yaml
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.base.files import read_regular
+from shiplift.runtime.guest.python.values import texts
 from shiplift.runtime.model import graph_contract
 from shiplift.runtime.model.logged_signature import scoring_of
 from shiplift.runtime.model.python.requirements import check_python, requirements_of
@@ -26,21 +28,19 @@ from shiplift.runtime.model.tensors import Arrays, as_input, datatype, fits, num
 from shiplift.runtime.model.text.tasks import GENERATION, TEXT_FLAVORS, task_of, texts_of, wraps_openai
 from shiplift.runtime.records.model import PIPELINE, PYTHON, Flavor
 from shiplift.runtime.records.scoring import Scoring
-from shiplift.runtime.records.tensor import FLOATS, Signature, TensorSpec
+from shiplift.runtime.records.tensor import FLOATS, Datatype, Signature, TensorSpec
 
 FLAVORS: tuple[Flavor, ...] = get_args(Flavor)
 MODELS = tuple(flavor for flavor in FLAVORS if flavor != PIPELINE)
 METADATA = "MLmodel"
-PYTHON_LOADERS = ("mlflow.pyfunc.model", "mlflow.pyfunc.loaders.code_model")  # a PythonModel's, pickled or as code
 MAX_METADATA_BYTES, MAX_EXAMPLE_BYTES = 1 << 20, 256 << 20
-_COLUMN_TYPES = {
+_COLUMN_TYPES: Mapping[str, Datatype] = {
     "boolean": "BOOL",
     "integer": "INT32",
     "long": "INT64",
     "float": "FP32",
     "double": "FP64",
-    "string": "BYTES",
-}
+}  # whatever else a column holds travels as text (`guest/python/values.py`)
 _ADVICE = (
     "Log it with `mlflow.{flavor}.log_model(model, name=..., signature=infer_signature(x, y), input_example=x)` "
     "and register that."
@@ -79,11 +79,12 @@ def read_model(
     states: Mapping[str, str] | None = None,
     *,
     python: bool = False,
+    as_python: bool = False,
 ) -> LoggedModel:
     """The contract of the MLflow model in `folder`. `examples` is where its input example is, if elsewhere.
 
     `states` are the states that the spec names; None: look for them in ONNX graphs. `python`: Python models are
-    admitted.
+    admitted. `as_python`: it is one, whatever other flavors it has.
 
     Raises:
         NotAdmitted: there is no `MLmodel` file, no known flavor, no signature, or an unusable input example; or it is a
@@ -91,7 +92,7 @@ def read_model(
     """
     meta = metadata(folder)
     with _readable("the MLmodel file can't be read", "Log the model again."):
-        flavor = _flavor(meta)
+        flavor = PYTHON if as_python else _flavor(meta)
         requirements = _requirements(folder, meta, python=python) if flavor == PYTHON else ()
     advice = _ADVICE.format(flavor="pyfunc" if flavor == PYTHON else flavor)
     graph = _graph(folder, meta, states) if flavor == "onnx" else None
@@ -102,7 +103,16 @@ def read_model(
     with _readable("the input example does not match the signature", advice):
         example = _example(examples or folder, meta, logged, graph, advice)
         scoring = scoring_of(meta)
-    return replace(logged, example=example, requirements=requirements, scoring=scoring)
+    return replace(_without_unknown(logged, example), example=example, requirements=requirements, scoring=scoring)
+
+
+def _without_unknown(logged: LoggedModel, example: Arrays | None) -> LoggedModel:
+    """The contract without the optional columns that the example lacks: nobody showed what they hold."""
+    if example is None or not (lacking := [spec.name for spec in logged.signature.inputs if spec.name not in example]):
+        return logged
+    inputs = tuple(spec for spec in logged.signature.inputs if spec.name in example)
+    note = f"Optional columns are not served, since the input example has none: {', '.join(lacking)}."
+    return replace(logged, signature=logged.signature.model_copy(update={"inputs": inputs}), notes=(note,))
 
 
 def _requirements(folder: Path, meta: dict[str, Any], *, python: bool) -> tuple[str, ...]:
@@ -210,7 +220,7 @@ def likely_flavor(folder: Path) -> str:
 def _flavor(meta: dict[str, Any]) -> Flavor:
     logged = set(meta.get("flavors") or {})
     for flavor in FLAVORS:
-        if flavor in logged and (flavor != PYTHON or meta["flavors"][PYTHON].get("loader_module") in PYTHON_LOADERS):
+        if flavor in logged:
             return flavor
     raise NotAdmitted(
         f"the version's flavors are {', '.join(sorted(logged)) or 'none'}; known ones are {', '.join(MODELS)}",
@@ -222,27 +232,39 @@ def _specs(text: str | None, kind: str) -> tuple[tuple[TensorSpec, ...], bool]:
     """Tensor specs from a signature's JSON, and whether they are columns of a data frame."""
     entries = json.loads(text) if text else []
     tabular = any(entry.get("type") != "tensor" for entry in entries)
-    specs = []
-    for index, entry in enumerate(entries):
-        name = str(entry["name"]) if entry.get("name") not in (None, "") else ""
-        name = name or (kind if len(entries) == 1 else f"{kind}_{index}")
-        if entry.get("type") == "tensor":
-            tensor_type = datatype(np.dtype(entry["tensor-spec"]["dtype"]))
-            shape = tuple(entry["tensor-spec"]["shape"])
-        else:
-            tensor_type, shape = _COLUMN_TYPES.get(str(entry.get("type"))), (-1, 1)  # type: ignore[assignment]
-        if tensor_type is None:
-            raise NotAdmitted(
-                f"{kind} {name!r} has type {entry.get('type')!r} {entry.get('tensor-spec', {}).get('dtype', '')}, "
-                "which Triton can't carry",
-                do="Use numbers, booleans or strings.",
-            )
-        specs.append(TensorSpec(name=name, datatype=tensor_type, shape=shape))
-    if twice := next((spec.name for at, spec in enumerate(specs) if spec.name in {s.name for s in specs[:at]}), ""):
+    specs = tuple(_spec(entry, name, kind) for entry, name in zip(entries, _names(entries, kind), strict=True))
+    counted = Counter(spec.name for spec in specs)
+    if twice := next((name for name, count in counted.items() if count > 1), ""):
         raise NotAdmitted(
             f"two {kind}s are called {twice!r}", do="Rename one of these columns, and log the model again."
         )
-    return tuple(specs), tabular
+    return specs, tabular
+
+
+def _names(entries: list[dict[str, Any]], kind: str) -> list[str]:
+    """The names of a signature's entries, as the author logged them; those without one are numbered."""
+    unnamed = kind if len(entries) == 1 else f"{kind}_{{}}"
+    given = ("" if entry.get("name") is None else str(entry["name"]) for entry in entries)
+    return [name or unnamed.format(at) for at, name in enumerate(given)]
+
+
+def _spec(entry: dict[str, Any], name: str, kind: str) -> TensorSpec:
+    if entry.get("type") != "tensor":
+        optional = kind == "input" and not entry.get("required", True)
+        return TensorSpec(name=name, datatype=_column_type(entry, optional), shape=(-1, 1), optional=optional)
+    tensor_type = datatype(np.dtype(entry["tensor-spec"]["dtype"]))
+    if tensor_type is None:
+        raise NotAdmitted(
+            f"{kind} {name!r} has type 'tensor' {entry['tensor-spec']['dtype']}, which Triton can't carry",
+            do="Use numbers, booleans or strings.",
+        )
+    return TensorSpec(name=name, datatype=tensor_type, shape=tuple(entry["tensor-spec"]["shape"]))
+
+
+def _column_type(entry: dict[str, Any], optional: bool) -> Datatype:
+    """The type of a column's tensor; a boolean that may be missing is 1, 0 or NaN."""
+    known = _COLUMN_TYPES.get(str(entry.get("type")), "BYTES")
+    return "FP32" if known == "BOOL" and optional else known
 
 
 def _example(
@@ -256,13 +278,58 @@ def _example(
     if not file.is_file() or file.parent != folder:
         raise NotAdmitted("the version has no input example where its MLmodel file says", do=advice)
     body, inputs = json.loads(read_regular(file, MAX_EXAMPLE_BYTES)), logged.signature.inputs
-    arrays = _arrays(body["inputs"] if info.get("example_params_path") else body, str(info.get("type")), inputs)
-    arrays = graph.batched(arrays) if graph else arrays
-    if logged.flavor in TEXT_FLAVORS:
-        arrays = _columns_of_text(arrays, inputs)
-    example = {spec.name: as_input(arrays[spec.name], spec) for spec in inputs}
-    check_example(example, inputs, advice)
+    body = body["inputs"] if info.get("example_params_path") else body
+    if logged.tabular:
+        example = columns_of(body, str(info.get("type")), inputs, json.loads(meta["signature"]["inputs"]))
+    else:
+        arrays = _arrays(body, str(info.get("type")), inputs)
+        arrays = graph.batched(arrays) if graph else arrays
+        arrays = _columns_of_text(arrays, inputs) if logged.flavor in TEXT_FLAVORS else arrays
+        example = {spec.name: as_input(arrays[spec.name], spec) for spec in inputs}
+    check_example(example, tuple(spec for spec in inputs if spec.name in example), advice)
     return example
+
+
+def columns_of(body: Any, kind: str, inputs: tuple[TensorSpec, ...], schema: list[dict[str, Any]]) -> Arrays:
+    """The columns of an example as MLflow keeps it in JSON: a data frame's, or lists by name or in place of a frame.
+
+    `schema` is the signature in MLflow's JSON. Optional columns may be missing.
+
+    Raises:
+        KeyError, TypeError, ValueError: it has not the signature's columns, or other values.
+    """
+    nested = any(entry.get("type") in ("array", "object") for entry in schema)  # then lists by name are a single row
+    names, rows = _table(body, kind, nested=nested)
+    if all(entry.get("name") is None for entry in schema):
+        if len(inputs) == 1 and kind != "dataframe":  # a list of the only column's values
+            rows = [[item] for item in (body if isinstance(body, list) else [body])]
+        names = [spec.name for spec in inputs]
+    at = {name: index for index, name in enumerate(names)}
+    wanted = (spec for spec in inputs if spec.name in at or not spec.optional)
+    return {spec.name: _column([row[at[spec.name]] for row in rows], spec) for spec in wanted}
+
+
+def _table(body: Any, kind: str, *, nested: bool) -> tuple[list[str], list[list[Any]]]:
+    """The names and rows of an example in JSON, by the form that MLflow gave it."""
+    if kind == "dataframe":
+        rows = body["data"]
+        return [str(column) for column in body.get("columns") or range(len(rows[0]))], rows  # no names: numbers
+    if isinstance(body, dict):
+        sizes = {len(value) if isinstance(value, list) else -1 for value in body.values()}
+        whole = not nested and len(sizes) == 1 and -1 not in sizes
+        rows = [list(row) for row in zip(*body.values(), strict=True)] if whole else [list(body.values())]
+        return [str(name) for name in body], rows
+    items = body if isinstance(body, list) else [body]
+    if all(isinstance(item, dict) for item in items):
+        names = list(dict.fromkeys(name for item in items for name in item))
+        return names, [[item.get(name) for name in names] for item in items]
+    return [], [[item] for item in items]
+
+
+def _column(values: list[Any], spec: TensorSpec) -> NDArray[Any]:
+    if spec.datatype == "BYTES":
+        return np.asarray(texts(values)).reshape(-1, 1)
+    return as_input(np.array(values, dtype=object).reshape(-1, 1), spec)
 
 
 def _columns_of_text(arrays: Arrays, inputs: tuple[TensorSpec, ...]) -> Arrays:
@@ -290,11 +357,8 @@ def check_example(example: Arrays, inputs: tuple[TensorSpec, ...], advice: str) 
 
 def _arrays(body: Any, kind: str, inputs: tuple[TensorSpec, ...]) -> Arrays:
     if kind == "dataframe":
-        columns = [str(column) for column in body.get("columns") or range(len(body["data"][0]))]  # no names: numbers
-        return {
-            name: np.array([row[index] for row in body["data"]], dtype=object).reshape(-1, 1)
-            for index, name in enumerate(columns)
-        }
+        names, rows = _table(body, kind, nested=False)
+        return {name: np.array([row[at] for row in rows], dtype=object).reshape(-1, 1) for at, name in enumerate(names)}
     if kind.startswith("sparse_matrix"):
         return {inputs[0].name: _dense(body, kind)}
     if isinstance(body, dict):

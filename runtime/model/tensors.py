@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
+from shiplift.runtime.guest.python.values import MISSING, is_missing
 from shiplift.runtime.records.tensor import Datatype, Signature, TensorSpec
 
 Arrays = dict[str, NDArray[Any]]
@@ -139,9 +140,13 @@ def fits(array: NDArray[Any], spec: TensorSpec) -> bool:
 
 
 def as_input(array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
-    """The array in the tensor's dtype; text becomes an object array of `str`, which ONNX Runtime requires."""
+    """The array in the tensor's dtype; text becomes an object array of `str`, which ONNX Runtime requires.
+
+    A missing text becomes `MISSING`, by which a model's own process knows it.
+    """
     if spec.datatype == "BYTES":
-        return np.array([text_of(item) for item in array.ravel()], dtype=object).reshape(array.shape)
+        items = [MISSING if is_missing(item) else text_of(item) for item in array.ravel()]
+        return np.array(items, dtype=object).reshape(array.shape)
     return np.ascontiguousarray(array, dtype=numpy_type(spec.datatype))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from shiplift.runtime.admission.formats.skops_files import type_problem
 from shiplift.runtime.base.files import Irregular, check_path
-from shiplift.runtime.model.contracts import FLAVORS, PYTHON_LOADERS
+from shiplift.runtime.model.contracts import FLAVORS
 
 _LOADERS = {f"mlflow.{flavor}" for flavor in FLAVORS} | {"mlflow.pyfunc.model"}  # used only for Python models
 _PICKLE_MODULES = {"mlflow.pytorch.pickle_module", "pickle", "cloudpickle"}
@@ -17,9 +17,9 @@ def problems(meta: dict[str, Any], *, python: bool = False) -> Iterator[str]:
     flavors = meta.get("flavors")
     for name, flavor in (flavors if isinstance(flavors, dict) else {}).items():
         if isinstance(flavor, dict):
-            if not (python and flavor.get("loader_module") in PYTHON_LOADERS):
+            if not python:
                 yield from _code(str(name), flavor)
-            yield from _types(flavor)
+                yield from _types(flavor)
             yield from _paths(str(name), flavor)
 
 

@@ -1,11 +1,14 @@
 """Loads a Python model in its process, and answers for it: `mlflow.pyfunc`.
 
-Process: the model's own process, as `python_host/served.py`.
+Process: the model's own process, as `python_host/served.py` beside `values.py`.
 Python: the model's
 Packages: mlflow, numpy, pandas
 """
 
+from collections.abc import Mapping
 from typing import Any
+
+from .values import column, is_missing, kind_of, texts, values  # noqa: TID251 - the same import in Shiplift and in a package
 
 
 class Unservable(ValueError):
@@ -28,44 +31,103 @@ class Model:
 
         self._model = mlflow.pyfunc.load_model(settings["model"])
         self._outputs: list[str] = settings["outputs"]
-        schema = self._model.metadata.get_input_schema()
+        metadata = self._model.metadata
+        schema = metadata.get_input_schema()
         self._tensors = schema.is_tensor_spec()
         self._named = schema.has_input_names()
+        self._hinted = bool(getattr(metadata, "_is_signature_from_type_hint", bool)())  # MLflow gained it in 2.20
+        self._columns = [] if self._tensors else list(schema.inputs)
         self.names: list[str] = list(schema.input_names()) if self._named else []  # as the author logged them
         self.form: dict[str, Any] = {}  # of the last answer, as `records.scoring.AnswerForm`
+        self._textual: set[str] = set()  # outputs that were texts: what is missing there is one, too
 
     def answer(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The answers of `predict`, as arrays by name, each with one row per sample."""
+        rows = len(next(iter(inputs.values())))
         answer = self._model.predict(self._asked(inputs))
-        arrays = {name: _plain(name, value) for name, value in self._by_name(answer).items()}
+        arrays = {name: self._plain(name, value, rows) for name, value in self._by_name(answer).items()}
         self.form = _form(answer, arrays)
         return arrays
 
     def _asked(self, inputs: dict[str, Any]) -> Any:
         if self._tensors:
             return inputs if self._named else next(iter(inputs.values()))
+        if self._hinted:
+            read = values(next(iter(inputs.values())), kind_of(self._columns[0]))
+            return read if isinstance(read, list) else read.tolist()  # the hint names a type of Python
         import pandas as pd  # noqa: PLC0415 - only for data frames
 
-        return pd.DataFrame({name: array.reshape(-1) for name, array in inputs.items()})
+        if not self._named:
+            pairs = zip(inputs.values(), self._columns, strict=True)
+            return pd.DataFrame({at: column(array, kind_of(spec)) for at, (array, spec) in enumerate(pairs)})
+        tensors = {str(name): array for name, array in inputs.items()}
+        found = ((spec, tensors[str(spec.name)]) for spec in self._columns if str(spec.name) in tensors)
+        return pd.DataFrame({spec.name: column(array, kind_of(spec)) for spec, array in found})
 
     def _by_name(self, answer: Any) -> dict[str, Any]:
         if hasattr(answer, "columns") and hasattr(answer, "to_numpy"):
-            answer = {str(name): answer[name].to_numpy() for name in answer.columns}
-        if isinstance(answer, dict):
-            if self._outputs and set(self._outputs) != set(answer):
-                raise ValueError(
-                    f"predict answered {', '.join(map(str, answer))}, the signature says {', '.join(self._outputs)}"
-                )
-            return {str(name): answer[name] for name in self._outputs or answer}
+            answer = {str(name): answer[name] for name in answer.columns}
+        elif _records(answer, self._outputs):
+            names = self._outputs or list(answer[0])
+            answer = {name: [record.get(name) for record in answer] for name in names}
+        if isinstance(answer, dict) and (not self._outputs or set(answer) <= set(self._outputs)):
+            return {str(name): answer[name] for name in self._outputs or answer if name in answer}
         if len(self._outputs) > 1:
-            raise ValueError(f"predict answered one array, the signature says {', '.join(self._outputs)}")
+            what = ", ".join(map(str, answer)) if isinstance(answer, dict) else "one array"
+            raise ValueError(f"predict answered {what}, the signature says {', '.join(self._outputs)}")
         return {self._outputs[0] if self._outputs else "output": answer}
+
+    def _plain(self, name: str, value: Any, rows: int) -> Any:
+        """An array of numbers, or of texts, with a row for each sample.
+
+        Raises:
+            Unservable: it is neither.
+        """
+        array = _array(name, value, rows)
+        if array.dtype.kind == "O":
+            array = self._of_objects(name, array)
+        if array.dtype.kind == "M":
+            array = texts(array.reshape(-1)).reshape(array.shape)
+        if array.dtype.kind in "OUS":
+            self._textual.add(name)
+            return array.astype(str).astype(object)
+        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+            raise Unservable(f"predict answered {name!r} of type {array.dtype}, which Triton can't carry")
+        return array.astype(array.dtype.newbyteorder("="))
+
+    def _of_objects(self, name: str, array: Any) -> Any:
+        """Objects as numbers, if that is what they are, or else as texts. A missing number is NaN."""
+        import numpy as np  # noqa: PLC0415 - from the environment
+
+        items = array.reshape(-1).tolist()
+        known = [item for item in items if not is_missing(item)]
+        if known and all(isinstance(item, (list, tuple, np.ndarray)) for item in known) and len(known) == len(items):
+            return _nested(name, array, items)
+        numbers = all(isinstance(item, _numbers()) for item in known)
+        if not numbers or (not known and name in self._textual):
+            return texts(items).reshape(array.shape)
+        if len(known) == len(items):
+            return np.asarray([float(each) if hasattr(each, "as_tuple") else each for each in items]).reshape(
+                array.shape
+            )
+        return np.array([np.nan if is_missing(item) else float(item) for item in items]).reshape(array.shape)
+
+
+def _numbers() -> tuple[type, ...]:
+    import decimal  # noqa: PLC0415 - only for objects
+
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    return (bool, int, float, np.number, np.bool_, decimal.Decimal)
 
 
 def _form(answer: Any, arrays: dict[str, Any]) -> dict[str, Any]:
     """How the arrays that are served make up the answer as MLflow's scoring server would write it."""
     if hasattr(answer, "columns") or isinstance(answer, dict):
-        kind, names = "records" if hasattr(answer, "columns") else "mapping", {str(name): str(name) for name in answer}
+        kind = "records" if hasattr(answer, "columns") else "mapping"
+        names = {str(name): str(name) for name in answer if str(name) in arrays}
+    elif _records(answer, list(arrays)):
+        kind, names = "records", {name: name for name in arrays}
     elif hasattr(answer, "to_frame"):  # a series becomes a frame whose only column is 0 unless it has a name
         kind, names = "records", dict.fromkeys(arrays, "0" if answer.name is None else str(answer.name))
     else:
@@ -74,25 +136,60 @@ def _form(answer: Any, arrays: dict[str, Any]) -> dict[str, Any]:
     return {"kind": kind, "parts": parts}
 
 
-def _plain(name: str, value: Any) -> Any:
-    """An array of numbers, or of texts.
+def _records(answer: Any, outputs: list[str]) -> bool:
+    """Whether an answer is a list of mappings whose keys are the outputs."""
+    if not isinstance(answer, list) or not answer or not all(isinstance(each, Mapping) for each in answer):
+        return False
+    keys = set().union(*answer)
+    return keys <= set(outputs) if outputs else all(set(each) == keys for each in answer)
 
-    Raises:
-        Unservable: it is neither.
-    """
+
+def _array(name: str, value: Any, rows: int) -> Any:
+    """A value as an array that begins with the rows; what a single sample gets may have no such axis."""
     import numpy as np  # noqa: PLC0415 - from the environment
 
-    if value is None:
-        raise Unservable(f"predict answered None as {name!r}")
-    array = np.asarray(value)
-    if array.dtype.kind == "O" and any(item is None for item in array.ravel()):
-        raise Unservable(f"predict answered {name!r} with None in it")
-    if array.dtype.kind == "O":
-        array = np.asarray(array.tolist())
-    if array.ndim == 0:
-        raise Unservable(f"predict answered a single value as {name!r}, not one row per sample")
-    if array.dtype.kind in "US":
-        return array.astype(str).astype(object)
-    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-        raise Unservable(f"predict answered {name!r} of type {array.dtype}, which Triton can't carry")
-    return array.astype(array.dtype.newbyteorder("="))
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    elif hasattr(value, "toarray"):
+        value = value.toarray()
+    elif isinstance(value, Mapping) or hasattr(value, "model_dump"):
+        value = _single(value)
+    array = _objects(value) if isinstance(value, (list, tuple)) else np.asarray(value)
+    if array.ndim and len(array) == rows:
+        return array
+    if rows != 1 or not array.size:
+        count = f"{len(array)} rows" if array.ndim else "a single value"
+        raise Unservable(f"predict answered {count} as {name!r} to {rows} samples, not one row per sample")
+    return array[None]
+
+
+def _objects(value: Any) -> Any:
+    """A list as an array; one of mappings, or of lists of several lengths, is one of objects."""
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return _single(*value)
+    return _single(*value) if array.dtype.kind == "S" else array  # such an array would lose zeros at the end
+
+
+def _single(*items: Any) -> Any:
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    array = np.empty(len(items), dtype=object)
+    array[:] = items
+    return array
+
+
+def _nested(name: str, array: Any, items: list[Any]) -> Any:
+    """Lists in an array of objects as further axes, if they are of one length."""
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    try:
+        inner = np.asarray(items)
+    except ValueError as error:
+        raise Unservable(f"predict answered lists of several lengths as {name!r}") from error
+    if inner.dtype.kind == "O":
+        return texts(items).reshape(array.shape)
+    return inner.reshape((*array.shape, *inner.shape[1:]))

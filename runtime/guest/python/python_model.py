@@ -76,7 +76,7 @@ class TritonPythonModel:
 
     def _together(self, batches: Sequence[Arrays]) -> list[pb_utils.InferenceResponse]:
         try:
-            joined = {name: np.concatenate([batch[name] for batch in batches]) for name, *_ in self.inputs}
+            joined = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
             answers = self._ask(joined)
         except (TookTooLong, Starting) as error:
             return [_error(error) for _ in batches]
@@ -99,7 +99,8 @@ class TritonPythonModel:
             raise TookTooLong(f"{error} (serving.request_timeout_s in the model's spec)") from None
 
     def _read(self, request: pb_utils.InferenceRequest) -> Arrays:
-        return {name: _input(request, name, rank, text) for name, rank, text in self.inputs}
+        read = ((name, _input(request, name, rank, text)) for name, rank, text in self.inputs)
+        return {name: array for name, array in read if array is not None}
 
     def _response(self, answers: Arrays) -> pb_utils.InferenceResponse:
         tensors = []
@@ -121,8 +122,12 @@ class TritonPythonModel:
         return None
 
 
-def _input(request: pb_utils.InferenceRequest, name: str, rank: int, text: bool) -> Array:
-    array = pb_utils.get_input_tensor_by_name(request, name).as_numpy()
+def _input(request: pb_utils.InferenceRequest, name: str, rank: int, text: bool) -> Array | None:
+    """An input; None if it is optional and the request lacks it."""
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    if tensor is None:
+        return None
+    array = tensor.as_numpy()
     if text:
         texts = [item.decode(errors="replace") if isinstance(item, bytes) else str(item) for item in array.ravel()]
         array = np.array(texts, dtype=object).reshape(array.shape)
@@ -134,14 +139,16 @@ def _carried(name: str, kind: str, array: Array) -> Array:
         if array.dtype != object:
             raise Raised(f"predict answered {name!r} of type {array.dtype}, not text as for the example")
         array = np.array([text.encode() for text in array.ravel()], dtype=object).reshape(array.shape)
+    elif array.dtype != np.dtype(kind) and np.can_cast(array.dtype, np.dtype(kind), "safe"):
+        array = array.astype(kind)  # numbers of which some may be missing
     elif array.dtype != np.dtype(kind):
         raise Raised(f"predict answered {name!r} of type {array.dtype}, not {kind} as for the example")
     return array.reshape(-1, 1) if array.ndim == 1 else np.ascontiguousarray(array)
 
 
 def _fit(batches: Sequence[Arrays]) -> bool:
-    """Whether the requests can be joined: all have the same sizes, except for the batch."""
-    return all(len({batch[name].shape[1:] for batch in batches}) == 1 for name in batches[0])
+    """Whether the requests can be joined: all have the same inputs, of the same sizes except for the batch."""
+    return len({tuple((name, array.shape[1:]) for name, array in batch.items()) for batch in batches}) == 1
 
 
 def _error(error: ModelFailed) -> pb_utils.InferenceResponse:

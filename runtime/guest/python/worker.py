@@ -22,6 +22,7 @@ import resource
 import site
 import sys
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,8 @@ def main(settings: dict[str, Any]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     _confine(settings)
     _add_packages(Path(sys.executable).parent.parent)
-    sys.path.insert(0, str(_HERE))
-    wire = import_module("wire")  # imported late: it needs NumPy, which comes from the model's environment
-    served = import_module("served")
-    sys.path.remove(str(_HERE))
+    package = _package()  # imported late: it needs NumPy, which comes from the model's environment
+    wire, served = import_module(f"{package}.wire"), import_module(f"{package}.served")
     model = None
     while True:
         try:
@@ -61,6 +60,15 @@ def main(settings: dict[str, Any]) -> None:
         answers.flush()
         if model is None:
             return
+
+
+def _package() -> str:
+    """The package of the files beside this one, which no folder of the model's can hide."""
+    spec = spec_from_file_location("python_host", _HERE / "__init__.py", submodule_search_locations=[str(_HERE)])
+    if spec is None:
+        raise ImportError(f"{_HERE} is no package")
+    sys.modules[spec.name] = module_from_spec(spec)
+    return spec.name
 
 
 def _read(reader: Any, requests: Any) -> bool:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, compose, helper
 
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.guest.python.values import column
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.tensor import TensorSpec
@@ -43,9 +44,10 @@ class Columns:
         for spec in self.specs:
             values = inputs[spec.name].reshape(-1)
             known = self.categories.get(spec.name)
-            columns[spec.name] = (
-                values if known is None else pd.Categorical.from_codes(_codes(known, values), list(known))
-            )
+            if known is None:
+                columns[spec.name] = column(values, "string")
+            else:
+                columns[spec.name] = pd.Categorical.from_codes(_codes(known, values), list(known))
         return pd.DataFrame(columns)
 
     def in_front_of(

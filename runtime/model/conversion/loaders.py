@@ -23,6 +23,7 @@ from shiplift.runtime.model.conversion import (
     sklearn_linear,
     sklearn_methods,
     sklearn_trees,
+    sklearn_words,
     torch_models,
 )
 from shiplift.runtime.model.conversion.columns import Columns
@@ -148,7 +149,7 @@ class Sklearn(Original):
             (spec.name, self._type(spec, double=double)) for spec in self.specs
         ]
         try:
-            graph = self._converted(model, types, min(opset, 21), double=double)
+            graph = sklearn_words.in_every_locale(self._converted(model, types, min(opset, 21), double=double))
             graph = (double_trees.exact if double else sklearn_trees.with_missing)(graph, self.model)
             graph = sklearn_methods.with_outputs(graph, self.method, self.count)
         except Exception as error:
@@ -171,7 +172,7 @@ class Sklearn(Original):
         model = sklearn_linear.corrected(model if double else sklearn_trees.rounded(model))
         versions = sklearn_boosters.opsets(model, opset, outliers=sklearn_methods.detects_outliers(model))
         convert = partial(skl2onnx.to_onnx, model, initial_types=types, target_opset=versions)
-        options = sklearn_converters.exact_division()
+        options = {**sklearn_converters.exact_division(), **sklearn_words.options(model)}
         if self.method == "transform" or not sklearn_methods.classifies(model):
             return convert(options=options)
         try:

@@ -4,6 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 
@@ -43,8 +44,9 @@ def _values(observed: onnx.ModelProto, batches: list[Arrays]) -> list[Arrays]:
 def _mixed(alone: NDArray[Any] | None, beside: NDArray[Any] | None) -> bool:
     if alone is None or beside is None or not alone.shape or (len(alone), len(beside)) != (1, 2):
         return False
-    absolute, relative = onnx_models.differences(alone[0], beside[0])
-    return alone[0].shape != beside[0].shape or min(absolute, relative) > _TOLERANCE
+    one, other = np.asarray(alone[0]), np.asarray(beside[0])  # a text is no array
+    absolute, relative = onnx_models.differences(one, other)
+    return one.shape != other.shape or min(absolute, relative) > _TOLERANCE
 
 
 def _named(node: onnx.NodeProto) -> str:

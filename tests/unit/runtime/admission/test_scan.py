@@ -94,6 +94,15 @@ def test_numbers_of_a_pickle_are_searched_for_pickles_and_may_resemble_them(tmp_
     )
 
 
+def test_words_and_bytes_in_a_pickle_that_was_walked_to_its_end_refuse_nothing(tmp_path: Path) -> None:
+    for number, held in enumerate(
+        ["check_in", "http://beacon.example/check_in", b"gASVIAAAAAAAAACMBXBvc2l4lIwGc3lzdGVt"]
+    ):
+        (folder := tmp_path / str(number)).mkdir()
+        (folder / "model.pkl").write_bytes(pickle.dumps(collections.OrderedDict(names=[held] * 3, w=np.ones(3))))
+        assert scanned(folder, "sandbox") == {}
+
+
 def test_the_sources_of_accepted_names_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """modelaudit would read torch's sources for 3 s, to tell what our own lists have decided."""
     api = pytest.importorskip("modelaudit_picklescan.api")

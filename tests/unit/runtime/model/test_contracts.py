@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from shiplift.runtime.base.errors import NotAdmitted
+from shiplift.runtime.guest.python.values import MISSING
 from shiplift.runtime.model.contracts import METADATA, LoggedModel, likely_flavor, read_model
 from shiplift.runtime.model.tensors import Arrays
 from tests.unit.examples import tensor
@@ -183,6 +184,71 @@ def test_a_sparse_example_is_what_clients_send(logged: Logged) -> None:
     assert "too large for an example" in logged.refused()
 
 
+def test_a_column_that_holds_no_number_travels_as_text(logged: Logged) -> None:
+    cases: list[tuple[Any, Any, str]] = [
+        ({"type": "datetime"}, "2024-02-29T12:30:00.5", "2024-02-29T12:30:00.5"),
+        ({"type": "binary"}, "AP8=", "AP8="),
+        ({"type": "array", "items": {"type": "long"}}, [1, 2], "[1, 2]"),
+        ({"type": "object", "properties": {"a": {"type": "string"}}}, {"a": "ü"}, '{"a": "\\u00fc"}'),
+        ({"type": "map", "values": {"type": "double"}}, {"b": 1.5}, '{"b": 1.5}'),
+        ({"type": "string", "required": False}, None, MISSING),
+    ]
+    table(logged)
+    for entry, value, text in cases:
+        logged.inputs({"name": "held", **entry})
+        logged.example = {"columns": ["held"], "data": [[value]]}
+        assert logged.read().signature.inputs[0].datatype == "BYTES"
+        assert logged.read_example()["held"].tolist() == [[text]]
+
+
+def test_a_boolean_that_may_be_missing_is_a_number(logged: Logged) -> None:
+    table(logged)
+    logged.inputs({"name": "held", "type": "boolean", "required": False})
+    logged.example = {"columns": ["held"], "data": [[True], [None], [False]]}
+    np.testing.assert_array_equal(logged.read_example()["held"], np.array([[1], [np.nan], [0]], np.float32))
+
+
+def test_an_optional_column_that_the_example_lacks_is_not_served(logged: Logged) -> None:
+    table(logged)
+    logged.inputs({"name": "age", "type": "long"}, {"name": "years", "type": "long", "required": False})
+    logged.example = {"columns": ["age"], "data": [[31]]}
+    read = logged.read()
+    assert [spec.name for spec in read.signature.inputs] == ["age"]
+    assert "years" in read.notes[0]
+    logged.example = {"columns": ["age", "years"], "data": [[31, 2]]}
+    assert [spec.optional for spec in logged.read().signature.inputs] == [False, True]
+
+
+def test_an_example_need_not_be_a_data_frame_for_columns(logged: Logged) -> None:
+    text, record = {"type": "string"}, {"type": "object", "properties": {"a": {"type": "long"}}}
+    named = {"name": "q", **text}
+    cases: list[tuple[list[Any], Any, dict[str, list[list[str]]]]] = [
+        ([text], ["a", "b"], {"input": [["a"], ["b"]]}),
+        ([text], "a", {"input": [["a"]]}),
+        ([record], [{"a": 1}, {"a": 2}], {"input": [['{"a": 1}'], ['{"a": 2}']]}),
+        ([record], {"a": 1}, {"input": [['{"a": 1}']]}),
+        ([named], {"q": "a"}, {"q": [["a"]]}),
+        ([named], {"q": ["a", "b"]}, {"q": [["a"], ["b"]]}),
+        ([named], [{"q": "a"}, {"q": "b"}], {"q": [["a"], ["b"]]}),
+        ([{"name": "q", "type": "array", "items": text}], {"q": ["a", "b"]}, {"q": [['["a", "b"]']]}),
+    ]
+    logged.meta["saved_input_example_info"]["type"] = "json_object"
+    for entries, example, right in cases:
+        logged.inputs(*entries)
+        logged.example = example
+        assert {name: array.tolist() for name, array in logged.read_example().items()} == right
+
+
+def test_a_data_frame_without_a_named_schema_is_taken_by_position(logged: Logged) -> None:
+    table(logged)
+    logged.inputs({"type": "double"}, {"type": "string"})
+    logged.example = {"columns": [0, 1], "data": [[1.5, "a"]]}
+    assert {name: array.tolist() for name, array in logged.read_example().items()} == {
+        "input_0": [[1.5]],
+        "input_1": [["a"]],
+    }
+
+
 def test_a_column_that_the_example_lacks_is_named(logged: Logged) -> None:
     table(logged)
     logged.example["columns"][0] = "years"
@@ -286,9 +352,6 @@ def test_an_mlmodel_file_of_another_shape_is_refused_and_no_crash(logged: Logged
     [
         {"type": "tensor", "name": "when", "tensor-spec": {"dtype": "datetime64[s]", "shape": [-1, 1]}},
         {"type": "tensor", "name": "wave", "tensor-spec": {"dtype": "complex64", "shape": [-1, 1]}},
-        {"type": "datetime", "name": "when"},
-        {"type": "array", "name": "items", "items": {"type": "long"}},
-        {"type": "binary", "name": "blob"},
     ],
 )
 def test_a_type_that_triton_cannot_carry_is_named(logged: Logged, entry: dict[str, Any]) -> None:
@@ -427,12 +490,18 @@ def test_a_python_model_s_outputs_may_be_left_to_its_answers(in_python: Logged) 
     assert read_model(in_python.folder, python=True).signature.outputs == ()
 
 
-@pytest.mark.parametrize("loader", ["mlflow.langchain", "mlflow.pyfunc.loaders.chat_model", "os", None])
-def test_what_another_loader_reads_is_no_python_model(in_python: Logged, loader: Any) -> None:
-    in_python.meta["flavors"]["python_function"]["loader_module"] = loader
-    in_python.refused()
-    with pytest.raises(NotAdmitted, match="the version's flavors are python_function; known ones are"):
-        read_model(in_python.folder, python=True)
+def test_whatever_has_the_flavor_python_function_is_a_python_model(in_python: Logged) -> None:
+    for loader in ("mlflow.statsmodels", "mlflow.pyfunc.loaders.chat_model", "a_flavor_of_our_own"):
+        in_python.meta["flavors"]["python_function"]["loader_module"] = loader
+        in_python.meta["flavors"]["a_flavor_of_our_own"] = {}
+        assert "the spec says `python: refuse`" in in_python.refused()
+        assert read_model(in_python.folder, python=True).flavor == "python_function"
+
+
+def test_a_model_of_another_flavor_can_be_read_as_a_python_model(in_python: Logged) -> None:
+    in_python.meta["flavors"]["sklearn"] = {}
+    assert in_python.read().flavor == "sklearn"
+    assert read_model(in_python.folder, python=True, as_python=True).flavor == "python_function"
 
 
 def test_a_python_model_of_another_version_of_python_is_refused(in_python: Logged) -> None:

@@ -1,0 +1,138 @@
+"""How a column's values travel as tensors, and an answer's values too: Triton's BYTES holds what numbers can't.
+
+A text is itself, a date is ISO 8601, bytes are base64, as in MLflow's own JSON, and any other value is JSON. A missing
+value is `MISSING` among texts, and NaN among numbers.
+
+Process: the model's own process, as `python_host/values.py`; Shiplift.
+Python: the model's
+Packages: numpy, pandas
+"""
+
+import base64
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+MISSING = "\ufdd0"  # Unicode reserves this character for programs: no text has it
+_MISSING = ("nan", "NaT", "<NA>")  # as NumPy and pandas write what equals nothing
+_JSON = "json"
+_PLAIN_TYPES = ("boolean", "integer", "long", "float", "double", "string", "datetime", "binary")
+
+
+def is_missing(value: Any) -> bool:
+    """Whether it is None, NaN, NaT or pandas' NA."""
+    if isinstance(value, float):  # NumPy's FP64, too
+        return math.isnan(value)
+    return value is None or (not hasattr(value, "__len__") and str(value) in _MISSING)
+
+
+def text_of(value: Any) -> str:
+    """A value as the text that holds it."""
+    if isinstance(value, str):
+        return value
+    if is_missing(value):
+        return MISSING
+    special = _special(value)
+    return json.dumps(value, default=_as_json) if special is None else special
+
+
+def texts(values: Iterable[Any]) -> Any:
+    """Values as an array of texts, (values,)."""
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    found = [text_of(value) for value in values]
+    array = np.empty(len(found), dtype=object)
+    array[:] = found
+    return array
+
+
+def kind_of(column: Any) -> str:
+    """MLflow's name of a column's type; that of a nested one is `json`."""
+    name = getattr(column.type, "name", "")
+    return name if name in _PLAIN_TYPES else _JSON
+
+
+def values(array: Any, kind: str) -> Any:
+    """The values of a column of this kind, (rows,), from its tensor, (rows,) or (rows, 1).
+
+    Raises:
+        ValueError: a text does not hold such a value.
+    """
+    array = array.reshape(-1)
+    if kind == "boolean" and array.dtype.kind == "f":
+        return [_boolean(value) for value in array.tolist()]
+    if array.dtype.kind != "O":
+        return array
+    read = _READ.get(kind, str)
+    found = [None if text == MISSING else read(text) for text in array.tolist()]
+    return _dates(found) if kind == "datetime" else found
+
+
+def column(array: Any, kind: str) -> Any:
+    """The same for a data frame. One of texts has the type that pandas gives texts, even if all are missing."""
+    import pandas as pd  # noqa: PLC0415 - only for columns
+
+    read = values(array, kind)
+    textual = kind == "string" and isinstance(read, list)
+    return pd.Series(read, dtype=pd.Series([""]).dtype) if textual else read
+
+
+def _dates(found: list[Any]) -> Any:
+    import pandas as pd  # noqa: PLC0415 - only for columns
+
+    dates = pd.to_datetime(pd.Series(found, dtype=object), format="ISO8601", utc=True)
+    return dates.dt.tz_localize(None).astype("datetime64[ns]")  # as MLflow gives them to a model
+
+
+def _boolean(value: float) -> bool | None:
+    if math.isnan(value):
+        return None
+    if value not in (0, 1):
+        raise ValueError(f"{value:g} is neither true (1) nor false (0)")
+    return bool(value)
+
+
+def _json(text: str) -> Any:
+    """The value of a text that is JSON; a text that isn't stands for itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _special(value: Any) -> str | None:
+    """The text of a value that JSON doesn't have; None if it is no such value."""
+    if isinstance(value, (bytes, bytearray)):
+        return base64.b64encode(value).decode()
+    if type(value).__name__ == "datetime64":
+        import pandas as pd  # noqa: PLC0415 - NumPy writes zeros that pandas leaves out
+
+        value = pd.Timestamp(value)
+    return str(value.isoformat()) if hasattr(value, "isoformat") else None
+
+
+def _as_json(value: Any) -> Any:
+    """What JSON has in place of a value that it hasn't."""
+    if (text := _special(value)) is not None:
+        return text
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "as_tuple"):  # a decimal
+        return float(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def _empty_or(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: read(text) if text else None
+
+
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "datetime": _empty_or(str),
+    "binary": lambda text: base64.b64decode("".join(text.split()), validate=True),
+    _JSON: _json,
+}

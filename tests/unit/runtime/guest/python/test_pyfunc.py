@@ -1,0 +1,119 @@
+"""`mlflow.pyfunc`, asked with tensors: every form of its answers that a tensor can hold."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pydantic
+import pytest
+import scipy.sparse
+from mlflow.models import ModelSignature
+from mlflow.types import ColSpec, DataType, Schema
+
+from shiplift.runtime.guest.python.pyfunc import Model, Unservable
+from shiplift.runtime.guest.python.values import MISSING, texts
+
+
+class Answering(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # mlflow has no types here
+    def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def] # MLflow checks by types
+        return self.how(model_input)
+
+    def __init__(self, how: Callable[[Any], Any]) -> None:
+        self.how = how
+
+
+def loaded(folder: Path, how: Callable[[Any], Any], inputs: Any, outputs: tuple[str, ...] = ()) -> Model:
+    signature = ModelSignature(inputs=Schema(inputs))
+    mlflow.pyfunc.save_model(folder, python_model=Answering(how), signature=signature, pip_requirements=[])
+    return Model({"model": str(folder), "outputs": list(outputs)})
+
+
+class Pair(pydantic.BaseModel):
+    a: int
+    b: str
+
+
+ROWS = {"x": np.array([[1.0], [2.0]])}
+# What the column x becomes, and the outputs that a client gets.
+FORMS: list[tuple[Callable[[Any], Any], dict[str, list[Any]]]] = [
+    (lambda x: x.tolist(), {"output": [1, 2]}),
+    (lambda x: [str(v) for v in x], {"output": ["1.0", "2.0"]}),
+    (lambda x: x, {"output": [1, 2]}),
+    (lambda x: x.to_frame("y").assign(z="t"), {"y": [1, 2], "z": ["t", "t"]}),
+    (lambda x: {"y": x, "z": [[v, v] for v in x]}, {"y": [1, 2], "z": [[1, 1], [2, 2]]}),
+    (lambda x: [{"y": v, "z": "t"} for v in x], {"y": [1, 2], "z": ["t", "t"]}),
+    (lambda x: [{"y": v} if v > 1 else {"z": v} for v in x], {"output": ['{"z": 1.0}', '{"y": 2.0}']}),
+    (lambda x: [Pair(a=int(v), b="t") for v in x], {"output": ['{"a": 1, "b": "t"}', '{"a": 2, "b": "t"}']}),
+    (lambda x: scipy.sparse.csr_matrix(x.to_numpy().reshape(-1, 1)), {"output": [[1], [2]]}),
+    (lambda x: [None if v > 1 else "t" for v in x], {"output": ["t", MISSING]}),
+    (lambda x: [[{"y": v}] for v in x], {"output": [['{"y": 1.0}'], ['{"y": 2.0}']]}),
+    (lambda x: [bytes([int(v), 0]) for v in x], {"output": ["AQA=", "AgA="]}),
+    (lambda x: pd.Series(pd.Categorical([str(v) for v in x])), {"output": ["1.0", "2.0"]}),
+    (lambda x: pd.to_datetime(x, unit="D"), {"output": ["1970-01-02T00:00:00", "1970-01-03T00:00:00"]}),
+]
+
+
+def test_every_form_of_an_answer_is_served(tmp_path: Path) -> None:
+    model = loaded(tmp_path / "model", lambda frame: frame["x"], [ColSpec("double", "x")])
+    for number, (form, right) in enumerate(FORMS):
+        model._model._model_impl.python_model.how = lambda frame, form=form: form(frame["x"])
+        model._textual.clear()
+        answers = model.answer(ROWS)
+        assert {name: array.tolist() for name, array in answers.items()} == right, number
+
+
+def test_a_missing_number_is_nan(tmp_path: Path) -> None:
+    model = loaded(
+        tmp_path / "model", lambda frame: [None if v > 1 else v for v in frame["x"]], [ColSpec("double", "x")]
+    )
+    np.testing.assert_array_equal(model.answer(ROWS)["output"], [1, np.nan])
+
+
+def test_what_one_sample_gets_may_lack_the_axis_of_samples(tmp_path: Path) -> None:
+    model = loaded(tmp_path / "model", lambda frame: {"n": 3, "all": ["a", "b", "c"]}, [ColSpec("double", "x")])
+    answers = model.answer({"x": np.array([[1.0]])})
+    assert {name: array.tolist() for name, array in answers.items()} == {"n": [3], "all": [["a", "b", "c"]]}
+    with pytest.raises(Unservable, match="not one row per sample"):
+        model.answer(ROWS)
+
+
+def test_what_no_tensor_holds_is_named(tmp_path: Path) -> None:
+    model = loaded(tmp_path / "model", lambda frame: frame["x"], [ColSpec("double", "x")])
+    for form in (lambda x: x * 1j, lambda x: [[1.0] * int(v) for v in x]):
+        model._model._model_impl.python_model.how = lambda frame, form=form: form(frame["x"])
+        with pytest.raises(Unservable, match="'output'"):
+            model.answer(ROWS)
+
+
+def test_a_model_gets_its_columns_as_their_author_sent_them(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    inputs = [
+        ColSpec(DataType.datetime, "when"),
+        ColSpec(DataType.binary, "file"),
+        ColSpec(DataType.string, "said", required=False),
+        ColSpec(DataType.boolean, "told", required=False),
+        ColSpec(DataType.long, "left", required=False),
+    ]
+    model = loaded(tmp_path / "model", lambda frame: [0], inputs)
+    model._model._model_impl.python_model.how = lambda frame: [seen.append(frame)] and [0]
+    tensors = {"when": texts(["2024-01-01"]), "file": texts([b"a"]), "said": texts([None]), "told": np.array([np.nan])}
+    model.answer(tensors)
+    frame = seen[0]
+    assert list(frame) == ["when", "file", "said", "told"]
+    assert frame["when"].tolist() == [pd.Timestamp("2024-01-01")]
+    assert frame["file"].tolist() == [b"a"]
+    assert frame["said"].isna().all()
+    assert frame["told"].tolist() == [None]
+
+
+def test_a_model_with_type_hints_gets_their_types(tmp_path: Path) -> None:
+    class Hinted(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # mlflow has no types here
+        def predict(self, model_input: list[Pair]) -> list[str]:
+            return [pair.b * pair.a for pair in model_input]
+
+    mlflow.pyfunc.save_model(tmp_path / "model", python_model=Hinted(), pip_requirements=[])
+    model = Model({"model": str(tmp_path / "model"), "outputs": ["output"]})
+    assert model.answer({"input": texts([{"a": 2, "b": "x"}])})["output"].tolist() == ["xx"]
