@@ -90,9 +90,11 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     requests = input_sets(_restored(load_npz(Path(example)), logged), logged.inputs, seed=seed)
     sets = original.tensors(requests)
     plain = not (original.takes_text or conversion.preprocess)
+    started = time.monotonic()
     recorded = record(original, sets, conversion, _making(original, logged, requests, known if plain else None, plain))
     judged = judge(Path(folder), original, logged.inputs, recorded.rows(sets)) if plain else Judged()
     recorded = recorded.beginning_with(_first_output(judged, original, conversion))
+    asking_seconds = time.monotonic() - started
 
     def finished(model: onnx.ModelProto) -> onnx.ModelProto:
         model = postprocess.in_graph(_pick(model, conversion.outputs), conversion.postprocess, conversion.top_k)
@@ -133,6 +135,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
         "notes": [*original.notes, *second.notes, *([NOT_EXACT.format(why=why)] if why else [])],
         "text": text.model_dump(mode="json") if text else None,
         "trees": trees.model_dump(mode="json") if trees else None,
+        "asking_seconds": asking_seconds,
     }
 
 

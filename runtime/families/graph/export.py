@@ -5,6 +5,7 @@ inside a sandbox, and it has no part in the proof. For texts and images, the fir
 their graph.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,8 @@ GraphWork = Exporting[DeclaredGraph] | Exporting[DeclaredText] | Exporting[Decla
 class _Converted:
     """The first sandbox's report: `seen` is the signature that clients of a front see, `sets` the answered inputs.
 
-    `trees` is how the model is served as exact trees, if it is an ensemble of these.
+    `trees` is how the model is served as exact trees, if it is an ensemble of these. It asked the original for
+    `asking_seconds`.
     """
 
     graphs: tuple[OfferedGraph, ...]
@@ -51,6 +53,7 @@ class _Converted:
     notes: tuple[str, ...]
     isolation: Isolation
     trees: TreesForm | None
+    asking_seconds: float
 
 
 def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImage:
@@ -71,6 +74,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
         converted = _convert(converting, work)
         written = verifying.folder / "written"
         _take(converting.sandbox.work, written, converted, torchscript=torchscript)
+        started = time.monotonic()
         result, _ = verifying.sandbox.run(
             {
                 "written": str(written),
@@ -97,6 +101,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
             "parity": tuple(ParityCase.model_validate(case) for case in result["parity"]),
             "reference": work.store.put_file(verifying.sandbox.work / "reference.npz"),
             "isolation": converted.isolation,
+            "proof_seconds": round(converted.asking_seconds + time.monotonic() - started, 3),
             "notes": (
                 *work.contract.notes,
                 *converted.notes,
@@ -166,6 +171,7 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
     source = store.fetch(work.version.files, place.folder / "source")
     example = store.fetch(contract.example, place.folder / "example.npz")
     progress("converting to ONNX in the sandbox")
+    started = time.monotonic()
     result, isolation = place.sandbox.run(
         {
             "folder": str(source),
@@ -190,4 +196,5 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
         notes=tuple(str(note) for note in result["notes"]),
         isolation=isolation,
         trees=TreesForm.model_validate(result["trees"]) if result["trees"] else None,
+        asking_seconds=min(max(0.0, float(result["asking_seconds"])), time.monotonic() - started),
     )

@@ -4,6 +4,7 @@ There is no graph to convert to. The logged model itself is served, in an enviro
 each row alone is right; it has to answer the same in another process, and in batches if it is to get these.
 """
 
+import time
 from pathlib import Path
 
 from shiplift.runtime.base.progress import measuring, progress
@@ -50,6 +51,7 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
         source = store.fetch(work.version.files, asking.folder / "source")
         code = write_bundle(asking.folder / "code")
         progress("asking the model in the sandbox")
+        started = time.monotonic()
         result, isolation = asking.sandbox.run(
             {
                 "code": str(code),
@@ -93,4 +95,5 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
             reference=store.put_file(comparing.sandbox.work / "reference.npz"),
             isolation=isolation,
             notes=(*contract.notes, *told["notes"]),
+            proof_seconds=round(time.monotonic() - started, 3),
         )

@@ -29,7 +29,7 @@ class Exported(Kinded):
 
     `reference` is an NPZ with the example inputs as `input/NAME` and the original's outputs as `output/NAME`. `graph`
     is the digest of the graph without its weights; findings about a graph are kept under it. `forms` are those that
-    were tried, in order.
+    were tried, in order. `proof_seconds` is what asking the original and the forms took.
     """
 
     model: Artifact
@@ -40,6 +40,7 @@ class Exported(Kinded):
     isolation: Isolation | None = volatile(None)
     notes: tuple[str, ...] = ()
     forms: tuple[Form, ...] = ()
+    proof_seconds: float = volatile(0.0)
 
     @classmethod
     def _kind_of_old(cls, old: dict[str, Any]) -> str:
