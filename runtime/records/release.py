@@ -89,8 +89,8 @@ class ReleaseReport(Record):
 
     `serving_target` is the target that was deployed and judged first (empty: none was), `serving_beside` the targets
     deployed and judged with it. `not_served` are the others, and `left_out` says why, by target. `forms` are those in
-    which the model was tried to be served, with why some were dropped. `proof_seconds` is the part of `seconds` in which
-    the original and what is served were asked; a cached stage's took none.
+    which the model was tried to be served, with why some were dropped. `proof_seconds` is the part of `seconds` in
+    which the original and what is served were asked; a cached stage asked nothing.
     """
 
     model: str
