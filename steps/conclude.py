@@ -18,6 +18,8 @@ from shiplift.runtime.gates.page import page_of
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.gates.story import story_of
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.release import Ending, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
@@ -112,7 +114,19 @@ def _report(site: Site, request: Request, trigger: Trigger, ending: Ending, stor
         not_served=not_served(ending, story.deployed),
         left_out=dict(story.left_out),
         forms=story.exported.forms if story.exported else (),
+        proof_seconds=_proof_seconds(ending, story),
     )
+
+
+def _proof_seconds(ending: Ending, story: Story) -> float:
+    """How long this release's export and tuning proved; a cached stage proved nothing anew."""
+    ran = {run.name for run in ending.stages if not run.cached}
+    served = story.package.proof if story.package else None
+    seconds = {
+        Exported.parameter(): story.exported.proof_seconds if story.exported else 0.0,
+        Tuned.parameter(): served.seconds if served else 0.0,
+    }
+    return round(sum(each for record, each in seconds.items() if ending.givers.get(record) in ran), 3)
 
 
 def _publish(

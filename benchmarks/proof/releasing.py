@@ -88,8 +88,7 @@ class _Release:
         version, report = self._released(logged)
         if report.exit_code:
             return self._unreleased(report)
-        asked = self._asked(logged, version)
-        return asked.model_copy(update={"seconds": round(report.seconds, 1)})
+        return self._asked(logged, version).model_copy(update=_seconds(report))
 
     def _released(self, logged: Logged) -> tuple[int, ReleaseReport]:
         """Logs a version and waits for the end of its release, which is none that the name and number had before."""
@@ -119,7 +118,7 @@ class _Release:
         refused = report.exit_code in _REFUSALS
         reason = " ".join(f"exit code {report.exit_code}: {report.reason}".split())[:600]
         ending = ended(self.case, "refused" if refused else "failed", reason=reason)
-        return ending.model_copy(update={"seconds": round(report.seconds, 1)})
+        return ending.model_copy(update=_seconds(report))
 
     def _asked(self, logged: Logged, version: int) -> Result:
         """Asks production all fresh rows, one by one and by 16 clients."""
@@ -162,6 +161,10 @@ class _Release:
             renamed(right, signature.outputs[0].name),
             [("alone", some(range(count))), (f"among {CLIENTS} clients", together)],
         )
+
+
+def _seconds(report: ReleaseReport) -> dict[str, float]:
+    return {"seconds": round(report.seconds, 1), "proof_seconds": round(report.proof_seconds, 2)}
 
 
 def _form_of(package: Package) -> Form:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from shiplift.runtime.admission.front_questions import made_texts
 from shiplift.runtime.admission.known_rows import asked_of, precise, validation_rows
 from shiplift.runtime.admission.pyfunc_answers import Judged, judge
 from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, record
@@ -76,8 +77,9 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
 
     `known` is where the validation data are, as `validation_rows` takes it; they are asked, too. Also writes
     `out/torchscript/model.pt` if the spec asks for it. For a model that takes text, `out/text` gets the tokenizer's
-    files, and `out/texts.npz` texts with the answers of `mlflow.pyfunc`. For an ensemble of trees, `out/trees` gets
-    them as they were trained, and `out/trees.npz` questions near their thresholds with answers.
+    files, and `out/texts.npz` texts of the author and made ones, with the answers of `mlflow.pyfunc`. For an ensemble
+    of trees, `out/trees` gets them as they were trained, and `out/trees.npz` questions near their thresholds with
+    answers.
 
     Raises:
         ExportFailed: the model does not load, is not repeatable, does not convert, or has no dynamic batch.
@@ -93,9 +95,11 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     sets = original.tensors(requests)
     plain = not (original.takes_text or conversion.preprocess)
     facts = original.facts(logged.inputs, requests["example"]) if plain else None
+    started = time.monotonic()
     recorded = record(original, sets, conversion, _making(original, logged, requests, known, facts))
     judged = judge(Path(folder), original, logged.inputs, recorded.rows(sets)) if plain else Judged()
     recorded = recorded.beginning_with(_first_output(judged, original, conversion))
+    asking_seconds = time.monotonic() - started
 
     def finished(model: onnx.ModelProto) -> onnx.ModelProto:
         model = postprocess.in_graph(_pick(model, conversion.outputs), conversion.postprocess, conversion.top_k)
@@ -126,6 +130,9 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     if plain and not recorded.mixes:
         second = write_second(original, first, logged, finished, saved, conversion.opset, work)
     text = original.write_text(requests["example"], work, exported)
+    if made := made_texts(original, requests["example"]):
+        texts = work / "texts.npz"
+        texts.write_bytes(dump_npz(load_npz(texts) | made))
     trees, why = _trees(original, exported, logged, conversion, requests["example"], work, seed)
     return {
         "graphs": [graph.model_dump(mode="json") for graph in (_first(model, exported, notes), second.graph) if graph],
@@ -138,6 +145,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
         "text": text.model_dump(mode="json") if text else None,
         "trees": trees.model_dump(mode="json") if trees else None,
         "answer": None if conversion.outputs or conversion.postprocess else judged.form,
+        "asking_seconds": asking_seconds,
     }
 
 

@@ -132,7 +132,7 @@ class _Seen:
         for name, questions in self.rows.items():
             few = _spread(len(questions.origins), self._affordable(_AGAIN))[::-1]
             rows = rows_of(questions.inputs, few)
-            self._keep(f"again/{name}", rows, alone(self._asker(host), rows))
+            self._keep(f"again/{name}", rows, again(self._asker(host), rows, self.right[name]))
             self._others[f"again/{name}/rows"] = np.array(few, dtype=np.int64)
 
     def in_batches(self, host: Host) -> None:
@@ -192,6 +192,13 @@ class _Seen:
     def _keep(self, name: str, rows: Arrays, answers: Answers, origins: Sequence[str] = ()) -> None:
         """Rows with their answers; those of `place-N` and others are known by their numbers, and have no origins."""
         self._others |= in_file({name: rows}, {name: answers}, {name: origins or ("",) * len(answers.errors)})
+
+
+def again(ask: Ask, rows: Arrays, right: Answers) -> Answers:
+    """The answers to rows, each alone, which have to be of the type that the first answer in `right` has."""
+    first = right.take(np.flatnonzero(right.answered)[:1])
+    answers = joined([first, *(together(ask, rows_of(rows, [at])) for at in range(count_of(rows)))])
+    return answers.take(range(len(first.errors), len(answers.errors)))
 
 
 def _example(example: Arrays, specs: list[TensorSpec]) -> Questions:

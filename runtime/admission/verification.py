@@ -1,6 +1,7 @@
 """The second sandboxed half of the export: the proof that the written ONNX model gives the original's answers.
 
-A table's or tensor's model is proved row by row (`admission.proving`); behind a front, batches are compared as wholes.
+A table's or tensor's model is proved row by row (`admission.proving`), and so is one behind a front
+(`admission.front_proving`).
 
 It runs in another sandbox than the conversion, because that one ran the model's own code and can't be trusted with the
 proof. It needs a sandbox too: a graph may loop for ever in C, where only the end of the process stops it.
@@ -15,14 +16,14 @@ import onnx
 
 from shiplift.runtime.admission.formats import onnx_files, torchscript
 from shiplift.runtime.admission.forms import Forms, Served
+from shiplift.runtime.admission.front_proving import front_cases
 from shiplift.runtime.admission.kept_rows import kept_rows
 from shiplift.runtime.admission.recording import ANSWERS, TAKEN
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.graph_digest import graph_digest
-from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, feeds, load_npz, under
-from shiplift.runtime.model.text.fronts import load_front
+from shiplift.runtime.model.tensors import Arrays, dump_npz, feeds, load_npz
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.file import from_file
 from shiplift.runtime.records.guards import Guard
@@ -89,7 +90,7 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
         parity += [
             _case(running, rows, right, graph.signature, name) for name, rows, right in asked if right.answered.all()
         ]
-        parity += _text_cases(running, Path(text)) if text else []
+        parity += front_cases(running, Path(text)) if text else []
     _, rows, right = asked[sets.index(EXAMPLE)]
     kept = {f"input/{name}": array for name, array in rows.items()}
     kept |= {f"output/{name}": array for name, array in right.outputs.items()}
@@ -153,33 +154,6 @@ def _differences(original: Any, exported: Any, *, example: bool) -> tuple[float,
     if example and original.dtype.kind == "f" and np.isnan(original).any():
         return math.inf, math.inf
     return onnx_models.differences(original, exported)
-
-
-def _text_cases(running: Any, folder: Path) -> list[ParityCase]:
-    """Checks texts in one padded batch, and each alone: both must give the pipeline's answers to each text."""
-    arrays, (front, _) = load_npz(folder.with_name("texts.npz")), load_front(folder)
-    samples, expected = front.samples(under("input/", arrays)), under("output/", arrays)
-
-    def asked(samples: list[Any]) -> Arrays:
-        answers: Arrays = front.run(samples, lambda feeds: onnx_models.answer(running, feeds))
-        return answers
-
-    return [
-        _text_case("texts", len(samples), expected, asked(samples)),
-        _text_case("each text alone", 1, expected, concatenate([asked([sample]) for sample in samples])),
-    ]
-
-
-def _text_case(name: str, batch: int, expected: Arrays, actual: Arrays) -> ParityCase:
-    differences = {key: onnx_models.differences(array, np.asarray(actual[key])) for key, array in expected.items()}
-    bad = [key for key, (absolute, _) in differences.items() if math.isinf(absolute)]
-    return ParityCase(
-        inputs=name,
-        batch=batch,
-        max_abs=max(absolute for absolute, _ in differences.values()),
-        max_rel=max(relative for _, relative in differences.values()),
-        problem="; ".join(f"{key!r} differs from the answer of mlflow.pyfunc" for key in bad),
-    )
 
 
 def _problem(original: Any, exported: Any, spec: TensorSpec) -> str:

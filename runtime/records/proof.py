@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal
 
-from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.tensor import Signature
 
@@ -113,6 +113,7 @@ class ServedProof(Record):
     """What was asked of the packaged server, by up to `clients` at once, before it was promoted: it differed nowhere.
 
     `worst` is the column that came closest to its tolerance; None for a lossy precision, whose answers have a score.
+    It took `seconds`, with the start of the server.
     """
 
     asked: tuple[RowsAsked, ...]
@@ -120,6 +121,7 @@ class ServedProof(Record):
     clients: int
     worst: ColumnDifference | None = None
     left_out: tuple[str, ...] = ()
+    seconds: float = volatile(0.0)
 
     def __str__(self) -> str:
         """In one sentence, for checks and reports."""

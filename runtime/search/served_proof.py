@@ -1,6 +1,7 @@
 """Asks the server on a bench what the original was asked, and describes a difference so that anybody can repeat it."""
 
 import json
+import time
 from typing import Any
 
 from shiplift.runtime.base.errors import Temporary
@@ -30,7 +31,7 @@ def served_proof(
         Temporary: the server does not answer.
     """
     assert package.questions is not None  # noqa: S101 - the caller looked
-    arrays = load_npz(store.read(package.questions))
+    started, arrays = time.monotonic(), load_npz(store.read(package.questions))
     asked = [from_file(arrays, name) for name in sets_in(arrays)]
     model = bench.serve(Point(package, config))
     most = 1 if package.signature.batch == 1 else config.max_batch
@@ -40,7 +41,7 @@ def served_proof(
     if asking.lost:
         raise asking.lost
     if isinstance(proof, ServedProof):
-        return proof
+        return proof.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
     request = _request(package, asked, proof)
     return Differing(
         engine=package.engine, precision=package.precision, config=config, found=proof.found, request=request

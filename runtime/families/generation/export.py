@@ -6,6 +6,7 @@ likely one is always taken, because no two engines draw the same random tokens.
 
 import hashlib
 import os
+import time
 from pathlib import Path
 
 from shiplift.runtime.base.progress import measuring
@@ -49,6 +50,7 @@ def export_generation(work: Exporting[DeclaredGeneration]) -> ExportedGeneration
         written.mkdir()
         for name in ("model", *_ANSWERS):
             (out / name).rename(written / name)
+        started = time.monotonic()
         result, _ = verifying.sandbox.run(
             {
                 "model": str(written / "model"),
@@ -69,6 +71,7 @@ def export_generation(work: Exporting[DeclaredGeneration]) -> ExportedGeneration
             parity=tuple(ParityCase.model_validate(case) for case in result["parity"]),
             reference=store.put_file(verifying.sandbox.work / "reference.npz"),
             isolation=isolation,
+            proof_seconds=round(time.monotonic() - started, 3),
             notes=(*work.contract.notes, *_notes(int(converted["context"]), str(result["chat_problem"]))),
         )
 

@@ -5,6 +5,7 @@ inside a sandbox, and it has no part in the proof. For texts and images, the fir
 their graph.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ class _Converted:
     """The first sandbox's report: `seen` is the signature that clients of a front see, `sets` the answered inputs.
 
     `trees` is how the model is served as exact trees, if it is an ensemble of these. `answer` is the form of
-    what pyfunc answers, unchecked.
+    what pyfunc answers, unchecked. It asked the original for `asking_seconds`.
     """
 
     graphs: tuple[OfferedGraph, ...]
@@ -56,6 +57,7 @@ class _Converted:
     isolation: Isolation
     trees: TreesForm | None
     answer: Any
+    asking_seconds: float
 
 
 def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImage:
@@ -76,6 +78,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
         converted = _convert(converting, work)
         written = verifying.folder / "written"
         _take(converting.sandbox.work, written, converted, torchscript=torchscript)
+        started = time.monotonic()
         result, _ = verifying.sandbox.run(
             {
                 "written": str(written),
@@ -104,6 +107,7 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
             "reference": work.store.put_file(verifying.sandbox.work / "reference.npz"),
             "isolation": converted.isolation,
             "scoring": answered_as(work.contract.scoring, converted.answer),
+            "proof_seconds": round(converted.asking_seconds + time.monotonic() - started, 3),
             "notes": (
                 *work.contract.notes,
                 *converted.notes,
@@ -174,6 +178,7 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
     source = store.fetch(work.version.files, place.folder / "source")
     example = store.fetch(contract.example, place.folder / "example.npz")
     progress("converting to ONNX in the sandbox")
+    started = time.monotonic()
     result, isolation = place.sandbox.run(
         {
             "folder": str(source),
@@ -200,4 +205,5 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
         isolation=isolation,
         trees=TreesForm.model_validate(result["trees"]) if result["trees"] else None,
         answer=result["answer"],
+        asking_seconds=min(max(0.0, float(result["asking_seconds"])), time.monotonic() - started),
     )

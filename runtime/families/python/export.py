@@ -4,6 +4,7 @@ There is no graph to convert to. The logged model itself is served, in an enviro
 each row alone is right; it has to answer the same in another process, and in batches if it is to get these.
 """
 
+import time
 from pathlib import Path
 
 from shiplift.runtime.base.progress import measuring, progress
@@ -51,6 +52,7 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
         source = store.fetch(work.version.files, asking.folder / "source")
         code = write_bundle(asking.folder / "code")
         progress("asking the model in the sandbox")
+        started = time.monotonic()
         result, isolation = asking.sandbox.run(
             {
                 "code": str(code),
@@ -95,4 +97,5 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
             isolation=isolation,
             scoring=answered_as(contract.scoring, result["answer"]),
             notes=(*contract.notes, *told["notes"]),
+            proof_seconds=round(time.monotonic() - started, 3),
         )

@@ -7,7 +7,7 @@ makes labels and tokens. The architecture is code of `transformers`, since admis
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +27,7 @@ from shiplift.runtime.model.text.tasks import PAIR, task_of, texts_of, truncatio
 from shiplift.runtime.records.model import Flavor
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
+_SPACES = "Ġ▁"  # with which tokens of other tokenizers begin a word
 _MAX_TEXTS = 16  # of an example: the pipeline answers them one by one
 
 
@@ -146,6 +147,24 @@ class HuggingFace(Original):
     def expected(self, samples: Sequence[Text]) -> Arrays:
         """The answers of `mlflow.pyfunc` to each single sample, under the names that clients see."""
         return concatenate([self._expected(sample) for sample in samples])
+
+    def words(self) -> tuple[str, ...]:
+        """The tokenizer's tokens without their marks, but for the special ones."""
+        special, known = set(self.tokenizer.all_special_tokens), self.front.tokenizer.get_vocab()
+        tokens = (token for token in sorted(known, key=known.__getitem__) if token not in special)
+        return tuple(dict.fromkeys(bare for token in tokens if (bare := token.removeprefix("##").lstrip(_SPACES))))
+
+    def answered_texts(self, texts: Iterable[str]) -> Iterator[tuple[Arrays, Arrays]]:
+        """Those that fit; of a model of two texts, the second is half of the first, and each gets its mask token."""
+        for text in texts:
+            whole = f"{text} {self.tokenizer.mask_token}" if self.task == "fill-mask" else text
+            sample = (whole, whole[: len(whole) // 2]) if len(self.names) > 1 else whole
+            try:
+                self.front.encode(self.front.read([sample]))
+                answer = self._expected(sample)
+            except Exception:  # noqa: S112 - made texts may be refused by either side
+                continue
+            yield {name: _text(part) for name, part in zip(self.names, _parts(sample), strict=True)}, answer
 
     def _expected(self, sample: Text) -> Arrays:
         text: Any = dict(zip(self.names, sample, strict=True)) if isinstance(sample, tuple) else sample

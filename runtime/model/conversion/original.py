@@ -1,6 +1,7 @@
 """The interface of every format of logged models: they answer requests, and become ONNX."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,14 @@ class Original(ABC):
         `exported` is the graph's signature.
         """
         return None
+
+    def words(self) -> tuple[str, ...]:
+        """The words of the vocabulary of a model that takes text; none of any other."""
+        return ()
+
+    def answered_texts(self, texts: Iterable[str]) -> Iterator[tuple[Arrays, Arrays]]:
+        """Those of the texts that a model of texts takes, each as clients send it and with the original's answer."""
+        yield from ()
 
     def to_torchscript(
         self, sets: dict[str, Arrays], answers: dict[str, Arrays], file: Path, conversion: Conversion

@@ -32,7 +32,8 @@ class Exported(Kinded):
 
     `reference` is an NPZ with the example inputs as `input/NAME` and the original's outputs as `output/NAME`. `graph`
     is the digest of the graph without its weights; findings about a graph are kept under it. `forms` are those that
-    were tried, in order. `scoring` is what MLflow's clients know of the model.
+    were tried, in order. `scoring` is what MLflow's clients know of the model. `proof_seconds` is what asking the
+    original and the forms took.
     """
 
     model: Artifact
@@ -44,6 +45,7 @@ class Exported(Kinded):
     notes: tuple[str, ...] = ()
     forms: tuple[Form, ...] = ()
     scoring: Scoring | None = Field(default=None, exclude_if=absent)
+    proof_seconds: float = volatile(0.0)
 
     @classmethod
     def _kind_of_old(cls, old: dict[str, Any]) -> str:

@@ -10,7 +10,8 @@ import pytest
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.host.processes import alive, free_port, identify
 from shiplift.runtime.records.failure import Failure
-from shiplift.runtime.records.proof import Form
+from shiplift.runtime.records.measurement import Tuned
+from shiplift.runtime.records.proof import Form, ServedProof
 from shiplift.runtime.records.release import Ending, ReleaseReport, StageRun
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome, Verdict
@@ -136,9 +137,19 @@ def test_the_report_says_in_which_form_a_model_is_served_and_why_not_in_another(
     assert (concluded(tmp_path).served_by, concluded(tmp_path).guarded_by) == ("", "")
 
 
-def test_a_package_whose_bytes_are_gone_does_not_keep_the_release_from_ending(tmp_path: Path) -> None:
-    from shiplift.runtime.records.measurement import Tuned
+def test_the_report_says_how_long_this_release_proved(tmp_path: Path) -> None:
+    served = ServedProof(asked=(), settings=(), clients=16, seconds=2)
+    tuned = Tuned(target="t", package=package(proof=served), best=trial(), trials=(trial(),))
+    (tmp_path / "records").mkdir()
+    for key, record in (("5" * 64, exported(proof_seconds=1.5)), ("6" * 64, tuned)):
+        (tmp_path / "records" / f"{key}.json").write_text(record.model_dump_json())
+    export, tune = StageRun(name="export", key="5" * 64), StageRun(name="tune", key="6" * 64)
+    assert concluded(tmp_path, stages=(export, tune)).proof_seconds == 3.5
+    assert concluded(tmp_path, stages=(export.model_copy(update={"cached": True}), tune)).proof_seconds == 2
+    assert concluded(tmp_path).proof_seconds == 0
 
+
+def test_a_package_whose_bytes_are_gone_does_not_keep_the_release_from_ending(tmp_path: Path) -> None:
     key = "2" * 64
     (tmp_path / "records").mkdir()
     tuned = Tuned(target="t", package=package(), best=trial(), trials=(trial(),))
