@@ -22,7 +22,7 @@ from shiplift.runtime.records.guards import Guard, told
 from shiplift.runtime.records.kinds.contract import DeclaredGraph, DeclaredImage, DeclaredText
 from shiplift.runtime.records.kinds.exported import ExportedGraph, ExportedImage, ExportedText, Front
 from shiplift.runtime.records.model import Isolation, ParityCase
-from shiplift.runtime.records.proof import Form, FormName, OfferedGraph, Proof
+from shiplift.runtime.records.proof import Form, OfferedGraph, Proof
 from shiplift.runtime.records.scoring import answered_as
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import NOT_EXACT, ExactTrees, TreesForm

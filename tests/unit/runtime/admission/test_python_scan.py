@@ -33,7 +33,12 @@ def scanned(folder: Path, *, python: bool, **flavor: Any) -> Scan:
 def inspected(folder: Path, python: Any) -> dict[str, Any]:
     """What the sandbox says about a model under this `admission.python`, if the spec refuses pickles."""
     (examples := folder.parent / "examples").mkdir(exist_ok=True)
-    asked = {"folder": str(folder), "examples": str(examples), "out": str(examples.parent), "states": None}
+    asked: dict[str, Any] = {
+        "folder": str(folder),
+        "examples": str(examples),
+        "out": str(examples.parent),
+        "states": None,
+    }
     return inspect(**asked, own_library=True, python=python, pickle="refuse", unpacked_mb=16)
 
 

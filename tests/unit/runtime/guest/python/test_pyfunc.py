@@ -98,7 +98,12 @@ def test_a_model_gets_its_columns_as_their_author_sent_them(tmp_path: Path) -> N
         ColSpec(DataType.long, "left", required=False),
     ]
     model = loaded(tmp_path / "model", lambda frame: [0], inputs)
-    model._model._model_impl.python_model.how = lambda frame: [seen.append(frame)] and [0]
+
+    def how(frame: Any) -> list[int]:
+        seen.append(frame)
+        return [0]
+
+    model._model._model_impl.python_model.how = how
     tensors = {"when": texts(["2024-01-01"]), "file": texts([b"a"]), "said": texts([None]), "told": np.array([np.nan])}
     model.answer(tensors)
     frame = seen[0]

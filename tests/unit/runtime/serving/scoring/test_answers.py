@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from mlflow.pyfunc.scoring_server import predictions_to_json
 
-from shiplift.runtime.guest.python.pyfunc import _form, _plain
+from shiplift.runtime.guest.python.pyfunc import Model, _form
 from shiplift.runtime.records.scoring import AnswerForm
 from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.serving.scoring.answers import body_of, form_of
@@ -36,7 +36,9 @@ def test_an_answer_is_written_as_mlflow_s_server_writes_pyfunc_s(name: str) -> N
     answer = ANSWERS[name]
     framed = hasattr(answer, "columns") or isinstance(answer, dict)
     named = {str(each): answer[each] for each in answer} if framed else {"output": answer}
-    arrays = {each: _plain(each, value) for each, value in named.items()}
+    model = Model.__new__(Model)  # nothing is loaded
+    model._textual = set()
+    arrays = {each: model._plain(each, value, 3) for each, value in named.items()}
     form = AnswerForm.told(_form(answer, arrays))
     assert form
     carried = {each: array.reshape(len(array), -1) if array.ndim == 1 else array for each, array in arrays.items()}
