@@ -18,6 +18,7 @@ from shiplift.runtime.measure.requests import (
     shortened,
     synthetic,
     with_lengths,
+    within,
 )
 from shiplift.runtime.model.generation.signature import ROOM, SIGNATURE
 from shiplift.runtime.model.tensors import dump_npz
@@ -120,13 +121,9 @@ def test_generated_requests_keep_to_the_guards() -> None:
     )
     samples = synthetic(example, Signature(inputs=specs, outputs=()), Load())
     judge = Guards(guard.entry() for guard in guards)
-    for given, refused in ((samples, True), (within((*guards, Guard(input="not here")), samples, example), False)):
-        batch = {name: np.stack([sample[name] for sample in given]) for name in example}
-        assert {name: array.shape for name, array in batch.items()} == {
-            "codes": (32, 2),
-            "ages": (32, 1),
-            "city": (32, 1),
-        }
+    for sent, refused in ((samples, True), (within((*guards, Guard(input="not here")), samples, example), False)):
+        batch = {name: np.stack([sample[name] for sample in sent]) for name in example}
+        assert [array.shape for array in batch.values()] == [(32, 2), (32, 1), (32, 1)]
         assert judge.refused(batch).any() == refused
 
 
