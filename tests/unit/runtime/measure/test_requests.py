@@ -121,13 +121,9 @@ def test_generated_requests_keep_to_the_guards() -> None:
     )
     samples = synthetic(example, Signature(inputs=specs, outputs=()), Load())
     judge = Guards(guard.entry() for guard in guards)
-    for rows, refused in ((samples, True), (within((*guards, Guard(input="not here")), samples, example), False)):
-        batch = {name: np.stack([sample[name] for sample in rows]) for name in example}
-        assert {name: array.shape for name, array in batch.items()} == {
-            "codes": (32, 2),
-            "ages": (32, 1),
-            "city": (32, 1),
-        }
+    for sent, refused in ((samples, True), (within((*guards, Guard(input="not here")), samples, example), False)):
+        batch = {name: np.stack([sample[name] for sample in sent]) for name in example}
+        assert [array.shape for array in batch.values()] == [(32, 2), (32, 1), (32, 1)]
         assert judge.refused(batch).any() == refused
 
 

@@ -186,7 +186,7 @@ def test_a_package_of_0_1_that_is_of_two_kinds_is_refused() -> None:
 
 def test_a_package_has_no_field_of_another_kind() -> None:
     assert own_fields(Package) == {
-        "graph": {"sequences"},
+        "graph": {"sequences", "guards"},
         "text": {"tensors"},
         "image": {"tensors", "jpegs"},
         "python": {"environment"},
