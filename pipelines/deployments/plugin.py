@@ -22,7 +22,7 @@ from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.serving.scoring.requests import JSON
 from shiplift.runtime.serving.scoring.scorer import answer_once
 
-_EXPLAINER = "shap"
+_FLAVOR, _EXPLAINER = "python_function", "shap"  # what production answers is what pyfunc answers
 _DELETE = (
     "production keeps serving each model's champion, and Shiplift can't take a model out of production yet. "
     "`shiplift rollback {0}` puts the previous version back, and `update` another one; `shiplift down` or `shiplift "
@@ -151,7 +151,9 @@ class ShipliftDeploymentClient(BaseDeploymentClient):  # type: ignore[misc] # my
 
     def _released(self, name: str, version: int, configuration: Configuration) -> dict[str, Any]:
         released(self._engine, name, version, configuration)
-        return _described(self._engine.discover(name)) if configuration.wait else {"name": name, "version": version}
+        if configuration.wait:
+            return _described(self._engine.discover(name))
+        return {"name": name, "flavor": _FLAVOR, "version": version}
 
 
 def run_local(
@@ -184,6 +186,7 @@ def _named(name: str | None) -> str:
 def _described(served: ServedModel) -> dict[str, Any]:
     return {
         "name": served.model,
+        "flavor": _FLAVOR,
         "version": served.version,
         "model_uri": f"models:/{served.model}/{served.version}",
         "status": "READY",

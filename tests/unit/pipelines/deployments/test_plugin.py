@@ -96,7 +96,8 @@ def test_a_deployment_is_created_updated_and_listed(client: Any, engine: Engine,
 
 
 def test_without_waiting_the_release_goes_on_by_itself(client: Any, engine: Engine) -> None:
-    assert client.create_deployment("m", "models:/m/1", config={"wait": "false"}) == {"name": "m", "version": 1}
+    created = client.create_deployment("m", "models:/m/1", config={"wait": "false"})
+    assert created == {"name": "m", "flavor": "python_function", "version": 1}  # MLflow's command line shows the flavor
     assert engine.served == {}
 
 

@@ -8,10 +8,11 @@ from mlflow.models import infer_signature
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
-from shiplift.runtime.admission.pyfunc_answers import Judged, judge
+from shiplift.runtime.admission.pyfunc_answers import Judged, _matched, judge
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.contracts import read_model
 from shiplift.runtime.model.conversion import loaders
+from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import Questions
 
 ROWS = np.random.default_rng(5).normal(size=(60, 3))
@@ -38,8 +39,12 @@ def judged(folder: Path, model: Any, questions: Any = ROWS, **settings: Any) -> 
 
 def test_what_pyfunc_answers_is_among_the_outputs_of_the_loaded_model(tmp_path: Path) -> None:
     classifier = LogisticRegression().fit(ROWS, CLASSES)
-    assert judged(tmp_path / "label", classifier).answered == "label"
-    assert judged(tmp_path / "proba", classifier, pyfunc_predict_fn="predict_proba").answered == "probabilities"
+    label = judged(tmp_path / "label", classifier)
+    assert label.answered == "label"
+    assert label.form == {"kind": "array", "parts": [{"name": "", "tensor": "label", "rank": 1, "column": -1}]}
+    proba = judged(tmp_path / "proba", classifier, pyfunc_predict_fn="predict_proba")
+    assert proba.answered == "probabilities"
+    assert proba.form == {"kind": "array", "parts": [{"name": "", "tensor": "probabilities", "rank": 2, "column": -1}]}
     assert judged(tmp_path / "number", LinearRegression().fit(ROWS, ROWS[:, 1])).answered == "variable"
     assert judged(tmp_path / "cluster", KMeans(2, n_init=1).fit(ROWS)).answered == "variable"
 
@@ -62,3 +67,15 @@ def test_rows_that_both_refuse_say_nothing_and_a_model_that_cannot_be_asked_is_t
     assert left_out[0].startswith("What mlflow.pyfunc answers was not asked: ValueError: Input X contains NaN")
     (tmp_path / "nan" / "MLmodel").write_text("flavors: {sklearn: {}}\n")
     assert judge(tmp_path / "nan", None, (), {}).left_out  # type: ignore[arg-type] # it isn't asked
+
+
+def test_the_columns_of_pyfunc_s_frame_are_found_in_one_matrix() -> None:
+    matrix = np.arange(6.0).reshape(3, 2)
+    right = Answers.of({"a": matrix[:, 0], "b": matrix[:, 1]})
+    form = {"kind": "records", "parts": [{"name": name, "tensor": name, "rank": 1} for name in ("a", "b")]}
+    judged = _matched(right, Answers.of({"variable": matrix}), ["range"] * 3, form)
+    assert judged.form
+    assert [(part["name"], part["tensor"], part["column"]) for part in judged.form["parts"]] == [
+        ("a", "variable", 0),
+        ("b", "variable", 1),
+    ]
