@@ -244,7 +244,9 @@ def test_a_frame_of_a_thousand_columns(tmp_path: Path) -> None:
 
 def test_missing_texts_are_a_category_or_imputed_in_the_graph_as_by_scikit_learn(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"city": rng.choice(["Ulm", "Bonn", None], 90), "age": rng.normal(size=90)})
+    frame = pd.DataFrame(
+        {"city": rng.choice(np.array(["Ulm", "Bonn", None], dtype=object), 90), "age": rng.normal(size=90)}
+    )
     dear = (frame["age"] + frame["city"].isna() > 0.3).astype(int)
     encoder = OneHotEncoder(handle_unknown="ignore")
     imputed = make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder(handle_unknown="ignore"))
