@@ -13,6 +13,7 @@ from mlflow.models import infer_signature
 
 from shiplift.pipelines.engines.local import stack
 from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, ServerFailed, SpecInvalid, Temporary
+from shiplift.runtime.guest.python.values import texts
 from shiplift.runtime.model.python.resolving import resolve
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.steps.admit import admit
@@ -158,15 +159,27 @@ def test_earlier_versions_answer_those_who_name_them_if_they_run_in_the_same_env
 
 @pytest.mark.slow
 def test_a_model_of_named_columns_takes_and_answers_columns(lab: Lab) -> None:
-    frame = pd.DataFrame({"name": ["Ada", "Bob", "Eve"], "amount": [1.5, 2.0, 7.25], "count": [1, 2, 3]})
+    frame = pd.DataFrame(
+        {
+            "name": ["Ada", None, "Eve"],
+            "amount (€ / day)": [1.5, 2.0, 7.25],
+            "count": [1, 2, 3],
+            "when": pd.to_datetime(["2024-01-31 12:00", None, "2024-02-28 00:00"]),
+            "tags": [["a"], ["b", "c"], ["d"]],
+        }
+    )
     version = log_python(lab, "greeting", str(COLUMNS), frame)
     report = lab.wait("greeting", version, seconds=300)
     assert report.outcome == "promoted", report.reason
-    pyfunc = lab.mlflow.pyfunc.load_model(f"models:/greeting/{version}").predict(frame)
-    asked = {name: frame[name].to_numpy().reshape(-1, 1) for name in frame.columns}
-    answer = lab.engine.discover("greeting").infer(asked | {"name": asked["name"].astype(object)})
-    np.testing.assert_array_equal(answer["total"].reshape(-1), pyfunc["total"])
-    assert [text.decode() for text in answer["text"].reshape(-1)] == pyfunc["text"].tolist()
+    model, served = lab.mlflow.pyfunc.load_model(f"models:/greeting/{version}"), lab.engine.discover("greeting")
+    asked = {name: frame[name].to_numpy().reshape(-1, 1) for name in ("amount (€ / day)", "count")}
+    asked |= {name: texts(frame[name]).reshape(-1, 1) for name in ("name", "when", "tags")}
+    for left_out in ([], ["when"]):
+        pyfunc = model.predict(frame.drop(columns=left_out))
+        answer = served.infer({name: array for name, array in asked.items() if name not in left_out})
+        np.testing.assert_array_equal(answer["total"].reshape(-1), pyfunc["total"])
+        for name in ("text", "due", "tags"):
+            assert [text.decode() for text in answer[name].reshape(-1)] == texts(pyfunc[name]).tolist()
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from shiplift.runtime.model.conversion import (
     sklearn_converters,
     sklearn_linear,
     sklearn_methods,
+    sklearn_missing,
     sklearn_trees,
     sklearn_words,
     torch_models,
@@ -144,7 +145,7 @@ class Sklearn(Original):
 
     def _graph(self, opset: int, *, double: bool) -> onnx.ModelProto:
         model = sklearn_converters.unwrapped(self.model, predicts=self.method != "transform")
-        model, tensors = matrices(model, self.specs) if self.columns else (model, ())
+        model, tensors = matrices(sklearn_missing.as_sent(model), self.specs) if self.columns else (model, ())
         types = [(each.name, self._type(each.spec, double=double)) for each in tensors] or [
             (spec.name, self._type(spec, double=double)) for spec in self.specs
         ]

@@ -4,11 +4,12 @@ ONNX Runtime takes en_US.UTF-8 if a graph names none, which most images and many
 graph. C.UTF-8 has the same rules for upper and lower case, those of Unicode, and comes with the C library.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import onnx
 from onnx import helper
+
+from shiplift.runtime.model.conversion.sklearn_parts import parts
 
 LOCALE = "C.UTF-8"
 _USUAL = r"(?u)\b\w\w+\b"  # scikit-learn's default
@@ -17,9 +18,13 @@ _WORD = r"[\p{L}\p{N}_]{2,}"  # the same for ONNX Runtime; skl2onnx's own knows 
 
 def options(model: Any) -> dict[int, dict[str, str]]:
     """What skl2onnx is to be told about the vectorizers within a model, by their ids."""
-    return {
-        id(part): {"tokenexp": _WORD} for part in _parts(model, set()) if getattr(part, "token_pattern", "") == _USUAL
-    }
+    return {id(part): {"tokenexp": _WORD} for part in parts(model) if _finds_words(part)}
+
+
+def _finds_words(part: Any) -> bool:
+    """Whether it is a fitted vectorizer of words as scikit-learn finds them by default."""
+    fitted = hasattr(part, "vocabulary_") and getattr(part, "analyzer", "") == "word" and part.tokenizer is None
+    return fitted and bool(part.token_pattern == _USUAL)
 
 
 def in_every_locale(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -30,18 +35,3 @@ def in_every_locale(model: onnx.ModelProto) -> onnx.ModelProto:
             del node.attribute[:]
             node.attribute.extend([*kept, helper.make_attribute("locale", LOCALE)])
     return model
-
-
-def _parts(value: Any, seen: set[int]) -> Iterator[Any]:
-    """The fitted vectorizers in a model, however deep."""
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _parts(item, seen)
-    elif hasattr(value, "get_params"):
-        if hasattr(value, "vocabulary_") and getattr(value, "analyzer", "") == "word" and value.tokenizer is None:
-            yield value
-        for item in vars(value).values():
-            yield from _parts(item, seen)

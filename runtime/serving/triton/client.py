@@ -204,7 +204,7 @@ class TritonClient:
         with self._translated(model):
             if signature.streamed:
                 return self._streamed(model, signature, inputs, version)
-            tensors = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in signature.inputs]
+            tensors = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in given(signature, inputs)]
             result = self._client.infer(
                 model, tensors, model_version=str(version or ""), client_timeout=self._timeout_s, **vars(step)
             )
@@ -221,7 +221,7 @@ class TritonClient:
             request = streaming.request_of(serving_name(package.model), package.signature, inputs)
             with streaming.connected(self.address, self._options, secure=self._secure) as service:
                 return streaming.answering_version(service, request, self._timeout_s)
-        tensors = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in package.signature.inputs]
+        tensors = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in given(package.signature, inputs)]
         (step,) = steps_of(1) if package.stateful else (ALONE,)
         name, timeout_s = serving_name(package.model), self._timeout_s
         result = self._client.infer(name, tensors, client_timeout=timeout_s, **vars(step))
@@ -278,6 +278,11 @@ class TritonClient:
                     do="Check `shiplift status`, then try again.",
                 ) from error
             raise ServerFailed(f"Triton refused {what!r}: {message}", do="See the server's log.") from error
+
+
+def given(signature: Signature, inputs: Arrays) -> list[TensorSpec]:
+    """The inputs that a request has: optional ones may be missing."""
+    return [spec for spec in signature.inputs if spec.name in inputs or not spec.optional]
 
 
 class InferenceClient(Protocol):

@@ -16,7 +16,7 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.serving.triton.client import ALONE, SequenceStep, as_tensor, steps_of
+from shiplift.runtime.serving.triton.client import ALONE, SequenceStep, as_tensor, given, steps_of
 
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 
@@ -76,7 +76,7 @@ class TritonHttpClient:
     def _ask(
         self, model: str, signature: Signature, inputs: Arrays, version: int | None, step: SequenceStep
     ) -> httpx.Response:
-        tensors = [(spec, as_tensor(spec.datatype, inputs[spec.name])) for spec in signature.inputs]
+        tensors = [(spec, as_tensor(spec.datatype, inputs[spec.name])) for spec in given(signature, inputs)]
         contents = [_raw(spec.datatype, array) for spec, array in tensors]
         header = json.dumps(
             {

@@ -33,13 +33,16 @@ def scanned(folder: Path, *, python: bool, **flavor: Any) -> Scan:
 def inspected(folder: Path, python: Any) -> dict[str, Any]:
     """What the sandbox says about a model under this `admission.python`, if the spec refuses pickles."""
     (examples := folder.parent / "examples").mkdir(exist_ok=True)
-    asked: dict[str, Any] = {
-        "folder": str(folder),
-        "examples": str(examples),
-        "out": str(examples.parent),
-        "states": None,
-    }
-    return inspect(**asked, own_library=True, python=python, pickle="refuse", unpacked_mb=16)
+    return inspect(
+        folder=str(folder),
+        examples=str(examples),
+        out=str(folder.parent),
+        states=None,
+        own_library=True,
+        python=python,
+        pickle="refuse",
+        unpacked_mb=16,
+    )
 
 
 def test_the_code_of_a_python_model_is_told_as_warnings(tmp_path: Path) -> None:

@@ -23,9 +23,11 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEnc
 
 from benchmarks.zoo.export_only import column
 from benchmarks.zoo.exporting import export
+from shiplift.runtime.guest.python.values import MISSING
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.contracts import read_model
 from shiplift.runtime.model.conversion import loaders
+from shiplift.runtime.model.conversion.sklearn_missing import as_sent
 from shiplift.runtime.model.tensors import Arrays
 
 RNG = np.random.default_rng(0)
@@ -238,3 +240,27 @@ def test_a_frame_of_a_thousand_columns(tmp_path: Path) -> None:
     original, logged = saved(model, frame, tmp_path / "model")
     answers = served(original, logged, frame, tmp_path)
     np.testing.assert_array_equal(answers["label"], model.predict(frame))
+
+
+def test_missing_texts_are_a_category_or_imputed_in_the_graph_as_by_scikit_learn(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"city": rng.choice(np.array(["Ulm", "Bonn", None], dtype=object), 90), "age": rng.normal(size=90)}
+    )
+    dear = (frame["age"] + frame["city"].isna() > 0.3).astype(int)
+    encoder = OneHotEncoder(handle_unknown="ignore")
+    imputed = make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder(handle_unknown="ignore"))
+    for number, prepare in enumerate((encoder, imputed)):
+        columns = ColumnTransformer([("texts", prepare, ["city"]), ("rest", "passthrough", ["age"])])
+        model = make_pipeline(columns, LogisticRegression()).fit(frame, dear)
+        original, logged = saved(model, frame, tmp_path / str(number))
+        answers = served(original, logged, frame, tmp_path)
+        np.testing.assert_allclose(answers["probabilities"], model.predict_proba(frame), rtol=1e-4)
+
+
+def test_an_ordinal_encoder_that_knows_missing_texts_is_left_as_it_is() -> None:
+    texts = np.array([["a"], [np.nan]], dtype=object)
+    encoder = OrdinalEncoder().fit(texts)
+    assert as_sent(encoder) is encoder
+    told = as_sent(OneHotEncoder().fit(texts))
+    assert told.categories_[0].tolist() == ["a", MISSING]
