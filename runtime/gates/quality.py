@@ -22,7 +22,8 @@ def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check | Non
     if not cases:
         return None
     limit = quality.parity
-    failing = [case for case in cases if not (case.max_abs <= limit.max_abs or case.max_rel <= limit.max_rel)]
+    far = [case for case in cases if not (case.max_abs <= limit.max_abs or case.max_rel <= limit.max_rel)]
+    failing = [case for case in cases if case.problem] or far
     worst = max(failing or cases, key=lambda case: case.max_abs)
     reason = _parity_reason(worst, limit) if failing else ""
     return check("parity", worst.max_abs, limit.max_abs, "absolute difference", fail_if(bool(failing)), reason)

@@ -78,11 +78,18 @@ def channels_swapped(settings: dict[str, Any]) -> str | None:
 
 def filter_changed(settings: dict[str, Any]) -> str | None:
     """Images are resized by another filter."""
-    resize = settings.get("resize")
-    if not isinstance(resize, dict) or "filter" not in resize:
+    if not settings.get("resize") or "filter" not in settings:
         return None
-    resize["filter"] = 0 if resize["filter"] != 0 else 2
-    return f"images are resized by filter {resize['filter']}"
+    settings["filter"] = 2 if settings["filter"] != 2 else 3
+    return f"images are resized by filter {settings['filter']}"
+
+
+def normalization_missing(settings: dict[str, Any]) -> str | None:
+    """Neither mean nor deviation is taken from the pixels."""
+    if not settings.get("mean"):
+        return None
+    settings["mean"] = settings["std"] = None
+    return "pixels have no mean and deviation"
 
 
 def scale_missing(settings: dict[str, Any]) -> str | None:
@@ -111,6 +118,18 @@ def words_swapped(tokenizer: dict[str, Any]) -> str | None:
     return f"{left!r} and {right!r} have each other's ids"
 
 
+def ids_off_by_one(tokenizer: dict[str, Any]) -> str | None:
+    """The words of the vocabulary, but for special ones, have the next one's ids."""
+    vocabulary = tokenizer.get("model", {}).get("vocab")
+    if not isinstance(vocabulary, dict):
+        return None
+    special = {token["content"] for token in tokenizer.get("added_tokens", ())}
+    words = sorted((word for word in vocabulary if word not in special), key=vocabulary.__getitem__)
+    ids = [vocabulary[word] for word in words]
+    vocabulary.update(zip(words, [*ids[1:], ids[0]], strict=True))
+    return f"the ids of {len(words)} words are off by one"
+
+
 def ends_missing(tokenizer: dict[str, Any]) -> str | None:
     """The tokenizer adds no special tokens."""
     if not tokenizer.get("post_processor"):
@@ -129,8 +148,10 @@ FRONTS = tuple(
         ("channels-swapped", _SETTINGS, channels_swapped),
         ("filter-changed", _SETTINGS, filter_changed),
         ("scale-missing", _SETTINGS, scale_missing),
+        ("normalization-missing", _SETTINGS, normalization_missing),
         ("normalizer-dropped", (_TOKENIZER,), normalizer_dropped),
         ("words-swapped", (_TOKENIZER,), words_swapped),
+        ("ids-off-by-one", (_TOKENIZER,), ids_off_by_one),
         ("ends-missing", (_TOKENIZER,), ends_missing),
     )
 )

@@ -99,6 +99,22 @@ def inputs_swapped(model: onnx.ModelProto) -> str | None:
     return None
 
 
+def channels_swapped(model: onnx.ModelProto) -> str | None:
+    """Red and blue are swapped."""
+    for value in _inputs(model):
+        if _rank(value) == 4 and _size(value, 1) == 3:
+
+            def nodes(given: str, made: str) -> list[onnx.NodeProto]:
+                return [
+                    _constant("sabotage/order", [2, 1, 0], np.int64),
+                    helper.make_node("Gather", [given, "sabotage/order"], [made], axis=1),
+                ]
+
+            _before(model, value.name, nodes)
+            return f"red and blue of {value.name} are swapped"
+    return None
+
+
 def position_transposed(model: onnx.ModelProto) -> str | None:
     """The steps of a sequence come in the reverse order."""
     for value in _inputs(model):
@@ -227,6 +243,7 @@ NODES = tuple(
         "columns-transposed": columns_transposed,
         "inputs-swapped": inputs_swapped,
         "position-transposed": position_transposed,
+        "red-and-blue-swapped": channels_swapped,
         "ids-float32": ids_rounded,
         "missing-is-zero": missing_is_zero,
         "negative-is-zero": small_is_zero,

@@ -8,6 +8,7 @@ from benchmarks.proof.sabotages.mutation import Files, Mutation
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
 
 _FILE = "answers.npz"
+_OF_FIRST = 2  # slashes of `again/output/NAME`, which is of the first row; other sets have their names between
 
 Change = Callable[[Arrays], str | None]
 
@@ -23,11 +24,33 @@ def _of_answers(name: str, change: Change) -> Mutation:
 
 
 def other_process(arrays: Arrays) -> str | None:
-    """A second process answers as another version would: 1 % off."""
-    names = [name for name in _outputs(arrays, "again/") if arrays[name].dtype.kind == "f"]
+    """A second process answers as another version would: numbers are 1 % off, texts are others."""
+    names = [name for name in _outputs(arrays, "again/") if name.count("/") > _OF_FIRST]
+    return "a second process is 1 % off" if _changed(arrays, names) else None
+
+
+def state_kept(arrays: Arrays) -> str | None:
+    """After other rows, the same process answers the first one otherwise."""
+    names = [name for name in _outputs(arrays, "again/") if name.count("/") == _OF_FIRST]
+    return "the first row is answered otherwise after others" if _changed(arrays, names) else None
+
+
+def errors_in_second(arrays: Arrays) -> str | None:
+    """A second process, which lacks a file, raises for each row."""
+    names = [name for name in arrays if name.startswith("again/") and name.endswith("/errors")]
     for name in names:
-        arrays[name] = arrays[name] * arrays[name].dtype.type(1.01)
-    return "a second process is 1 % off" if names else None
+        arrays[name] = np.full(arrays[name].shape, "Raised: FileNotFoundError: model.bin")
+    return "a second process raises" if names else None
+
+
+def _changed(arrays: Arrays, names: list[str]) -> bool:
+    for name in names:
+        array = arrays[name]
+        if array.dtype.kind in "OSU":
+            arrays[name] = np.array([f"{item}." for item in array.ravel()]).reshape(array.shape)
+        else:
+            arrays[name] = array + np.abs(array) * array.dtype.type(0.01) if array.dtype.kind == "f" else array + 1
+    return bool(names)
 
 
 def neighbours_answer(arrays: Arrays) -> str | None:
@@ -57,6 +80,8 @@ PYTHON = tuple(
     _of_answers(name, change)
     for name, change in {
         "other-process": other_process,
+        "state-kept": state_kept,
+        "second-process-raises": errors_in_second,
         "neighbours-answer": neighbours_answer,
         "outputs-swapped": outputs_swapped,
     }.items()

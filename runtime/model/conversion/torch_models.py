@@ -15,6 +15,7 @@ import yaml
 
 from shiplift.runtime.model.conversion import graphs, postprocess
 from shiplift.runtime.model.conversion.original import Original, failed
+from shiplift.runtime.model.conversion.training_mode import require_evaluating
 from shiplift.runtime.model.onnx_models import LARGE_BYTES
 from shiplift.runtime.model.reading import lookups
 from shiplift.runtime.model.tensors import Arrays, batch_of
@@ -33,7 +34,9 @@ def load(folder: Path, inputs: tuple[TensorSpec, ...], names: tuple[str, ...]) -
     data = folder / str(meta["flavors"]["pytorch"].get("model_data", "data"))
     programs, files = sorted(data.glob("*.pt2")), sorted(data.glob("*.pth")) + sorted(data.glob("*.pt"))
     if programs:
-        return TorchProgram(torch.export.load(programs[0]), inputs, names)
+        program = torch.export.load(programs[0])
+        require_evaluating(program)
+        return TorchProgram(program, inputs, names)
     if files and _is_torchscript(files[0]):
         return TorchScript(torch.jit.load(files[0], map_location="cpu").eval(), inputs, names)
     import mlflow.pytorch  # noqa: PLC0415 - takes 2.6 s, only for pickled modules

@@ -70,6 +70,13 @@ def test_the_worst_failing_inputs_are_named() -> None:
     assert "on random-7 (batch 7) the exported model is off by 2" in check.reason
 
 
+def test_what_can_not_be_compared_fails_however_near_its_numbers_are() -> None:
+    other = case(0, 0).model_copy(update={"problem": "token 3 is another"})
+    check = parity_check((case(0, 0), other), Quality())
+    assert check
+    assert (check.verdict, "token 3 is another" in check.reason) == (FAIL, True)
+
+
 # --- the task metric ---
 
 

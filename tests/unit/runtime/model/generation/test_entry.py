@@ -38,6 +38,12 @@ def test_the_first_token_that_differs_is_named(original: dict[str, Any], other: 
     assert entry._problem(front(), [expected("a"), original], answers) == problem.format(**names)
 
 
+def test_other_tokens_are_refused() -> None:
+    entry._require_same("one prompt at a time", "")
+    with pytest.raises(ExportFailed, match=r"not the model \(all prompts at once\): token 3 is another"):
+        entry._require_same("all prompts at once", "token 3 is another")
+
+
 @pytest.mark.parametrize(
     ("generation", "changes"),
     [
