@@ -69,6 +69,7 @@ def described(
         tensorrt=target.tensorrt,
         gpus=target.gpus,
         instance_groups=target.instance_groups,
+        limits=work.serving.limits.within(work.site.policy.served),
     )
 
 
@@ -93,5 +94,6 @@ def common_fields(work: Packaging[Any], draft: Draft) -> dict[str, Any]:
         "validation": candidates.validation,
         "padding": draft.answered.padding,
         "nodes": work.target.nodes,
+        "limits": draft.described.limits,
         "needs": server_needs(work.serving, work.target.server),
     }

@@ -6,6 +6,7 @@ from shiplift.runtime.base.names import TENSORS, name_endings
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import volatile
 from shiplift.runtime.records.kinds.union import Kinded
+from shiplift.runtime.records.limits import Limits
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import JpegScore, Slice, TaskMetricName, Variant
 from shiplift.runtime.records.proof import ServedProof
@@ -27,7 +28,7 @@ class Package(Kinded, Variant):
     `constant_score` is that of `Candidates`. `padding` is set if the spec asks for buckets of lengths. `earlier` are
     versions that were promoted before, and are served to clients that name them. `questions` is an NPZ with rows and
     the original's answers, as `proof.file` says, in the package's own names; `proof` says that a server answered them
-    alike.
+    alike. `limits` are what its configuration allows the model to use.
     """
 
     target: str
@@ -48,6 +49,7 @@ class Package(Kinded, Variant):
     questions: Artifact | None = None
     proof: ServedProof | None = None
     earlier: EarlierVersions = EarlierVersions()
+    limits: Limits = Limits()
     nodes: Nodes = volatile(Nodes())
     needs: ServerNeeds = volatile(ServerNeeds())
 
