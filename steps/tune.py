@@ -25,6 +25,7 @@ from shiplift.runtime.search.buckets import lengths_sent
 from shiplift.runtime.search.goal import goal_of
 from shiplift.runtime.search.keys import digest_of, history_key
 from shiplift.runtime.search.lateness import late_after_ms
+from shiplift.runtime.search.limits import tuned_limits
 from shiplift.runtime.search.planner import Search
 from shiplift.runtime.search.served_proof import served_proof
 from shiplift.runtime.search.space import Point, space_of
@@ -81,6 +82,8 @@ def tune(
             _hold_finals(workbench, search, journal)
             package, best, differing = _proved(workbench, search, journal, store)
             late_after = late_after_ms(package, best, serving, goal)
+            limits = tuned_limits(package, serving.limits, search.peak_mb(package, best.config))
+            package = package.model_copy(update={"limits": limits})
             tuned_package = _packaged(store, bench, package, best, late_after)
             history.add(tuned_package.repository.sha256, best)
     return Tuned(
@@ -178,7 +181,8 @@ def _best_configurations(history: Journal[Trial]) -> list[tuple[str, ServingConf
 
 def _packaged(store: ArtifactStore, bench: Bench, package: Package, best: Trial, late_after: float) -> Package:
     tree = bench.tree(package)
-    reconfigure(tree, serving_name(package.model), best.config, late_after, package.called_endings)
+    name, memory_mb = serving_name(package.model), package.limits.memory_mb
+    reconfigure(tree, name, best.config, late_after, package.called_endings, memory_mb)
     return package.model_copy(update={"config": best.config, "repository": store.put_tree(tree)})
 
 

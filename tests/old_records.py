@@ -17,6 +17,6 @@ _OF_OTHER_KINDS: dict[str, Any] = {
 def package_of_0_1(package: Package) -> dict[str, Any]:
     """A package as 0.1 wrote it, as JSON."""
     written = package.model_dump(mode="json")
-    for later in ("kind", "questions", "proof", "constant_score", "guards"):
+    for later in ("kind", "questions", "proof", "constant_score", "guards", "limits"):
         written.pop(later, None)
     return _OF_OTHER_KINDS | written

@@ -19,9 +19,10 @@ from pathlib import Path
 from types import FrameType
 
 from shiplift.pipelines.daemons import server_watchdog
+from shiplift.pipelines.daemons.deaths import Deaths
 from shiplift.pipelines.daemons.warm_worker import WarmWorker, note_flavor
 from shiplift.pipelines.daemons.watchdog import Watchdog
-from shiplift.pipelines.engines.local import leftovers, runner, stack
+from shiplift.pipelines.engines.local import incidents, leftovers, runner, stack
 from shiplift.pipelines.engines.local.notes import Notes
 from shiplift.pipelines.engines.local.releases import MAX_ATTEMPTS, Order, Releases
 from shiplift.pipelines.graph import Stage
@@ -90,6 +91,7 @@ class Dispatcher:
         self._warm_worker = WarmWorker(home, partial(work, home))
         self._child = 0
         self._watchdog = 0
+        self._deaths = Deaths()
         self._stopping = False
         self._next_sweep = 0.0
         self._next_supervision = time.monotonic() + _SUPERVISE_S
@@ -144,9 +146,23 @@ class Dispatcher:
         self._next_supervision = time.monotonic() + _SUPERVISE_S
         self.watch()
         running = stack.read(self._home)
-        if running is not None and not all(running.runs(name) for name in running.names):
+        if running is not None:
+            self._revive(running)
+
+    def _revive(self, running: stack.Stack) -> None:
+        """Starts the processes that died; one that goes on dying waits, and `status` says so."""
+        dead = [name for name in running.names if not running.runs(name)]
+        for name, (count, pause) in self._deaths.note(dead, time.monotonic()).items():
+            if pause:
+                incidents.note(self._home, "", f"{name} died {count} times in a row: it waits {pause:.0f} s")
+        if due := self._deaths.due(time.monotonic()):
             try:
-                stack.start_missing(self._home, running, lambda message: tell(f"{message}: it had died"))
+                stack.start_missing(
+                    self._home,
+                    running,
+                    lambda message: tell(f"{message}: it had died"),
+                    but=frozenset(dead) - due,
+                )
             except ShipliftError as error:
                 tell(str(error))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused
 from shiplift.runtime.base.files import Irregular, regular_files
+from shiplift.runtime.records.limits import Limits
 from shiplift.runtime.records.site import Site, SitePolicy
 from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.serving_settings import Metrics
@@ -49,6 +50,10 @@ def _numbers(policy: SitePolicy, spec: ReleaseSpec) -> Iterator[str]:
         value, limit = getattr(part, field), getattr(policy, name)
         if field in part.model_fields_set and value > limit:
             yield f"{section}.{field} is {value:g}, the limit is {limit:g} (`policy.{name}`)"
+    for field in Limits.model_fields:
+        value, limit = getattr(spec.serving.limits, field), getattr(policy.served, field)
+        if value is not None and limit is not None and value > limit:
+            yield f"serving.limits.{field} is {value:g}, the limit is {limit:g} (`policy.served.{field}`)"
     if len(spec.targets) > policy.targets:
         yield f"the number of targets is {len(spec.targets)}, the limit is {policy.targets} (`policy.targets`)"
 

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from shiplift.runtime.records.base import Record, volatile
+from shiplift.runtime.records.limits import Limits
 from shiplift.runtime.records.serving import ServerKind
 
 Mechanism = Literal["namespaces", "landlock", "seccomp"]
@@ -115,7 +116,8 @@ class SitePolicy(Record):
     `pickle` and `python` are the modes of `admission.pickle` and `admission.python`. `package_index` is the URL of the
     only index from which Python models get packages (empty: those that pip is configured with), `packages` the names of
     the permitted packages (empty: any). `max_size_mb` bounds a version's files, `memory_mb` and `timeout_s` the
-    sandbox. `unpacked_mb` and `samples` bound a dataset as arrays in memory, `targets` a spec's targets.
+    sandbox. `unpacked_mb` and `samples` bound a dataset as arrays in memory, `targets` a spec's targets, and `served`
+    what a served model may use.
     """
 
     pickle: tuple[Literal["refuse", "sandbox"], ...] = ("refuse", "sandbox")
@@ -128,6 +130,7 @@ class SitePolicy(Record):
     unpacked_mb: int = Field(4096, ge=1, strict=True)
     samples: int = Field(10_000_000, ge=1, strict=True)
     targets: int = Field(16, ge=1, strict=True)
+    served: Limits = Limits()
 
 
 class Site(Record):

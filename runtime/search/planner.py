@@ -117,6 +117,11 @@ class Search:
         tried = {variant for variant, _ in self._measured} | self._dropped
         return next((Point(each, each.config) for each in self.space.packages if each.variant not in tried), None)
 
+    def peak_mb(self, package: Package, config: ServingConfig) -> float:
+        """The most memory that a server used in a trial of a package with a configuration."""
+        own = [trial for trial in self.trials if (trial.variant, trial.config) == (package.variant, config)]
+        return max((trial.memory_mb for trial in own), default=0.0)
+
     def best_trials(self, count: int) -> tuple[Trial, ...]:
         """The best `count` trials, in the order in which they were measured."""
         order = sorted(range(len(self.trials)), key=lambda index: -self.goal.utility(self.trials[index]))

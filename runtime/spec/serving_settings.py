@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
+from shiplift.runtime.records.limits import Limits
 from shiplift.runtime.spec.fields import Positive, Section, form
 
 
@@ -132,6 +133,22 @@ class Generation(Section):
     max_sequences: int = Field(16, ge=1, le=1024)
 
 
+class ServedLimits(Limits, Section):
+    """What the served model may use; its neighbours on the machine are served whatever it does.
+
+    Loading may take `load_s` (default 180). Each of its processes may use `memory_mb`: by default twice what tuning
+    measured, and at least 1024. One execution may use `cpu_s` of CPU time, of all its threads together (default: only
+    `request_timeout_s` limits it). Each process may have `threads` (default 512) and `open_files` (default 512; a
+    Python model's 256). None can start another process. `temporary_mb` is what an engine may keep in its cache of the
+    compiled model (default 512); nothing else of a model can write files.
+
+    They hold for graphs, trees and Python models. A model with texts, images or states that runs in Triton's own Python
+    backend has only the limit of its time.
+
+    The site's `policy.served` has the highest values; where the spec says nothing, it caps the defaults.
+    """
+
+
 class Latest(Section):
     """How many versions are served: the promoted one, and those that were promoted before it."""
 
@@ -158,7 +175,7 @@ class Serving(Section):
     `lengths`: without it, requests of different lengths never share a batch, which is Triton's rule.
 
     An execution that takes longer than `request_timeout_s` is stopped and its requests fail, so that an input on which
-    the model never ends can't keep an instance busy.
+    the model never ends can't keep an instance busy. `limits` are the other ones.
 
     `tensors`: a model that takes text or images is also served as `MODEL--tensors`, which takes the tensors that its
     tokenizer or image processor would make, and answers the graph's outputs. Its weights are then in memory twice. On
@@ -185,6 +202,7 @@ class Serving(Section):
     sequence_batching: SequenceBatching | None = None
     generation: Generation = Generation()
     request_timeout_s: float = Field(30, ge=0.1, le=3600)
+    limits: ServedLimits = ServedLimits()
     tensors: bool = Field(False, strict=True)
     version_policy: VersionPolicy = Latest(latest=1)
 

@@ -176,6 +176,36 @@ def test_a_kernel_that_never_ends_is_ended_with_its_worker(tmp_path: Path, engin
             assert failures == []
 
 
+def test_a_process_beyond_its_limits_is_ended_and_says_which(tmp_path: Path) -> None:
+    limits = {"memory_mb": "1", "threads": "0"}
+    for name, value in limits.items():
+        put(tmp_path, two_by_two(), name, settings={{"threads": "max_threads"}.get(name, name): value})
+    put(tmp_path, two_by_two(), "neighbour")
+    with server_for(tmp_path) as (server, client):
+        client.load("neighbour")
+        with steady(server) as failures:
+            for name in limits:
+                client.load(name)
+            for name, limit in limits.items():
+                found = until(lambda: [each for each in crashed(server.process.pid) if each.model == name])[0]  # noqa: B023 - used at once
+                assert found.why.startswith("was ended: it used ")
+                assert found.why.endswith(f"its limit is {limit} (serving.limits.{name} in the model's spec)")
+            assert failures == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [("onnxruntime", r"stopped after 0\.2 s of CPU time, its limit \("), ("openvino", "did not stop at ")],
+)
+def test_an_execution_beyond_its_cpu_time_ends(tmp_path: Path, engine: Any, told: str) -> None:
+    put(tmp_path, runaway.looping(), engine=engine, settings={"cpu_time_ms": "200"})
+    with server_for(tmp_path) as (server, client):
+        client.load("m")
+        with pytest.raises(InferenceServerException, match=told + r".*limits\.cpu_s"):
+            ask(server, {"x": np.array([[runaway.MAGIC]], np.float32)})
+        assert answers(server, {"x": np.array([[3.0]], np.float32)}) == [[3.0]]
+
+
 def test_a_model_whose_worker_dies_while_loading_says_so_each_time(tmp_path: Path) -> None:
     put(tmp_path, two_by_two(), "neighbour")
     put(tmp_path, two_by_two(), settings={"load_timeout_ms": "1"})

@@ -14,6 +14,8 @@ from shiplift.pipelines.commands.releases import gate_replay, report_pages
 from shiplift.pipelines.engines.answers import ModelVersions
 from shiplift.runtime.base.secrets import load_secrets, sign
 from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.serving.machine.served import Served
+from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import PROMOTION
 from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS
@@ -41,6 +43,10 @@ def test_a_registration_alone_leads_to_a_champion(lab: Lab) -> None:
     assert {stage.outcome for stage in report.stages} == {"ok"}
     assert lab.registry.alias("alone", CHAMPION) == version
     assert lab.registry.alias("alone", CHALLENGER) == 0
+
+    config = parse((lab.home / "production" / "models" / "alone" / "config.pbtxt").read_text())
+    limits = Served.model_validate_json((lab.home / "production" / "served" / "alone.json").read_text()).package.limits
+    assert config.parameters["memory_mb"].string_value == str(limits.memory_mb)  # what tuning saw
 
     images, _ = digits()
     expected = lab.classifier().predict(images[:5])

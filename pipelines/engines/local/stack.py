@@ -161,8 +161,11 @@ def _configured(home: Path, settings: Settings) -> Stack:
     return stack
 
 
-def start_missing(home: Path, stack: Stack, tell: Tell = lambda _: None) -> Stack:
-    """Starts the processes that are not alive, in the order of their dependencies; the dispatcher calls it too."""
+def start_missing(home: Path, stack: Stack, tell: Tell = lambda _: None, *, but: frozenset[str] = frozenset()) -> Stack:
+    """Starts the processes that are not alive, except `but`, in the order of their dependencies.
+
+    The dispatcher calls it too.
+    """
     starters: dict[str, Callable[[Path, Stack], Process]] = {
         "mlflow": _start_mlflow,
         "triton": _start_triton,
@@ -171,7 +174,7 @@ def start_missing(home: Path, stack: Stack, tell: Tell = lambda _: None) -> Stac
         "dispatcher": _start_dispatcher,
     }
     for name in stack.names:
-        if not stack.runs(name):
+        if not stack.runs(name) and name not in but:
             tell(f"starting {name}")
             stack = stack.model_copy(update={"processes": {**stack.processes, name: starters[name](home, stack)}})
             write_atomically(home / "stack.json", stack.model_dump_json(indent=1))

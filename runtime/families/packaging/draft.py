@@ -69,6 +69,7 @@ def described(
         tensorrt=target.tensorrt,
         gpus=target.gpus,
         instance_groups=target.instance_groups,
+        limits=work.serving.limits.within(work.site.policy.served),
     )
 
 
@@ -94,5 +95,6 @@ def common_fields(work: Packaging[Any], draft: Draft) -> dict[str, Any]:
         "padding": draft.answered.padding,
         "scoring": work.exported.scoring,
         "nodes": work.target.nodes,
+        "limits": draft.described.limits,
         "needs": server_needs(work.serving, work.target.server),
     }

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import SHUT_RDWR
 from typing import Any
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
@@ -148,6 +149,39 @@ class _Handler(BaseHTTPRequestHandler):
         """Logs nothing: the log belongs to the server."""
 
 
+class Listener(ThreadingHTTPServer):
+    """Has a thread per connection, and at most `most`: the oldest, which can't be a probe's, gives way to a new one."""
+
+    daemon_threads = True
+    request_queue_size = 128  # connections that nobody has accepted yet
+    most = 64
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._open: dict[Any, None] = {}
+        self._lock = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts the thread of a connection; closes the oldest if that makes too many."""
+        with self._lock:
+            self._open[request] = None
+            if len(self._open) > self.most:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forgets a connection that ends."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of connections that end: the log belongs to the server."""
+
+
 def main() -> None:
     """Answers the liveness probe as long as its parent, the server, lives; writes new problems to the server's log."""
     parser = argparse.ArgumentParser(description="Says whether the Triton next to it gets on with its requests.")
@@ -157,7 +191,7 @@ def main() -> None:
     parent = os.getppid()
     host, _, port = options.address.rpartition(":")
     probe = _Handler.probe = Probe(Heartbeat(options.patience))
-    with ThreadingHTTPServer((host, int(port)), _Handler) as server:
+    with Listener((host, int(port)), _Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         while os.getppid() == parent:
             before = probe.problem

@@ -41,6 +41,10 @@ class TookTooLong(ModelFailed):
     """The model exceeded its time limit, so its process was killed."""
 
 
+class UsedTooMuch(TookTooLong):
+    """The same, of its CPU time."""
+
+
 class Starting(ModelFailed):
     """The model's process was killed earlier, and the next one has not loaded the model yet."""
 
@@ -49,8 +53,9 @@ class Host:
     """A Python model's process, restarted whenever it had to be killed.
 
     `settings` are those of `worker.py`, which runs in the interpreter of the model's `environment`. If that brings its
-    own interpreter, it also brings the interpreter's libraries. `memory_mb` is what the process may use, and `threads`
-    is how many threads its libraries compute with.
+    own interpreter, it also brings the interpreter's libraries. `memory_mb` is what the process may use. If they are
+    set, `load_s` is how long it may load the model, `cpu_s` the CPU time that it may use for a request, and
+    `max_threads` how many threads it may have. Its libraries compute with `threads`.
     """
 
     def __init__(self, code: Path, environment: Path, settings: dict[str, Any], *, threads: int = 1) -> None:
@@ -58,6 +63,9 @@ class Host:
         python = python if python.exists() else python.with_name("python3")  # as in an image's own /usr
         self._command = [str(python), "-I", "-S", "-B", str(code / "worker.py"), json.dumps(settings)]
         self._memory_mb: int = settings["memory_mb"]
+        self._load_s: float = settings.get("load_s") or START_S
+        self._cpu_s: float | None = settings.get("cpu_s")
+        self._max_threads: int | None = settings.get("max_threads")
         counts = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
         nowhere = dict.fromkeys(("HOME", "TMPDIR"), "/nonexistent")
         libraries = environment / "python" / "lib"
@@ -75,17 +83,17 @@ class Host:
         self._process: subprocess.Popen[bytes] | None = None
         self._ready, self._launched_at, self._greeting = False, 0.0, Reader()
 
-    def start(self, limit_s: float = START_S) -> None:
+    def start(self, limit_s: float | None = None) -> None:
         """Starts the process, if there is none, and waits until the model is loaded.
 
         Raises:
-            Starting: the model is not loaded within `limit_s`; loading goes on.
-            ModelFailed: the model does not load, or not within `START_S`.
+            Starting: the model is not loaded within `limit_s` (default: its limit for loading); loading goes on.
+            ModelFailed: the model does not load, or not within its limit.
         """
         if self._process is None:
             self._launch()
         if not self._ready:
-            self._exchange(b"", self._greeting, limit_s, "loading the model")
+            self._exchange(b"", self._greeting, self._load_s if limit_s is None else limit_s, "loading the model")
             self._ready = True
 
     def ask(self, inputs: Arrays, limit_s: float) -> Arrays:
@@ -139,7 +147,7 @@ class Host:
         return arrays
 
     def _may_still_start(self) -> bool:
-        return time.monotonic() < self._launched_at + START_S
+        return time.monotonic() < self._launched_at + self._load_s
 
     def _again(self) -> None:
         """Kills the process and starts another one, whose imports run before the next request."""
@@ -151,7 +159,7 @@ class Host:
 
     def _talk(self, request: bytes, reader: Reader, limit_s: float, task: str) -> tuple[dict[str, Any], Arrays]:
         to, back = self._pipes()
-        left, deadline = memoryview(request), time.monotonic() + limit_s
+        left, deadline, began_s = memoryview(request), time.monotonic() + limit_s, self._use()[1]
         while reader.missing:
             if time.monotonic() > deadline:
                 raise TookTooLong(f"{task} was stopped after {limit_s:g} s, its limit")
@@ -163,7 +171,7 @@ class Host:
                 if not data:
                     raise Died(f"the model's process ended: {self._ending()}")
                 reader.take(data)
-            self._check_memory()
+            self._check_use(began_s if request else None)
         return reader.message()
 
     def _pipes(self) -> tuple[int, int]:
@@ -176,13 +184,25 @@ class Host:
         code = self._process.wait(5) if self._process else 0
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
-    def _check_memory(self) -> None:
+    def _check_use(self, began_s: float | None) -> None:
+        """Checks what the process uses; a request began when it had used `began_s` of CPU time (None: it loads)."""
+        memory_mb, cpu_s, threads = self._use()
+        if memory_mb > self._memory_mb:
+            raise Died(f"the model's process used {memory_mb} MiB, the limit is {self._memory_mb} MiB")
+        if self._max_threads and threads > self._max_threads:
+            raise Died(f"the model's process had {threads} threads, the limit is {self._max_threads}")
+        if self._cpu_s and began_s is not None and cpu_s - began_s > self._cpu_s:
+            raise UsedTooMuch(f"the request was stopped after {self._cpu_s:g} s of CPU time, its limit")
+
+    def _use(self) -> tuple[int, float, int]:
+        """The process's memory in MiB, CPU time in seconds, and number of threads; zeros if it has ended."""
         if self._process is None:
-            return
+            return 0, 0.0, 0
         with contextlib.suppress(OSError, ValueError, IndexError):
-            used = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            if used > self._memory_mb * _MIB:
-                raise Died(f"the model's process used {used // _MIB} MiB, the limit is {self._memory_mb} MiB")
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+            pages, ticks, threads = int(fields[21]), int(fields[11]) + int(fields[12]), int(fields[17])
+            return pages * os.sysconf("SC_PAGE_SIZE") // _MIB, ticks / os.sysconf("SC_CLK_TCK"), threads
+        return 0, 0.0, 0
 
 
 def _written(to: int, data: memoryview) -> int:

@@ -24,10 +24,11 @@ sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").spli
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
-from python_host.host import Died, Host, ModelFailed, Raised, Starting, TookTooLong, rows, split
+from python_host.host import Died, Host, ModelFailed, Raised, Starting, TookTooLong, UsedTooMuch, rows, split
 
 Array = NDArray[Any]
 Arrays = dict[str, Any]
+_MOST_THREADS = 512
 
 
 class TritonPythonModel:
@@ -56,7 +57,11 @@ class TritonPythonModel:
             {
                 "model": str(folder / self.LOGGED),
                 "outputs": settings["declared"],
-                "memory_mb": settings["memory_mb"],
+                "memory_mb": int(values.get("memory_mb", settings["memory_mb"])),
+                "load_s": _number(values, "load_timeout_ms", 1000),
+                "cpu_s": _number(values, "cpu_time_ms", 1000),
+                "max_threads": _number(values, "max_threads") or _MOST_THREADS,
+                "open_files": _number(values, "max_open_files"),
                 "read": [str(path) for path in (environment, folder, Path(sys.base_prefix).resolve())],
                 "allow_without": os.environ.get("SHIPLIFT_ALLOW_WITHOUT", "").split(),
             },
@@ -92,11 +97,12 @@ class TritonPythonModel:
         try:
             return self.host.ask(inputs, self.limit_s)
         except TookTooLong as error:
-            print(f"shiplift: {self.name} ran for over {self.limit_s:g} s, the limit of a request", file=sys.stderr)
+            print(f"shiplift: {self.name}: {error}", file=sys.stderr)
             if self.metric:
                 with contextlib.suppress(pb_utils.TritonModelException):
                     self.metric[1].increment(1)
-            raise TookTooLong(f"{error} (serving.request_timeout_s in the model's spec)") from None
+            setting = "limits.cpu_s" if isinstance(error, UsedTooMuch) else "request_timeout_s"
+            raise TookTooLong(f"{error} (serving.{setting} in the model's spec)") from None
 
     def _read(self, request: pb_utils.InferenceRequest) -> Arrays:
         read = ((name, _input(request, name, rank, text)) for name, rank, text in self.inputs)
@@ -120,6 +126,11 @@ class TritonPythonModel:
             )
             return family, family.Metric(labels={"model": model})
         return None
+
+
+def _number(values: Mapping[str, str], name: str, per: int = 1) -> float | None:
+    """A parameter in units of `per`; None if it is not set."""
+    return int(values[name]) / per if name in values else None
 
 
 def _input(request: pb_utils.InferenceRequest, name: str, rank: int, text: bool) -> Array | None:

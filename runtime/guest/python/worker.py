@@ -7,9 +7,9 @@ So Python starts without it, and this process sees the environment's packages on
 
 The confinement is Shiplift's, which is copied as `guard`: the only part of Shiplift that guest code imports.
 `served.py` beside this file answers: its `load(settings)` returns an object with `answer(arrays) -> arrays`. The
-settings are `model` (its folder), `read` (what the process may read), `memory_mb`, `allow_without` (mechanisms whose
-absence the site accepts), and whatever `served.py` needs. Prints go to standard error, because the host uses the other
-pipes.
+settings are `model` (its folder), `read` (what the process may read), `memory_mb`, `open_files` (optional),
+`allow_without` (mechanisms whose absence the site accepts), and whatever `served.py` needs. Prints go to standard
+error, because the host uses the other pipes.
 
 Process: the model's own process, as `python_host/worker.py` beside `wire.py`.
 Python: the model's
@@ -100,7 +100,7 @@ def _confine(settings: dict[str, Any]) -> None:
         (resource.RLIMIT_DATA, memory << 20),
         (resource.RLIMIT_AS, (memory + _ADDRESSES_MB) << 20),
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NOFILE, PYTHON_MODEL.open_files),
+        (resource.RLIMIT_NOFILE, int(settings.get("open_files") or PYTHON_MODEL.open_files)),
     ):
         hard = resource.getrlimit(limit)[1]
         lower = value if hard == resource.RLIM_INFINITY else min(value, hard)

@@ -9,6 +9,7 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import volatile
 from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.kinds.union import Kinded
+from shiplift.runtime.records.limits import Limits
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import JpegScore, Slice, TaskMetricName, Variant
 from shiplift.runtime.records.proof import ServedProof
@@ -31,7 +32,8 @@ class Package(Kinded, Variant):
     `constant_score` is that of `Candidates`. `padding` is set if the spec asks for buckets of lengths. `earlier` are
     versions that were promoted before, and are served to clients that name them. `questions` is an NPZ with rows and
     the original's answers, as `proof.file` says, in the package's own names; `proof` says that a server answered them
-    alike. `scoring` is what MLflow's clients know of the model.
+    alike. `scoring` is what MLflow's clients know of the model. `limits` are what its configuration allows the model
+    to use.
     """
 
     target: str
@@ -53,6 +55,7 @@ class Package(Kinded, Variant):
     proof: ServedProof | None = None
     scoring: Scoring | None = Field(default=None, exclude_if=absent)
     earlier: EarlierVersions = EarlierVersions()
+    limits: Limits = Limits()
     nodes: Nodes = volatile(Nodes())
     needs: ServerNeeds = volatile(ServerNeeds())
 

@@ -25,13 +25,20 @@ from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.serving import EarlierVersion, EarlierVersions
-from shiplift.runtime.serving.triton.config import TUNED, parse, render
+from shiplift.runtime.serving.triton.config import LIMITS, TUNED, parse, render
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.serving_settings import Latest, VersionPolicy
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 
-_OF_THE_SPEC = ("request_timeout_ms", "cpu_cores", "numa_node", "graph_optimization", "inter_op_thread_count")
+_OF_THE_SPEC = (
+    "request_timeout_ms",
+    "cpu_cores",
+    "numa_node",
+    "graph_optimization",
+    "inter_op_thread_count",
+    *LIMITS.values(),
+)
 _PADDING = "length_"  # begins the names of the parameters that pad requests
 _ENGINE_CACHE = "trt_engine_cache_path"
 _OTHER_ENVIRONMENT = "its Python code runs in another environment"

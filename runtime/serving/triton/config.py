@@ -16,6 +16,7 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
+from shiplift.runtime.records.limits import Limits
 from shiplift.runtime.records.precision import TEXT_ENGINES, Engine, Precision
 from shiplift.runtime.records.serving import Padding, ServerKind, ServerNeeds, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
@@ -45,7 +46,17 @@ _THREADS = {
     "trees": "cpu_nthread",
     "fil": "cpu_nthread",
 }
-TUNED = ("NUM_STREAMS", "INFERENCE_NUM_THREADS", *_THREADS.values())  # parameters that tuning writes
+_TIME_LIMIT = "request_timeout_ms"
+LIMITS = {  # the parameters of `Limits`
+    "load_s": "load_timeout_ms",
+    "memory_mb": "memory_mb",
+    "cpu_s": "cpu_time_ms",
+    "threads": "max_threads",
+    "open_files": "max_open_files",
+    "temporary_mb": "temporary_mb",
+}
+# Parameters that tuning writes.
+TUNED = ("NUM_STREAMS", "INFERENCE_NUM_THREADS", *_THREADS.values(), LIMITS["memory_mb"])
 _FILES = {
     "tensorrt": "model.plan",
     "pytorch": "model.pt",
@@ -77,7 +88,8 @@ class ModelDescription:
     """Everything a configuration says about a model, whichever server runs it.
 
     `signature` is what clients see; `states` are the tensors hidden from them, by the input that takes each. `trees`
-    is how a forest's scores become answers, if the engine is `trees`.
+    is how a forest's scores become answers, if the engine is `trees`. `limits` are for servers that enforce them: the
+    bundled one, and Python in any.
     """
 
     name: str
@@ -97,6 +109,7 @@ class ModelDescription:
     instance_groups: tuple[InstanceGroup, ...] = ()
     padding: Padding | None = None
     trees: TreesForm | None = None
+    limits: Limits = field(default_factory=Limits)
 
 
 def model_config(model: ModelDescription, server: ServerKind) -> pb.ModelConfig:
@@ -150,12 +163,13 @@ def renamed(text: str, name: str) -> str:
     return render(config)
 
 
-def retuned(text: str, config: ServingConfig, late_after_ms: float = 0.0) -> str:
+def retuned(text: str, config: ServingConfig, late_after_ms: float = 0.0, memory_mb: int | None = None) -> str:
     """The same model with another serving configuration: changes only what tuning varies.
 
     A request that has waited for `late_after_ms` lets all others go first; with 0, requests are answered in turn.
     Triton calls this DELAY: the request moves to a second queue, which is served when the first one is empty. A
-    pipeline's graph takes whole tensors and stays as it is.
+    pipeline's graph takes whole tensors and stays as it is. `memory_mb` is what each of the model's processes may use
+    (None: as before).
     """
     model = parse(text)
     if not model.max_batch_size:
@@ -165,6 +179,8 @@ def retuned(text: str, config: ServingConfig, late_after_ms: float = 0.0) -> str
     model.instance_group[0].count = config.instances
     _buckets(model, config.buckets)
     _threads(model, config)
+    if memory_mb is not None and _TIME_LIMIT in model.parameters:  # a server that enforces limits
+        model.parameters[LIMITS["memory_mb"]].string_value = str(memory_mb)
     if late_after_ms:
         policy = model.dynamic_batching.default_queue_policy
         policy.timeout_action = pb.ModelQueuePolicy.TimeoutAction.Value("DELAY")
@@ -448,7 +464,16 @@ def _backend(config: pb.ModelConfig, model: ModelDescription, server: ServerKind
     if server == "bundled":
         _pinning(config, model.serving)
     if server == "bundled" or in_python(model, server):
-        config.parameters["request_timeout_ms"].string_value = str(round(model.serving.request_timeout_s * _MS_PER_S))
+        config.parameters[_TIME_LIMIT].string_value = str(round(model.serving.request_timeout_s * _MS_PER_S))
+        _limits(config, model.limits)
+
+
+def _limits(config: pb.ModelConfig, limits: Limits) -> None:
+    """Writes the limits that are set (`backends/common/limits.h`, `guest/python/python_model.py`)."""
+    for name, parameter in LIMITS.items():
+        if (value := getattr(limits, name)) is not None:
+            number = round(value * _MS_PER_S) if name.endswith("_s") else value
+            config.parameters[parameter].string_value = str(number)
 
 
 def backend_of(model: ModelDescription, server: ServerKind) -> str:

@@ -166,7 +166,12 @@ def _models(package: Path, source: str) -> list[Path]:
 
 
 def reconfigure(
-    package: Path, model: str, config: ServingConfig, late_after_ms: float = 0.0, called: Sequence[str] = ()
+    package: Path,
+    model: str,
+    config: ServingConfig,
+    late_after_ms: float = 0.0,
+    called: Sequence[str] = (),
+    memory_mb: int | None = None,
 ) -> None:
     """Gives a fetched package another serving configuration (`config.retuned`).
 
@@ -175,7 +180,7 @@ def reconfigure(
     for folder in _models(package, model):
         own = of_called(config) if folder.name.removeprefix(model) in called else config
         file = folder / "config.pbtxt"
-        file.write_text(retuned(file.read_text(), own, late_after_ms))
+        file.write_text(retuned(file.read_text(), own, late_after_ms, memory_mb))
 
 
 def serve_only(repository: Path, name: str, version: int) -> None:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -26,11 +26,13 @@ from shiplift.pipelines.engines.argo.broker.pod_permissions import PodPermission
 from shiplift.pipelines.engines.argo.pod.call import link_mounts, parse
 from shiplift.pipelines.engines.attempt import failure_of
 from shiplift.runtime.base.errors import NotFound, VersionReplaced
+from shiplift.runtime.host.bounded_threads import BoundedThreads, Received
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.broker import END, FAILED, GO_ON, HOST, PORT
 from shiplift.runtime.store.mlflow.artifact_proxy import API
 
 _CHUNK = 1 << 20
+_PAUSE_S = 600.0
 _MAX_RECORD_BYTES = 16 * 2**20
 
 
@@ -141,19 +143,20 @@ def answer(permissions: StagePermissions, method: str, target: str, sent: Path) 
         return FAILED, Reply(failure_of(error).model_dump_json().encode())
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Received):
     """Answers the requests that the server's permissions allow."""
 
     protocol_version = "HTTP/1.1"
     server: "_Server"
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
         self._respond()
 
-    def do_PUT(self) -> None:
+    def do_PUT(self) -> None:  # noqa: N802 - as above
         self._respond()
 
     def _respond(self) -> None:
+        self.connection.settimeout(_PAUSE_S)  # a stage may compute between two requests, or two parts of a file
         permissions = self.server.permissions.now
         with tempfile.TemporaryDirectory(dir=permissions.version.folder) as folder:
             sent = Path(folder) / "sent"
@@ -178,15 +181,13 @@ class _Handler(BaseHTTPRequestHandler):
             reply.file.unlink()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
+class _Server(BoundedThreads, HTTPServer):
     def __init__(self, permissions: PodPermissions, port: int) -> None:
         self.permissions = permissions
         super().__init__((HOST, port), _Handler)
 
 
-def server(permissions: PodPermissions, port: int = PORT) -> ThreadingHTTPServer:
+def server(permissions: PodPermissions, port: int = PORT) -> HTTPServer:
     """A server on loopback, which answers what the current stage may ask."""
     return _Server(permissions, port)
 

@@ -10,6 +10,7 @@ from shiplift.runtime.admission.logged_files import datasets_of, logged_file, re
 from shiplift.runtime.admission.policy import check_site, check_size
 from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, SpecInvalid
 from shiplift.runtime.records.base import identity
+from shiplift.runtime.records.limits import Limits
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster, Machine, SitePolicy
 from shiplift.runtime.spec.document import ReleaseSpec, parse
@@ -159,6 +160,11 @@ def test_metrics_of_one_model_need_a_server_of_its_own(tmp_path: Path) -> None:
         ("export: {timeout_s: 601}", "export.timeout_s is 601, the limit is 600"),
         ("data: {min_samples: 1000001}", "data.min_samples is 1e"),
         ("data: {calibration_samples: 1000001}", "data.calibration_samples is 1e"),
+        (
+            "serving: {limits: {memory_mb: 2049}}",
+            r"limits.memory_mb is 2049, the limit is 2048 \(`policy.served.memory_mb`\)",
+        ),
+        ("serving: {limits: {cpu_s: 2.5}}", "limits.cpu_s is 2.5, the limit is 2"),
         ("targets: [{name: a}, {name: b}, {name: c}]", "the number of targets is 3, the limit is 2"),
     ],
 )
@@ -171,6 +177,7 @@ def test_a_spec_beyond_the_site_s_policy_is_refused_with_its_limit(tmp_path: Pat
         timeout_s=600,
         samples=1_000_000,
         targets=2,
+        served=Limits(memory_mb=2048, cpu_s=2),
     )
     small = "admission: {max_size_mb: 100}\n"
     own = spec if spec.startswith("admission") else small + spec

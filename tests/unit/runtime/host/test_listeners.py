@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -16,8 +17,10 @@ from prometheus_client import CollectorRegistry
 
 from shiplift.pipelines.daemons import prometheus
 from shiplift.pipelines.daemons.activator import servers
+from shiplift.pipelines.engines.argo.broker import server as broker
 from shiplift.pipelines.triggers.intake import Deliveries, Intake
 from shiplift.pipelines.triggers.receiver import create_app as receiver
+from shiplift.runtime.guest.pod import heartbeat
 from shiplift.runtime.guest.pod.meter import Meter
 from shiplift.runtime.host.bounded_threads import BoundedThreads, Received
 from shiplift.runtime.host.listeners import ConnectionLimits, listener
@@ -96,7 +99,24 @@ def _meter(_: Path, port: int) -> Any:
     return threads(Meter(("127.0.0.1", port), 1))
 
 
+def _heartbeat(_: Path, port: int) -> Any:
+    class Handler(heartbeat._Handler):
+        timeout = 1
+        probe = heartbeat.Probe(heartbeat.Heartbeat())
+
+    server = heartbeat.Listener(("127.0.0.1", port), Handler)
+    server.most = 10
+    return threads(server)
+
+
+def _broker(folder: Path, port: int) -> Any:
+    now = SimpleNamespace(version=SimpleNamespace(folder=folder))
+    return threads(broker.server(cast("Any", SimpleNamespace(now=now)), port))
+
+
 LISTENERS = {
+    "heartbeat": Listens(_heartbeat, "/"),
+    "broker": Listens(_broker, "/ready"),
     "receiver": Listens(_receiver, "/webhooks/mlflow", 401, post=True),
     "openai": Listens(_openai, "/v1/models", headers=(("Authorization", "Bearer right"),)),
     "scoring": Listens(_scoring, "/ping"),

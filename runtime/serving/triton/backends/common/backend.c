@@ -15,19 +15,9 @@
 #include "magic.h"
 #include "outputs.h"
 
-enum { LOAD_LIMIT_MS = 180000, GRACE_S = 2, NAP_MS = 50 };
+enum { NAP_MS = 50 };
 
 /* --- a model ----------------------------------------------------------------------------------------------------- */
-
-static int64_t setting(const char *config, const char *key, int64_t otherwise) {
-  char text[64];
-  return parameter(config, key, text, sizeof text) ? atoll(text) : otherwise;
-}
-
-/* The memory that a worker may use unless the configuration says: half of the machine's. */
-static int64_t half_of_memory_mb(void) {
-  return (int64_t) sysconf(_SC_PHYS_PAGES) / 2 * (int64_t) sysconf(_SC_PAGESIZE) >> 20;
-}
 
 /* How often Triton runs an instance to warm it up, before the model takes requests. */
 static int64_t count_warm_ups(const char *config) {
@@ -43,9 +33,7 @@ static int64_t count_warm_ups(const char *config) {
 static Error *read_config(Model *model, const char *config) {
   model->warm_ups = count_warm_ups(config);
   model->max_batch = number(member(config, "max_batch_size"), 0);
-  model->limit_ms = setting(config, "request_timeout_ms", LIMIT_MS);
-  model->load_limit_ms = setting(config, "load_timeout_ms", LOAD_LIMIT_MS);
-  model->memory = (uint64_t) setting(config, "memory_mb", half_of_memory_mb()) << 20;
+  model->limits = read_limits(config, model->name);
   return read_cores(config, &model->cores, &model->pinned);
 }
 
@@ -139,7 +127,7 @@ static int state_of(const Worker *worker) { return __atomic_load_n((const int *)
 /* Adds the instance to its model, and gives it to the worker. One that just starts is given all of them later. */
 static Error *open_instance(Instance *instance) {
   Worker *worker = &instance->model->worker;
-  uint64_t until = nanoseconds() + (uint64_t) instance->model->load_limit_ms * 1000000u;
+  uint64_t until = nanoseconds() + (uint64_t) instance->model->limits.load_ms * 1000000u;
   pthread_mutex_lock(&worker->listed);
   instance->next = worker->instances;
   worker->instances = instance;
@@ -210,27 +198,28 @@ static Error *death(Worker *worker) {
   return error_with(ERROR_INTERNAL, "the model's worker %s while it ran the request", why);
 }
 
-static Error *overdue(Model *model) {
-  char limit[32];
+/* The error for a run that was stopped at the limit of its time, or of its CPU time. */
+static Error *overdue(Model *model, uint32_t why) {
+  char limit[128];
+  bool cpu = why == OUT_OF_CPU_TIME;
   count(model->stopped);
-  snprintf(limit, sizeof limit, "%g", (double) model->limit_ms / 1e3);
-  return error_with(
-      ERROR_INTERNAL, "the request was stopped after %s s, its limit (serving.request_timeout_s in the model's spec)",
-      limit);
+  snprintf(limit, sizeof limit, "%g s%s, its limit (serving.%s", (double) (cpu ? model->limits.cpu_ms : model->limits.run_ms) / 1e3,
+           cpu ? " of CPU time" : "", cpu ? "limits.cpu_s" : "request_timeout_s");
+  return error_with(ERROR_INTERNAL, "the request was stopped after %s in the model's spec)", limit);
 }
 
 /* Waits for the worker's answer. One that dies is accused with its requests; one that is late is ended, and so too. */
 static Error *await_answer(Instance *instance, Request **requests, uint32_t count) {
   Model *model = instance->model;
   Worker *worker = &model->worker;
-  uint64_t limit = nanoseconds() + (uint64_t) model->limit_ms * 1000000u + GRACE_S * 1000000000ull;
+  uint64_t limit = nanoseconds() + (uint64_t) model->limits.run_ms * 1000000u + GRACE_S * 1000000000ull;
   bool late = false;
   while (true) {
     Header *header = header_of(&instance->ring);
     if (await(&header->answered, instance->turn, &header->server_sleeps, NAP_MS * 1000000u)) break;
     if (state_of(worker) != RUNNING) {
       accuse(instance, requests, count);
-      return late ? overdue(model) : death(worker);
+      return late ? overdue(model, OUT_OF_TIME) : death(worker);
     }
     if (late || nanoseconds() < limit) continue;
     late = true;
@@ -246,7 +235,7 @@ static Error *failure(Instance *instance) {
   char text[TEXT_MOST];
   const Header *header = header_of(&instance->ring);
   if (!header->failed) return NULL;
-  if (header->stopped) return overdue(instance->model);
+  if (header->stopped) return overdue(instance->model, header->stopped);
   int code = header->code <= ERROR_UNSUPPORTED ? (int) header->code : ERROR_INTERNAL;
   memcpy(text, header->text, sizeof text);
   text[sizeof text - 1] = 0;

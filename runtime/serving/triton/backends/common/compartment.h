@@ -8,13 +8,15 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include "metrics.h"
 #include "model.h"
+#include "usage.h"
 
-enum { PROCESS_MOST = 8192 };
+enum { PROCESS_MOST = 8192, POLICE_MS = 250 }; /* how often what a worker uses is looked at */
 
 #define STATES "/tmp/shiplift-workers"
 #define ENDED "the model's worker ended"
@@ -126,7 +128,6 @@ static bool asked_to_load(Model *model) {
   memcpy(loading->path, model->path, sizeof loading->path);
   memcpy(loading->name, model->name, sizeof loading->name);
   memcpy(loading->folder, backend_folder, sizeof loading->folder);
-  loading->memory = model->memory;
   snprintf(loading->accepted, sizeof loading->accepted, "%s %s", accepted ? accepted : "", missing ? missing : "");
   memcpy(body + sizeof(Loading), model->config, size);
   bool sent = send_message(model->worker.control, LOAD, body, sizeof(Loading) + size);
@@ -218,18 +219,40 @@ static void enter(Worker *worker, int state) {
   pthread_cond_broadcast(&worker->changed);
 }
 
-/* Passes on what the worker prints, and keeps its end, until the worker closes its pipe: then it has ended. */
-static void *listen_to(void *argument) {
-  Worker *worker = argument;
+/* Ends a worker that is beyond its model's limits. */
+static void police(Model *model) {
+  Worker *worker = &model->worker;
+  pthread_mutex_lock(&worker->lock);
+  if (worker->pid > 0 && exceeds(&model->limits, worker->pid, worker->beyond, sizeof worker->beyond)) end_process(worker);
+  pthread_mutex_unlock(&worker->lock);
+}
+
+/* Passes on what the worker prints, and keeps its end. Returns false once the worker has closed its pipe. */
+static bool pass_on(Worker *worker) {
   char text[4096];
-  ssize_t size;
-  while ((size = read(worker->output, text, sizeof text)) > 0 || (size < 0 && errno == EINTR)) {
-    if (size < 0) continue;
-    if (write(2, text, (size_t) size) < 0) continue; /* the server's log may be full */
-    pthread_mutex_lock(&worker->lock);
-    keep_lines(worker, text, (size_t) size);
-    pthread_mutex_unlock(&worker->lock);
+  ssize_t size = read(worker->output, text, sizeof text);
+  if (size <= 0) return size < 0 && errno == EINTR;
+  if (write(2, text, (size_t) size) < 0) return true; /* the server's log may be full */
+  pthread_mutex_lock(&worker->lock);
+  keep_lines(worker, text, (size_t) size);
+  pthread_mutex_unlock(&worker->lock);
+  return true;
+}
+
+/* Listens to the worker, and looks at what it uses, until it closes its pipe: then it has ended, or it is ended. */
+static void *listen_to(void *argument) {
+  Model *model = argument;
+  Worker *worker = &model->worker;
+  struct pollfd printed = {worker->output, POLLIN, 0};
+  uint64_t looked = nanoseconds();
+  while (poll(&printed, 1, POLICE_MS) <= 0 || pass_on(worker)) {
+    if (nanoseconds() - looked < POLICE_MS * 1000000ull) continue;
+    police(model);
+    looked = nanoseconds();
   }
+  pthread_mutex_lock(&worker->lock);
+  end_process(worker);
+  pthread_mutex_unlock(&worker->lock);
   return NULL;
 }
 
@@ -239,15 +262,18 @@ static void describe_end(Worker *worker, int status) {
     [SIGSEGV] = "SIGSEGV", [SIGTERM] = "SIGTERM", [SIGXFSZ] = "SIGXFSZ", [SIGSYS] = "SIGSYS",
   };
   int number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-  if (number > 0 && number < 32 && names[number]) snprintf(worker->why, sizeof worker->why, "died of %s", names[number]);
+  if (*worker->beyond) snprintf(worker->why, sizeof worker->why, "%s", worker->beyond);
+  else if (number > 0 && number < 32 && names[number]) snprintf(worker->why, sizeof worker->why, "died of %s", names[number]);
   else if (number) snprintf(worker->why, sizeof worker->why, "died of signal %d", number);
+  else if (WEXITSTATUS(status) == SPENT)
+    snprintf(worker->why, sizeof worker->why, "was ended: a request did not stop at serving.limits.cpu_s of the model's spec");
   else snprintf(worker->why, sizeof worker->why, "ended with exit code %d", WEXITSTATUS(status));
 }
 
 /* Loads the model and gives the worker the instances. Meanwhile no instance is made or closed. */
 static Error *begin_service(Model *model) {
   Worker *worker = &model->worker;
-  uint64_t until = nanoseconds() + (uint64_t) model->load_limit_ms * 1000000u;
+  uint64_t until = nanoseconds() + (uint64_t) model->limits.load_ms * 1000000u;
   TRY(load(model, until));
   Error *error = NULL;
   pthread_mutex_lock(&worker->listed);
@@ -278,9 +304,9 @@ static void await_end(Worker *worker) {
 static Error *serve_with(Model *model) {
   Worker *worker = &model->worker;
   pthread_t listener;
-  worker->lines[0] = 0, worker->number++;
+  worker->lines[0] = worker->beyond[0] = 0, worker->number++;
   if (!start_process(worker)) return TRITONSERVER_ErrorNew(ERROR_INTERNAL, "the model's worker can't be started");
-  bool listened = !pthread_create(&listener, NULL, listen_to, worker);
+  bool listened = !pthread_create(&listener, NULL, listen_to, model);
   pthread_mutex_unlock(&worker->lock); /* loading takes long, and whoever closes the model ends the process */
   Error *error = listened ? begin_service(model) : no_memory();
   pthread_mutex_lock(&worker->lock);

@@ -14,7 +14,7 @@ enum { CONTROL = 3, LOAD = 1, ATTACH = 2, READY = 3, FAILED = 4, BODY_MOST = 16 
 
 /* What the worker loads; the model's configuration follows it as JSON. `folder` is the backend's own, and
  * `accepted` names what of the confinement the site does without. */
-typedef struct { char path[4096], name[256], folder[4096], accepted[64]; uint64_t memory; } Loading;
+typedef struct { char path[4096], name[256], folder[4096], accepted[64]; } Loading;
 
 /* A tensor of the model; its name follows it. */
 typedef struct { int32_t type; uint32_t length; } Described;

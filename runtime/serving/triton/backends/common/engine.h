@@ -5,11 +5,13 @@
 #pragma once
 #include "cores.h"
 #include "deadlines.h"
+#include "limits.h"
 #include "tensor.h"
 
 typedef struct {
   char path[4096], name[256];
-  int64_t max_batch, limit_ms;
+  int64_t max_batch;
+  Limits limits;
   cpu_set_t cores;
   bool pinned;
   Tensors inputs, outputs;

@@ -11,9 +11,10 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
+#include "limits.h"
 #include "ring.h"
 
-enum { FILES_MOST = 512, FILE_GB = 16, HEADROOM_MB = 1024 };
+enum { FILE_GB = 16, HEADROOM_MB = 1024 };
 
 /* Landlock's interface, which the headers of older systems lack (landlock(7)). */
 enum { LANDLOCK_CREATE = 444, LANDLOCK_ADD = 445, LANDLOCK_RESTRICT = 446, RULE_PATH = 1, VERSION = 1 };
@@ -97,12 +98,12 @@ static void limit(int resource, uint64_t most) {
 
 /* NULL, or what the kernel lacks and the site does not accept to be without: `accepted` are the names that it does. */
 static const char *guard(
-    const char *folder, const char *model, const char *cache, uint64_t memory, const char *accepted) {
+    const char *folder, const char *model, const Limits *limits, const char *accepted) {
   limit(RLIMIT_CORE, 0);
-  limit(RLIMIT_NOFILE, FILES_MOST);
+  limit(RLIMIT_NOFILE, (uint64_t) limits->files);
   limit(RLIMIT_FSIZE, (uint64_t) FILE_GB << 30);
-  limit(RLIMIT_DATA, memory + ((uint64_t) HEADROOM_MB << 20));
+  limit(RLIMIT_DATA, (uint64_t) (limits->memory_mb + HEADROOM_MB) << 20);
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return "no new privileges";
-  if (!lock_files(folder, model, cache) && !strstr(accepted, "landlock")) return "landlock";
+  if (!lock_files(folder, model, limits->cache) && !strstr(accepted, "landlock")) return "landlock";
   return filter_calls() || strstr(accepted, "seccomp") ? NULL : "seccomp";
 }

@@ -6,10 +6,11 @@
 
 #include "control.h"
 #include "cores.h"
+#include "limits.h"
 #include "pauses.h"
 #include "ring.h"
 
-enum { BUCKETS_MOST = 32, LINES_MOST = 600, WHY_MOST = 200 };
+enum { BUCKETS_MOST = 32, LINES_MOST = 600, WHY_MOST = 256 };
 
 typedef struct Instance Instance;
 
@@ -28,6 +29,7 @@ typedef struct {
   Crashes crashes;
   uint64_t paused_until;
   char why[WHY_MOST], lines[LINES_MOST]; /* how it ended, or failed to load; the last that it printed */
+  char beyond[WHY_MOST]; /* the limit for which it was ended, or empty */
   Instance *instances;
 } Worker;
 
@@ -44,8 +46,9 @@ typedef struct {
 
 typedef struct {
   char folder[4096], path[4096], name[256], *config;
-  uint64_t version, memory;
-  int64_t max_batch, limit_ms, load_limit_ms, warm_ups, buckets[BUCKETS_MOST];
+  uint64_t version;
+  Limits limits;
+  int64_t max_batch, warm_ups, buckets[BUCKETS_MOST];
   size_t bucket_count;
   cpu_set_t cores;
   bool pinned;

@@ -7,7 +7,9 @@
 
 #include "errors.h"
 
-enum { LIMIT_MS = 30000 }; /* of a request, unless the configuration says otherwise */
+enum { LIMIT_MS = 30000, GRACE_S = 2 }; /* of a request, unless the configuration says otherwise; then it is ended */
+enum { IN_TIME, OUT_OF_TIME, OUT_OF_CPU_TIME }; /* why an execution was stopped */
+enum { SPENT = 3 }; /* how a worker exits with an execution that did not stop at the limit of its CPU time */
 
 /* `type` is Triton's number. A `ragged` input is filled up with `pad`, and such an output cut back. */
 typedef struct { char *name; int type; bool ragged; uint8_t pad[8]; } Tensor;

@@ -55,7 +55,10 @@ static Error *open_instance(Instance *instance) {
   instance->inputs = calloc(model->inputs.count + 1, sizeof *instance->inputs);
   instance->outputs = calloc(model->outputs.count + 1, sizeof *instance->outputs);
   if (!instance->inputs || !instance->outputs) return no_memory();
-  instance->execution = (Execution) {.model = model->name, .limit_ns = (uint64_t) model->limit_ms * 1000000u};
+  instance->execution = (Execution) {
+    .model = model->name, .limit_ns = (uint64_t) model->limits.run_ms * 1000000u,
+    .cpu_limit_ns = (uint64_t) model->limits.cpu_ms * 1000000u,
+  };
   TRY(engine_open_instance(instance));
   add_execution(&instance->execution);
   return NULL;
@@ -111,9 +114,9 @@ static Error *run(Attached *own) {
   Error *error = give_inputs(own);
   begin_execution(&instance->execution, nanoseconds());
   if (!error) error = engine_run(instance);
-  bool stopped = end_execution(&instance->execution);
+  uint32_t stopped = end_execution(&instance->execution);
   if (!error) error = take_outputs(own, end);
-  header_of(&own->ring)->stopped = error && stopped;
+  header_of(&own->ring)->stopped = error ? stopped : IN_TIME;
   engine_end_run(instance);
   return error;
 }
@@ -171,16 +174,24 @@ static bool report(Error *error) {
   return told;
 }
 
+/* Makes the model's cache in the folder of all caches. */
+static void make_cache(char *cache) {
+  char *name = strrchr(cache, '/');
+  if (!name) return;
+  *name = 0;
+  mkdir(cache, 0700);
+  *name = '/';
+  mkdir(cache, 0700);
+}
+
 static Error *open_model(Model *model, const Loading *loading, const char *config) {
-  char text[64], cache[256];
   snprintf(model->name, sizeof model->name, "%s", loading->name);
   snprintf(model->path, sizeof model->path, "%.4000s/%s", loading->path, MODEL_FILE);
   model->max_batch = number(member(config, "max_batch_size"), 0);
-  model->limit_ms = parameter(config, "request_timeout_ms", text, sizeof text) ? atoll(text) : LIMIT_MS;
+  model->limits = read_limits(config, model->name);
   TRY(read_cores(config, &model->cores, &model->pinned));
-  if (!parameter(config, "CACHE_DIR", cache, sizeof cache)) cache[0] = 0;
-  if (*cache) mkdir(cache, 0700);
-  const char *missing = guard(loading->folder, loading->path, cache, loading->memory, loading->accepted);
+  make_cache(model->limits.cache);
+  const char *missing = guard(loading->folder, loading->path, &model->limits, loading->accepted);
   if (missing)
     return error_with(ERROR_INTERNAL, "the model's worker can't be confined: the kernel has no %s", missing);
   TRY(start_watch());

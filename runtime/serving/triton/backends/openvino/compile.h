@@ -7,9 +7,10 @@
 #include <sched.h>
 #include <time.h>
 
+#include "../common/limits.h"
 #include "interface.h"
 
-enum { COMPILE_LIMIT_MS = 120000, SETTING = 256 };
+enum { SETTING = CACHE_MOST }; /* of a cache, the longest */
 
 /* OpenVINO's properties, as text. */
 typedef struct { char precision[8], streams[16], threads[16], hint[32], cache[SETTING]; } Properties;

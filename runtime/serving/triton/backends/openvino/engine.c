@@ -70,16 +70,15 @@ static bool has_room(const char *cache, const char *model) {
   snprintf(weights, sizeof weights, "%s.data", model);
   if (!stat(model, &file)) size += (uint64_t) file.st_size;
   if (!stat(weights, &file)) size += (uint64_t) file.st_size;
-  if (mkdir(cache, 0700) && errno != EEXIST) return false;
-  return !statvfs(cache, &room) && (uint64_t) room.f_bavail * room.f_frsize > 4 * size;
+  return *cache && !statvfs(cache, &room) && (uint64_t) room.f_bavail * room.f_frsize > 4 * size;
 }
 
-static Error *read_properties(const char *config, const char *model, Properties *to) {
+static Error *read_properties(const Model *model, const char *config, Properties *to) {
   TRY(read_precision(config, to->precision, sizeof to->precision));
   TRY(read_count(config, "NUM_STREAMS", "1", to->streams, sizeof to->streams));
   TRY(read_count(config, "INFERENCE_NUM_THREADS", "0", to->threads, sizeof to->threads));
   if (!parameter(config, "PERFORMANCE_HINT", to->hint, sizeof to->hint)) strcpy(to->hint, "LATENCY");
-  if (!parameter(config, "CACHE_DIR", to->cache, sizeof to->cache) || !has_room(to->cache, model)) to->cache[0] = 0;
+  snprintf(to->cache, sizeof to->cache, "%s", has_room(model->limits.cache, model->path) ? model->limits.cache : "");
   return NULL;
 }
 
@@ -134,12 +133,11 @@ static void make_lock(EngineModel *own) {
 }
 
 static Error *engine_open_model(Model *model, const char *config) {
-  char text[16];
   size_t inputs;
   EngineModel *own = &model->engine;
   make_lock(own);
-  TRY(read_properties(config, model->path, &own->properties));
-  own->compile_limit_ms = parameter(config, "COMPILE_TIMEOUT_MS", text, sizeof text) ? atoll(text) : COMPILE_LIMIT_MS;
+  TRY(read_properties(model, config, &own->properties));
+  own->compile_limit_ms = setting(config, "COMPILE_TIMEOUT_MS", model->limits.load_ms * 2 / 3);
   TRY(compile(model));
   TRY(read_tensors(model, true, config, &model->inputs, &own->input_ports));
   TRY(read_tensors(model, false, config, &model->outputs, &own->output_ports));

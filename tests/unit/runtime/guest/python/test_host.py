@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shiplift.runtime.guest.python.host import Died, Host, Raised, Starting, TookTooLong, split
+from shiplift.runtime.guest.python.host import Died, Host, Raised, Starting, TookTooLong, UsedTooMuch, split
 from shiplift.runtime.model.python import bundle
 
 READY = "out(wire.pack())\n"
-Start = Callable[[str], Host]
+Start = Callable[..., Host]
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a host of a process that runs a script; `out` sends bytes, `read` waits for a request."""
     hosts = []
 
-    def begin(script: str) -> Host:
+    def begin(script: str, **limits: float) -> Host:
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / "python").symlink_to(sys.executable)
         (tmp_path / "worker.py").write_text(
@@ -32,7 +32,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "    while reader.missing:\n        reader.take(os.read(0, reader.missing) or sys.exit(3))\n"
             f"    return reader.message()[1]\n{script}"
         )
-        hosts.append(Host(tmp_path, tmp_path, {"memory_mb": 512}))
+        hosts.append(Host(tmp_path, tmp_path, {"memory_mb": 512} | limits))
         return hosts[-1]
 
     yield begin
@@ -81,6 +81,21 @@ def test_whatever_else_it_does_ends_it_and_the_next_one_is_asked(
     with pytest.raises(error, match=told):
         host.ask({"x": np.ones(1 << 20)}, 30 if error is Died else 0.5)
     assert host.ask({"x": np.ones(1)}, 10)["x"].tolist() == [1]
+
+
+def test_cpu_time_and_threads_have_limits_of_their_own(start: Start) -> None:
+    busy = start(f"time.sleep(0.01)\n{READY}read()\nwhile True: pass\n", cpu_s=0.2)
+    with pytest.raises(UsedTooMuch, match=r"stopped after 0\.2 s of CPU time, its limit"):
+        busy.ask({"x": np.ones(1)}, 60)
+
+
+def test_a_process_with_too_many_threads_is_ended(start: Start) -> None:
+    threads = (
+        "import threading\nfor _ in range(9): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    )
+    crowded = start(f"{READY}read()\n{threads}time.sleep(600)\n", max_threads=8)
+    with pytest.raises(Died, match=r"had 1[0-9] threads, the limit is 8"):
+        crowded.ask({"x": np.ones(1)}, 60)
 
 
 def test_requests_do_not_wait_for_a_process_that_loads_for_longer_than_they_may_take(

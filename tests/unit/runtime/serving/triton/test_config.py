@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from google.protobuf import text_format
@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2 as pb
 
 from shiplift.runtime.model.generation.signature import CHAT_SIGNATURE, SIGNATURE
+from shiplift.runtime.records.limits import Limits
 from shiplift.runtime.records.serving import Padding, ServerKind, ServingConfig
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import TreesForm
@@ -158,6 +159,18 @@ def test_without_caches_tensorrt_builds_at_each_load() -> None:
         gpu=True, engine="onnxruntime-tensorrt", tensorrt=TensorRT(engine_cache=False, timing_cache=False)
     )
     assert "cache" not in render(model_config(model, "nvidia"))
+
+
+def test_limits_are_written_where_they_are_enforced_and_tuning_changes_memory_alone() -> None:
+    every = Limits(load_s=2.5, memory_mb=700, cpu_s=0.1, threads=8, open_files=64, temporary_mb=1)
+    written = {"load_timeout_ms": "2500", "cpu_time_ms": "100", "max_threads": "8", "max_open_files": "64"}
+    for engine, server in (("onnxruntime", "bundled"), ("openvino", "bundled"), ("python", "nvidia")):
+        text = render(model_config(description(engine=engine, limits=every), cast("ServerKind", server)))
+        values = {key: each.string_value for key, each in parse(text).parameters.items()}
+        assert values == values | written | {"memory_mb": "700", "temporary_mb": "1"}
+        assert retuned(text, config(8), memory_mb=701) == text.replace('"700"', '"701"')
+    nvidia = render(model_config(description(limits=every), "nvidia"))
+    assert "memory_mb" not in retuned(nvidia, config(8), memory_mb=701)
 
 
 @pytest.mark.parametrize("server", SERVERS)
