@@ -70,7 +70,7 @@ def export(folder: Path, work: Path, *, pickle: Pickle) -> Export:
         written=str(work),
         script="",
         out=str(work),
-        **{name: made[name] for name in ("graphs", "sets", "questions", "precise", "left_out", "trees")},
+        **{name: made[name] for name in ("graphs", "sets", "questions", "left_out", "trees")},
         text="",
     )
     file = work / made["graphs"][proved["served"]]["folder"] / "model.onnx"

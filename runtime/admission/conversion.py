@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from shiplift.runtime.admission.known_rows import asked_of, precise, validation_rows
+from shiplift.runtime.admission.known_rows import as_float32, asked_of, validation_rows
 from shiplift.runtime.admission.pyfunc_answers import Judged, judge
 from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, record
 from shiplift.runtime.admission.second_forms import First, SecondForm, write_second
@@ -88,9 +88,13 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     shutil.rmtree(work / "model", ignore_errors=True)
     (work / "model").mkdir(parents=True)
     requests = input_sets(_restored(load_npz(Path(example)), logged), logged.inputs, seed=seed)
+    if conversion.inputs == "float32":
+        requests = {name: as_float32(each) for name, each in requests.items()}
     sets = original.tensors(requests)
     plain = not (original.takes_text or conversion.preprocess)
-    recorded = record(original, sets, conversion, _making(original, logged, requests, known if plain else None, plain))
+    recorded = record(
+        original, sets, conversion, _making(original, logged, requests, known if plain else None, conversion, plain)
+    )
     judged = judge(Path(folder), original, logged.inputs, recorded.rows(sets)) if plain else Judged()
     recorded = recorded.beginning_with(_first_output(judged, original, conversion))
 
@@ -103,7 +107,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     seconds, exported, file = time.monotonic() - started, signature_of(model), work / "model" / "model.onnx"
     _require_as_many(recorded.answers["example"], exported)
     rows = sets | {name: questions.inputs for name, questions in recorded.made.items()}
-    asked = {name: feeds(inputs, exported.inputs) for name, inputs in rows.items() if name not in recorded.precise}
+    asked = {name: feeds(inputs, exported.inputs) for name, inputs in rows.items()}
     answers = {name: _aligned(each, exported) for name, each in recorded.answers.items()}
 
     def saved(model: onnx.ModelProto, file: Path) -> tuple[str, ...]:
@@ -127,8 +131,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     return {
         "graphs": [graph.model_dump(mode="json") for graph in (_first(model, exported, notes), second.graph) if graph],
         "sets": list(sets),
-        "questions": [name for name in recorded.made if name not in recorded.precise],
-        "precise": list(recorded.precise),
+        "questions": list(recorded.made),
         "left_out": [*recorded.left_out, *judged.left_out],
         "notes": [*original.notes, *second.notes, *([NOT_EXACT.format(why=why)] if why else [])],
         "text": text.model_dump(mode="json") if text else None,
@@ -167,17 +170,18 @@ def _making(
     logged: Signature,
     requests: dict[str, Arrays],
     known: dict[str, Any] | None,
+    conversion: Conversion,
     plain: bool,
-) -> Callable[[float], tuple[Asked, Asked]]:
-    """What makes the questions, and the precise ones, once it is known how many seconds a row takes."""
+) -> Callable[[float], Asked]:
+    """What makes the questions, once it is known how many seconds a row takes."""
     validation = validation_rows(known, logged.inputs)
 
-    def make(seconds_per_row: float) -> tuple[Asked, Asked]:
+    def make(seconds_per_row: float) -> Asked:
         if not plain:
-            return Asked(questions=()), Asked(questions=())
+            return Asked(questions=())
         facts = original.facts(logged.inputs, requests["example"])
-        rows = (facts, requests["example"], validation, seconds_per_row)
-        return asked_of(*rows, narrow=original.narrow), precise(*rows, narrow=original.narrow)
+        coarse = conversion.inputs == "float32"
+        return asked_of(facts, requests["example"], validation, seconds_per_row, coarse=coarse)
 
     return make
 

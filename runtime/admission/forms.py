@@ -40,13 +40,11 @@ class Served:
 class Forms:
     """What all forms are asked: the recorded rows with the original's answers, by set.
 
-    The sets `precise` are only for what computes in FP64. `folder` holds the graphs and the forest, which is served as
-    `trees` says.
+    `folder` holds the graphs and the forest, which is served as `trees` says.
     """
 
     folder: Path
     recorded: Mapping[str, tuple[Questions, Answers]]
-    precise: tuple[str, ...]
     trees: TreesForm | None
     _proved: dict[tuple[TensorSpec, ...], Proof | str] = field(default_factory=dict)
 
@@ -85,7 +83,7 @@ class Forms:
         running, threaded = onnx_models.session(file), None
         if onnx_models.stored_bytes(file) <= onnx_models.LARGE_BYTES:
             threaded = onnx_models.session(file, threads=THREADS)
-        asked = self.asked_of(graph.name, graph.signature.inputs)
+        asked = self.asked_of(graph.signature.inputs)
         return prove(running, threaded, asked, batches=graph.signature.batch != 1)
 
     def _of_trees(self, signature: Signature) -> Proof | str:
@@ -102,18 +100,16 @@ class Forms:
             return running
         most = min(THREADS, len(os.sched_getaffinity(0)))  # treelite refuses more than there are cores
         try:
-            asked = self.asked_of("exact trees", signature.inputs)
+            asked = self.asked_of(signature.inputs)
             return prove(running, replace(running, threads=most), asked, batches=True)
         except ExportFailed as error:
             return error.what
 
-    def asked_of(self, form: FormName, inputs: tuple[TensorSpec, ...]) -> Asked:
+    def asked_of(self, inputs: tuple[TensorSpec, ...]) -> Asked:
         """The rows that a form with these inputs is asked, with the dtypes and names of these."""
-        fine = form == "FP64 graph" or (form == "exact trees" and any(spec.datatype == "FP64" for spec in inputs))
         return [
             (replace(questions, inputs=feeds(questions.inputs, inputs)), right)
-            for name, (questions, right) in self.recorded.items()
-            if fine or name not in self.precise
+            for questions, right in self.recorded.values()
         ]
 
 
