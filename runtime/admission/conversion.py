@@ -30,7 +30,7 @@ from shiplift.runtime.model.tensors import Arrays, dump_npz, feeds, load_npz
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.questions.question import Asked
-from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, count_of, rows_of, with_neighbours
+from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, alone, count_of, rows_of, with_neighbours
 from shiplift.runtime.records.proof import Counterexample, FormName, OfferedGraph
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import NOT_EXACT, TreesForm
@@ -197,11 +197,13 @@ def _saved(
 ) -> tuple[str, ...]:
     """Writes the graph for any batch, or for one sample where rows mix, of the original or the graph; returns notes."""
     notes: tuple[str, ...] = ()
+    note = batching.MIXING_NOTE
     if not mixes:
+        note = batching.CONVERTED_NOTE
         right = {name: list(answers[name].outputs.values()) for name in sets if answers[name].answered.all()}
         notes = batching.save_with_any_batch(model, file, {name: sets[name] for name in right}, right)
-        mixes = _mixes_of_graph(file, sets[LARGEST], answers[LARGEST]) if plain else None
-    return batching.save_for_one_sample(model, file, mixes, sets[LARGEST]) if mixes else notes
+        mixes = _mixes_of_graph(file, sets[LARGEST]) if plain else None
+    return batching.save_for_one_sample(model, file, mixes, sets[LARGEST], note) if mixes else notes
 
 
 def _trees(
@@ -296,8 +298,11 @@ def _cleaned(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _mixes_of_graph(file: Path, inputs: Arrays, right: Answers) -> Counterexample | None:
-    """How a graph's answers to rows depend on their neighbours, though the original's do not; of a large one, none."""
+def _mixes_of_graph(file: Path, inputs: Arrays) -> Counterexample | None:
+    """How a graph's answers to rows depend on their neighbours, though the original's do not; of a large one, none.
+
+    They are compared with what the graph answers to each row alone: whether that is right is the proof's question.
+    """
     if stored_bytes(file) > LARGE_BYTES:
         return None
     try:
@@ -305,8 +310,12 @@ def _mixes_of_graph(file: Path, inputs: Arrays, right: Answers) -> Counterexampl
     except ExportFailed:  # the proof says so, and tries the next form
         return None
     few = range(min(count_of(inputs), MOST_NEIGHBOURS))
-    rows, alone = rows_of(inputs, few), right.take(few)
-    return with_neighbours(lambda some: answer(running, some), rows, alone, [LARGEST] * len(few))
+    rows = rows_of(inputs, few)
+
+    def ask(some: Arrays) -> Arrays:
+        return answer(running, some)
+
+    return with_neighbours(ask, rows, alone(ask, rows), [LARGEST] * len(few))
 
 
 def _in_order(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:

@@ -83,7 +83,7 @@ def _firm(ask: Ask, path: Path, values: Values, columns: Sequence[Column], apart
     by_itself, others = alone(ask, rows), [together(ask, each) for each in (rows, *_nudged(path, rows, columns))]
     if not all(each.answered.all() for each in (by_itself, *others)):
         return np.zeros(len(values), dtype=np.bool_)
-    return ~np.logical_or.reduce([apart(by_itself.outputs, each.outputs) for each in others])
+    return np.asarray(~np.logical_or.reduce([apart(by_itself.outputs, each.outputs) for each in others]))
 
 
 def _nudged(path: Path, rows: Arrays, columns: Sequence[Column]) -> Iterator[Arrays]:

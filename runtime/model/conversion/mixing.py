@@ -43,7 +43,7 @@ def _values(observed: onnx.ModelProto, batches: list[Arrays]) -> list[Arrays]:
 def _mixed(alone: NDArray[Any] | None, beside: NDArray[Any] | None) -> bool:
     if alone is None or beside is None or not alone.shape or (len(alone), len(beside)) != (1, 2):
         return False
-    absolute, relative = onnx_models.differences(alone[0], beside[0])
+    absolute, relative = onnx_models.differences(alone, beside[:1])
     return alone[0].shape != beside[0].shape or min(absolute, relative) > _TOLERANCE
 
 
