@@ -68,7 +68,7 @@ check-github: setup  ## workflows, including those that users copy, and issue fo
 		$(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 
 unit: setup
-	$(BIN)/pytest tests/unit -n 3 -q --durations=15 -m 'not slow'
+	$(BIN)/pytest tests/unit -n 3 -q --durations=15 -m 'not slow' $(call again,tests/unit)
 
 integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
 	$(BIN)/pytest tests/integration -n 3 --dist loadfile -q --durations=20 -m 'not large and not slow' \

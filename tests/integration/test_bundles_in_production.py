@@ -33,6 +33,7 @@ from tests.integration.test_pipelines_of_models import CHAIN, ROWS, Shelf, large
 
 pytestmark = pytest.mark.integration
 MOVES = {"ensemble": 300, "bls": 100}  # an ensemble moves in a tenth of the time
+EVERYDAY = ["bls", pytest.param("ensemble", marks=pytest.mark.slow)]
 WAYS = {"ensemble": CHAIN, "bls": CHAIN.replace("name: chain", "name: chain\ntimeout_s: 20")}
 
 
@@ -100,7 +101,7 @@ def placed(shelf: Shelf, text: str) -> Iterator[Place]:
         yield Place(shelf, server, text)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERYDAY)
 def test_bundles_are_promoted_and_rolled_back_under_traffic(tmp_path: Path, way: str) -> None:
     """No request fails, and each answer is as a whole that of the bundle that it names."""
     stopped = threading.Event()
@@ -182,7 +183,7 @@ def test_a_member_that_is_gone_is_loaded_again_from_the_store(tmp_path: Path) ->
         np.testing.assert_array_equal(request(place.server, "chain", {"x": ROWS})["six"], 6 * ROWS)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERYDAY)
 def test_a_server_that_starts_again_serves_the_bundle(tmp_path: Path, way: str) -> None:
     """All models of production's repository are loaded at once, in an order of Triton's own."""
     with placed(Shelf(tmp_path), WAYS[way]) as place:

@@ -65,6 +65,7 @@ def shiplift(server: ApiServer, folder: Path, *words: str) -> "subprocess.Comple
     )
 
 
+@pytest.mark.slow
 def test_a_report_and_its_page_come_from_the_registry(
     lab: Lab, server: ApiServer, released: int, tmp_path: Path
 ) -> None:
@@ -143,6 +144,7 @@ def _front() -> str:
     return dns_name(MODEL)
 
 
+@pytest.mark.slow
 def test_a_model_s_status_has_its_aliases_and_the_releases_whose_workflows_are_gone(
     lab: Lab, server: ApiServer, released: int, tmp_path: Path
 ) -> None:

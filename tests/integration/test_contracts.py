@@ -175,6 +175,7 @@ def flats(count: int = 300) -> tuple[Any, Any]:
     return frame, (100 - frame["age"] + 60 * (frame["city"] == "Rom") + 9 * frame["rooms"] > 110).astype(int)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["lightgbm", pytest.param("xgboost", marks=pytest.mark.slow)])
 def test_boosting_on_a_data_frame_is_released_with_its_categories(lab: Lab, library: str) -> None:
     frame, dear = flats()

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.integration
 TARGET = Target()
 
 
+@pytest.mark.slow
 def test_naive_bayes_on_digits_is_served_in_fp64_to_many_clients_at_once(tmp_path: Path) -> None:
     """Its logarithms of densities are some ten thousands, and differ by less than FP32 resolves."""
     rows, labels = load_digits(return_X_y=True)

@@ -130,7 +130,7 @@ def admit_and_export(lab: Lab, name: str, log: Log, *, spec: str = FAST) -> tupl
     [
         ("torch-pt2", lambda lab: torch_as(lab, "pt2"), FAST),
         pytest.param("torch-pickle", lambda lab: torch_as(lab, "pickle"), TRUSTED, marks=pytest.mark.slow),
-        ("sklearn-skops", lambda lab: sklearn_as(lab, "skops"), FAST),
+        pytest.param("sklearn-skops", lambda lab: sklearn_as(lab, "skops"), FAST, marks=pytest.mark.slow),
         pytest.param(
             "sklearn-cloudpickle", lambda lab: sklearn_as(lab, "cloudpickle"), TRUSTED, marks=pytest.mark.slow
         ),
@@ -279,7 +279,7 @@ def test_the_sandbox_ends_an_export_at_its_limits(lab: Lab) -> None:
     small = admitted.conversion.model_copy(update={"memory_mb": 16})
     with pytest.raises(SandboxLimit, match="the limit is 16 MiB"):
         exported_of(lab, admitted, small)
-    wrong = Conversion(outputs=("no such output",))
+    wrong = Conversion(outputs=("no such output",), fallback="none")
     with pytest.raises(ExportFailed, match=r"export\.outputs names no such output"):
         exported_of(lab, admitted, wrong)
 

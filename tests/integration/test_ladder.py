@@ -66,6 +66,7 @@ def refused(lab: Lab, name: str, version: int) -> ReleaseReport:
     return report
 
 
+@pytest.mark.slow
 def test_a_model_without_a_converter_is_served_by_its_own_library_without_a_setting(lab: Lab) -> None:
     model = KernelRidge(kernel="rbf").fit(TABLE, TABLE.sum(axis=1))
     version = log(lab, "kernel-of-data", "sklearn", model, TABLE)

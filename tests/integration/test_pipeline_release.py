@@ -93,6 +93,7 @@ def report_of(done: subprocess.CompletedProcess[str]) -> ReleaseReport:
     return ReleaseReport.model_validate_json(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_static_graph_is_released_as_one_and_goes_back_as_one(lab: Lab, part: int, tmp_path: Path) -> None:
     labels = lab.classifier().predict(IMAGES[:4])
     text = TWICE.replace("VERSION", str(part))

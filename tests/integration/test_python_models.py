@@ -233,12 +233,14 @@ def test_requirements_that_no_wheels_meet_are_refused(lab: Lab, requirements: li
         resolve(lab.site, requirements)
 
 
+@pytest.mark.slow
 def test_an_index_that_cannot_be_reached_is_told_as_temporary(lab: Lab) -> None:
     policy = lab.site.policy.model_copy(update={"package_index": "http://127.0.0.1:9/simple"})
     with pytest.raises(Temporary, match="the package index can't be reached"):
         resolve(lab.site.model_copy(update={"policy": policy}), ["numpy==2.4.6"])
 
 
+@pytest.mark.slow
 def test_a_package_that_the_site_does_not_allow_is_refused(lab: Lab) -> None:
     policy = lab.site.policy.model_copy(update={"packages": ("pandas",)})
     with pytest.raises(PolicyRefused, match="does not allow: numpy"):

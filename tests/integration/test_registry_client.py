@@ -45,7 +45,11 @@ def logged(uri: str) -> Any:
     with mlflow.start_run():
         mlflow.log_text("größe: 1\n", f"{FOLDER}/a folder/shiplift.yaml")
         info = mlflow.sklearn.log_model(
-            LogisticRegression().fit(x, y), name="m", input_example=x, registered_model_name="digits"
+            LogisticRegression().fit(x, y),
+            name="m",
+            input_example=x,
+            registered_model_name="digits",
+            pip_requirements=[],  # MLflow would load the model in another process to find them
         )
     assert uri
     return info

@@ -110,6 +110,7 @@ def release(lab: Lab, graph: Any, *, seed: int) -> LoadReport:
     return load
 
 
+@pytest.mark.slow
 def test_each_sequence_is_answered_from_its_own_state(lab: Lab, tally: Tally) -> None:
     rows = np.random.default_rng(1).normal(size=(3, 7, 1)).astype(np.float32)
     with TritonClient(lab.grpc) as client:
@@ -128,6 +129,7 @@ def test_each_sequence_is_answered_from_its_own_state(lab: Lab, tally: Tally) ->
         np.testing.assert_allclose([step[number] for step in scores], answers(tally, row), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_sequence_that_was_not_started_is_refused(lab: Lab, tally: Tally) -> None:
     with TritonClient(lab.grpc) as client:
         name = serving_name("tally")
@@ -138,6 +140,7 @@ def test_a_sequence_that_was_not_started_is_refused(lab: Lab, tally: Tally) -> N
             client.infer(name, signature, amount, step=SequenceStep(sequence_id=77))
 
 
+@pytest.mark.slow
 def test_the_command_line_sends_a_file_as_a_sequence(lab: Lab, tally: Tally, tmp_path: Path) -> None:
     amounts = np.array([[2.0], [-3.0], [4.0]], np.float32)
     np.savez(tmp_path / "steps.npz", amount=amounts)
@@ -145,6 +148,7 @@ def test_the_command_line_sends_a_file_as_a_sequence(lab: Lab, tally: Tally, tmp
     np.testing.assert_allclose(answer.outputs["scores"], answers(tally, amounts), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_it_was_measured_in_sequences(lab: Lab, tally: Tally, tmp_path: Path) -> None:
     """Under load with more sequences than an instance has slots, and at fixed rates."""
     load = lab.engine.story(lab.wait("tally", 1)).load_report

@@ -69,7 +69,14 @@ def attack(stack: ExitStack, port: int, count: int, source: str, sent: bytes) ->
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(600, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("sent", [b"", REQUEST + b"X-Slow: ", REQUEST + b"Content-Length: 9\r\n\r\n1"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"", marks=pytest.mark.slow),
+        pytest.param(REQUEST + b"X-Slow: ", marks=pytest.mark.slow),
+        REQUEST + b"Content-Length: 9\r\n\r\n1",
+    ],
+)
 def test_half_open_connections_keep_nobody_out(ports: tuple[int, int], count: int, sent: bytes) -> None:
     port, health = ports
     with ExitStack() as stack:

@@ -22,6 +22,7 @@ def doubling() -> object:
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
 
 
+@pytest.mark.slow
 def test_a_release_of_a_new_kind_runs_end_to_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.models import infer_signature
 

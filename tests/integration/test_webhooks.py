@@ -104,6 +104,7 @@ def test_a_version_the_registry_does_not_know_is_ignored(lab: Lab) -> None:
     assert set(lab.releases.names()) == before
 
 
+@pytest.mark.slow
 def test_a_lost_webhook_is_found_by_the_sweep_and_a_dead_receiver_comes_back(lab: Lab) -> None:
     running = stack.read(lab.home)
     assert running is not None

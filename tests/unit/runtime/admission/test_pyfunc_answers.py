@@ -22,7 +22,12 @@ def judged(folder: Path, model: Any, questions: Any = ROWS, **settings: Any) -> 
     """What pyfunc answers of a model, logged plainly."""
     answer = getattr(model, settings.get("pyfunc_predict_fn", "predict"))(ROWS)
     mlflow.sklearn.save_model(
-        model, folder, signature=infer_signature(ROWS, answer), input_example=ROWS[:4], **settings
+        model,
+        folder,
+        signature=infer_signature(ROWS, answer),
+        input_example=ROWS[:4],
+        pip_requirements=[],  # MLflow would load the model in another process to find them
+        **settings,
     )
     logged = read_model(folder)
     specs = logged.signature.inputs
