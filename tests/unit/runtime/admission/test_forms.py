@@ -149,8 +149,8 @@ def test_labels_of_times_in_milliseconds_are_those_of_fp64(tmp_path: Path) -> No
     from sklearn.preprocessing import StandardScaler
 
     rng = np.random.default_rng(0)
-    times = np.column_stack([1.7e12 + rng.integers(0, 10_000_000, 400), rng.normal(size=400)])
-    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(times, (times[:, 0] > 1.7e12 + 5e6).astype(int))
+    times = np.column_stack([1.7e12 + rng.integers(0, 10_000_000_000, 400), rng.normal(size=400)])
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(times, (times[:, 0] > 1.7e12 + 5e9).astype(int))
     form = exported(tmp_path / "times", model, times)
     assert form.form == "FP64 graph", form.dropped
     assert "jump rows" in form.dropped[0].dropped
