@@ -21,7 +21,7 @@ from shiplift.runtime.proof.paths import Column, Path, Values, columns_of, from_
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.proof.settings import Ask, alone, count_of, rows_of, together
 
-_KEPT = 48
+_KEPT, _KEPT_LATE = 48, 8  # pairs; fewer of a model that is slow
 _NUDGE = 16  # last places by which other columns are moved: an axis's own threshold stays where it is
 _NONE = Questions(inputs={}, origins=())
 
@@ -67,7 +67,7 @@ def _of_floats(
     answers = [asked(ask, path.with_values(values)) for values in (path.low, path.high)]
     if answers[0] is None or answers[1] is None:
         return []
-    path = path.taken(np.flatnonzero(apart(answers[0], answers[1]))[:_KEPT])
+    path = path.taken(np.flatnonzero(apart(answers[0], answers[1]))[: _KEPT if in_time() else _KEPT_LATE])
     sides = [path.with_values(values) for values in (path.low, path.high)]
     firm = np.logical_and.reduce([_firm(ask, path, values, columns, apart) for values in (path.low, path.high)])
     computed = path.taken(np.flatnonzero(~firm))

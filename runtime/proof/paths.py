@@ -12,6 +12,7 @@ from shiplift.runtime.proof.settings import Ask, count_of, rows_of, together
 
 ORDINARY = 32 * float(np.finfo(np.float32).eps)  # of a spread: what FP32 is off by in an ordinary sum
 PAIRS = 128
+_MOST_COLUMNS = 64
 _TRIED = 4  # rows that show whether a column takes values between known ones
 _LOW, _HIGH, _BEYOND = 25, 75, 2.0  # ordinary values: between these percentiles, and so many times as far beyond
 
@@ -107,8 +108,13 @@ def ordinary(rows: Arrays, columns: Sequence[Column]) -> Places:
 
 
 def movable(ask: Ask, rows: Arrays, columns: Sequence[Column], rng: np.random.Generator) -> tuple[Column, ...]:
-    """The columns that may have values between those of rows; an encoder, for one, may refuse what it never saw."""
-    return tuple(column for column in columns if _answered(ask, _moved(rows, column, rng)))
+    """The columns that may have values between those of rows; an encoder, for one, may refuse what it never saw.
+
+    Of very many columns some are tried, first those that FP32 rounds most.
+    """
+    shuffled = [columns[at] for at in rng.permutation(len(columns)).tolist()]
+    tried = sorted(shuffled, key=lambda column: not column.rounded_by_float32)[:_MOST_COLUMNS]
+    return tuple(column for column in tried if _answered(ask, _moved(rows, column, rng)))
 
 
 def _moved(rows: Arrays, column: Column, rng: np.random.Generator) -> Path:
