@@ -5,6 +5,7 @@ from benchmarks.proof.cases.right_boosters import RIGHT_BOOSTERS
 from benchmarks.proof.cases.right_networks import RIGHT_NETWORKS
 from benchmarks.proof.cases.right_sklearn import RIGHT_SKLEARN
 from benchmarks.proof.cases.right_texts import RIGHT_TEXTS
+from benchmarks.proof.cases.wide_tables import WIDE_TABLES
 from benchmarks.proof.cases.wrong_networks import WRONG_NETWORKS
 from benchmarks.proof.cases.wrong_tables import WRONG_TABLES
 from benchmarks.proof.cases.wrong_texts import WRONG_TEXTS
@@ -17,6 +18,7 @@ CASES: tuple[Case, ...] = (
     *WRONG_NETWORKS,
     *WRONG_TABLES,
     *WRONG_TEXTS,
+    *WIDE_TABLES,
 )
 
 # A few of each family and engine, all small: a sabotage of a small model is no easier to find, and the proof runs once

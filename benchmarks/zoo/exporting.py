@@ -92,7 +92,7 @@ def _graph(folder: Path, work: Path, logged: LoggedModel) -> Export:
         written=str(work),
         script="",
         out=str(work),
-        **{name: made[name] for name in ("graphs", "sets", "questions", "precise", "left_out", "guards", "trees")},
+        **{name: made[name] for name in ("graphs", "sets", "questions", "left_out", "guards", "trees")},
         text="",
     )
     file = work / made["graphs"][proved["served"]]["folder"] / "model.onnx"

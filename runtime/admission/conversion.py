@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from shiplift.runtime.admission.front_questions import made_texts
-from shiplift.runtime.admission.known_rows import asked_of, precise, validation_rows
+from shiplift.runtime.admission.known_rows import as_float32, asked_of, validation_rows
 from shiplift.runtime.admission.pyfunc_answers import Judged, judge
 from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, record
 from shiplift.runtime.admission.second_forms import First, SecondForm, write_second
@@ -32,7 +32,7 @@ from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.guards.proposals import proposed
 from shiplift.runtime.proof.questions.question import Asked
-from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, count_of, rows_of, with_neighbours
+from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, alone, count_of, rows_of, with_neighbours
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.proof import Counterexample, FormName, OfferedGraph
 from shiplift.runtime.records.tensor import Signature
@@ -92,11 +92,14 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     shutil.rmtree(work / "model", ignore_errors=True)
     (work / "model").mkdir(parents=True)
     requests = input_sets(_restored(load_npz(Path(example)), logged), logged.inputs, seed=seed)
+    if conversion.inputs == "float32":
+        requests = {name: as_float32(each) for name, each in requests.items()}
     sets = original.tensors(requests)
     plain = not (original.takes_text or conversion.preprocess)
     facts = original.facts(logged.inputs, requests["example"]) if plain else None
     started = time.monotonic()
-    recorded = record(original, sets, conversion, _making(original, logged, requests, known, facts))
+    coarse = conversion.inputs == "float32"
+    recorded = record(original, sets, conversion, _making(logged, requests, known, facts, coarse=coarse))
     judged = judge(Path(folder), original, logged.inputs, recorded.rows(sets)) if plain else Judged()
     recorded = recorded.beginning_with(_first_output(judged, original, conversion))
     asking_seconds = time.monotonic() - started
@@ -110,7 +113,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     seconds, exported, file = time.monotonic() - started, signature_of(model), work / "model" / "model.onnx"
     _require_as_many(recorded.answers["example"], exported)
     rows = sets | {name: questions.inputs for name, questions in recorded.made.items()}
-    asked = {name: feeds(inputs, exported.inputs) for name, inputs in rows.items() if name not in recorded.precise}
+    asked = {name: feeds(inputs, exported.inputs) for name, inputs in rows.items()}
     answers = {name: _aligned(each, exported) for name, each in recorded.answers.items()}
 
     def saved(model: onnx.ModelProto, file: Path) -> tuple[str, ...]:
@@ -137,8 +140,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     return {
         "graphs": [graph.model_dump(mode="json") for graph in (_first(model, exported, notes), second.graph) if graph],
         "sets": list(sets),
-        "questions": [name for name in recorded.made if name not in recorded.precise],
-        "precise": list(recorded.precise),
+        "questions": list(recorded.made),
         "guards": [guard.model_dump(mode="json") for guard in (proposed(facts) if facts else ())],
         "left_out": [*recorded.left_out, *judged.left_out],
         "notes": [*original.notes, *second.notes, *([NOT_EXACT.format(why=why)] if why else [])],
@@ -176,20 +178,20 @@ def _loaded(folder: Path, flavor: str, logged: Signature, conversion: Conversion
 
 
 def _making(
-    original: Original,
     logged: Signature,
     requests: dict[str, Arrays],
     known: dict[str, Any] | None,
     facts: ModelFacts | None,
-) -> Callable[[float], tuple[Asked, Asked]]:
-    """What makes the questions, and the precise ones, once it is known how many seconds a row takes."""
+    *,
+    coarse: bool,
+) -> Callable[[float], Asked]:
+    """What makes the questions, once it is known how many seconds a row takes."""
     validation = validation_rows(known if facts else None, logged.inputs)
 
-    def make(seconds_per_row: float) -> tuple[Asked, Asked]:
+    def make(seconds_per_row: float) -> Asked:
         if facts is None:
-            return Asked(questions=()), Asked(questions=())
-        rows = (facts, requests["example"], validation, seconds_per_row)
-        return asked_of(*rows, narrow=original.narrow), precise(*rows, narrow=original.narrow)
+            return Asked(questions=())
+        return asked_of(facts, requests["example"], validation, seconds_per_row, coarse=coarse)
 
     return make
 
@@ -205,11 +207,13 @@ def _saved(
 ) -> tuple[str, ...]:
     """Writes the graph for any batch, or for one sample where rows mix, of the original or the graph; returns notes."""
     notes: tuple[str, ...] = ()
+    note = batching.MIXING_NOTE
     if not mixes:
+        note = batching.CONVERTED_NOTE
         right = {name: list(answers[name].outputs.values()) for name in sets if answers[name].answered.all()}
         notes = batching.save_with_any_batch(model, file, {name: sets[name] for name in right}, right)
-        mixes = _mixes_of_graph(file, sets[LARGEST], answers[LARGEST]) if plain else None
-    return batching.save_for_one_sample(model, file, mixes, sets[LARGEST]) if mixes else notes
+        mixes = _mixes_of_graph(file, sets[LARGEST]) if plain else None
+    return batching.save_for_one_sample(model, file, mixes, sets[LARGEST], note) if mixes else notes
 
 
 def _trees(
@@ -304,8 +308,11 @@ def _cleaned(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _mixes_of_graph(file: Path, inputs: Arrays, right: Answers) -> Counterexample | None:
-    """How a graph's answers to rows depend on their neighbours, though the original's do not; of a large one, none."""
+def _mixes_of_graph(file: Path, inputs: Arrays) -> Counterexample | None:
+    """How a graph's answers to rows depend on their neighbours, though the original's do not; of a large one, none.
+
+    They are compared with what the graph answers to each row alone: whether that is right is the proof's question.
+    """
     if stored_bytes(file) > LARGE_BYTES:
         return None
     try:
@@ -313,8 +320,12 @@ def _mixes_of_graph(file: Path, inputs: Arrays, right: Answers) -> Counterexampl
     except ExportFailed:  # the proof says so, and tries the next form
         return None
     few = range(min(count_of(inputs), MOST_NEIGHBOURS))
-    rows, alone = rows_of(inputs, few), right.take(few)
-    return with_neighbours(lambda some: answer(running, some), rows, alone, [LARGEST] * len(few))
+    rows = rows_of(inputs, few)
+
+    def ask(some: Arrays) -> Arrays:
+        return answer(running, some)
+
+    return with_neighbours(ask, rows, alone(ask, rows), [LARGEST] * len(few))
 
 
 def _in_order(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:

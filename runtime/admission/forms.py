@@ -48,14 +48,12 @@ class Served:
 class Forms:
     """What all forms are asked: the recorded rows with the original's answers, by set.
 
-    The sets `precise` are only for what computes in FP64. `folder` holds the graphs and the forest, which is served as
-    `trees` says. `proposed` are guards that the model suggests, in the names of its inputs, and `taken` rows that it
-    answers, which no guard may refuse.
+    `folder` holds the graphs and the forest, which is served as `trees` says. `proposed` are guards that the model
+    suggests, in the names of its inputs, and `taken` rows that it answers, which no guard may refuse.
     """
 
     folder: Path
     recorded: Mapping[str, tuple[Questions, Answers]]
-    precise: tuple[str, ...]
     trees: TreesForm | None
     proposed: tuple[Guard, ...] = ()
     taken: Asked = ()
@@ -96,7 +94,7 @@ class Forms:
         running, threaded = onnx_models.session(file), None
         if onnx_models.stored_bytes(file) <= onnx_models.LARGE_BYTES:
             threaded = onnx_models.session(file, threads=THREADS)
-        asked = self.asked_of(graph.name, graph.signature.inputs)
+        asked = self.asked_of(graph.signature.inputs)
         guards = self._guards(asked, graph.signature.inputs)
         return prove(running, threaded, asked, guards, batches=graph.signature.batch != 1)
 
@@ -114,7 +112,7 @@ class Forms:
             return running
         most = min(THREADS, len(os.sched_getaffinity(0)))  # treelite refuses more than there are cores
         try:
-            asked = self.asked_of("exact trees", signature.inputs)
+            asked = self.asked_of(signature.inputs)
             guards = self._guards(asked, signature.inputs)
             return prove(running, replace(running, threads=most), asked, guards, batches=True)
         except ExportFailed as error:
@@ -126,13 +124,11 @@ class Forms:
         taken = [(replace(each, inputs=feeds(each.inputs, inputs)), right) for each, right in self.taken]
         return learned([*asked, *taken], renamed(self.proposed, names, inputs))
 
-    def asked_of(self, form: FormName, inputs: tuple[TensorSpec, ...]) -> Asked:
+    def asked_of(self, inputs: tuple[TensorSpec, ...]) -> Asked:
         """The rows that a form with these inputs is asked, with the dtypes and names of these."""
-        fine = form == "FP64 graph" or (form == "exact trees" and any(spec.datatype == "FP64" for spec in inputs))
         return [
             (replace(questions, inputs=feeds(questions.inputs, inputs)), right)
-            for name, (questions, right) in self.recorded.items()
-            if fine or name not in self.precise
+            for questions, right in self.recorded.values()
         ]
 
 

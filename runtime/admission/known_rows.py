@@ -1,46 +1,48 @@
 """The rows that a model's author gave, and the questions that are made of them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from shiplift.runtime.model.datasets import load_samples
 from shiplift.runtime.model.tensors import Arrays, DataLimits
 from shiplift.runtime.proof.questions.asking import questions
-from shiplift.runtime.proof.questions.question import Asked, Budget, KnownRows, Questions
+from shiplift.runtime.proof.questions.question import Asked, Budget, KnownRows
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
 GIVEN = ("example", "validation", "recorded")  # origins of rows that somebody asked, or will
 _SEED = 20240229
-_NEAR = ("threshold", "tie", "leaf")  # origins of rows that are on thresholds, or beside them
 _FEW, _ROWS, _SECONDS = 64, 2000, 2.0
 _BYTES = 16 << 20  # of all questions: fewer images than rows of a table
 
 
-def asked_of(facts: ModelFacts, example: Arrays, validation: Arrays, seconds_per_row: float, *, narrow: bool) -> Asked:
+def asked_of(
+    facts: ModelFacts, example: Arrays, validation: Arrays, seconds_per_row: float, *, coarse: bool = False
+) -> Asked:
     """The questions for a model of which these `facts` are known, fewer of one that is slow.
 
-    `narrow`: its graph computes in FP32 what the model does in FP64. Then values beside a threshold are its neighbours
-    in FP32; those in FP64 are `precise`.
+    `coarse`: clients send FP32 where the signature says FP64, so all values are such that FP32 holds them.
     """
     each = max(1, sum(array[:1].nbytes for array in example.values()))
     rows = max(_FEW, min(_ROWS, _BYTES // each))
     budget = Budget(rows=rows, seconds=_SECONDS, seconds_per_row=seconds_per_row)
     known = KnownRows(example=example, validation=validation)
-    return questions(facts, known, budget, _SEED, coarse=narrow)
+    asked = questions(facts, known, budget, _SEED, coarse=coarse)
+    if not coarse:
+        return asked
+    return replace(asked, questions=tuple(replace(part, inputs=as_float32(part.inputs)) for part in asked.questions))
 
 
-def precise(facts: ModelFacts, example: Arrays, validation: Arrays, seconds_per_row: float, *, narrow: bool) -> Asked:
-    """More questions for what computes in FP64: values that are as near to a threshold as FP64 tells them apart."""
-    doubles = any(spec.datatype == "FP64" for spec in facts.inputs)
-    if not (narrow and doubles and any(column.thresholds for column in facts.columns)):
-        return Asked(questions=())
-    asked = asked_of(facts, example, validation, seconds_per_row, narrow=False)
-    return Asked(questions=tuple(part for part in map(_near_thresholds, asked.questions) if part.origins))
-
-
-def _near_thresholds(asked: Questions) -> Questions:
-    return asked.take([row for row, origin in enumerate(asked.origins) if origin.partition(":")[0] in _NEAR])
+def as_float32(inputs: Arrays) -> Arrays:
+    """Rows with FP64 as FP32 holds it, still as FP64; what is too large for FP32 is infinite."""
+    with np.errstate(over="ignore"):
+        return {
+            name: array.astype(np.float32).astype(np.float64) if array.dtype == np.float64 else array
+            for name, array in inputs.items()
+        }
 
 
 def validation_rows(known: dict[str, Any] | None, inputs: tuple[TensorSpec, ...]) -> Arrays:

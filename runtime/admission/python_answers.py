@@ -103,7 +103,7 @@ class _Seen:
         ask, started = self._asker(host), time.monotonic()
         end = started + _ALONE_S
         self._ask_alone(EXAMPLE, ask, _example(example, specs), end, fewest=2)
-        asked = asked_of(_facts(specs), example, validation, self._seconds, narrow=False)
+        asked = asked_of(_facts(specs), example, validation, self._seconds)
         self.left_out += asked.left_out
         for index, questions in enumerate(asked.questions):
             if time.monotonic() < end:

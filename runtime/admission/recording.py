@@ -26,7 +26,7 @@ from shiplift.runtime.spec.model import Conversion
 ANSWERS = "answers.npz"
 TAKEN = "taken"  # a set of its own in that file
 LARGEST = f"random-{max(BATCHES)}"  # the set with the most rows that differ
-_EXAMINE_S, _ASK_S, _JUMPS_S, _REFUSALS_S = 2.0, 3.0, 1.0, 1.0
+_EXAMINE_S, _ASK_S, _JUMPS_S, _REFUSALS_S = 2.0, 3.0, 2.0, 1.0
 _LONG_S, _LARGE_BATCH = 0.25, 64
 _IN_TRAINING = "It was logged in training mode ({}): call `model.eval()` before you log it."
 _NOT_REPEATABLE = (
@@ -39,15 +39,14 @@ _NOT_REPEATABLE = (
 class Recorded:
     """The answers to each set of rows, and how a row's answer changes with its neighbours (None: it does not).
 
-    `made` are the questions among the sets, and `left_out` says what was not asked. Those in `precise` are only
-    for what computes in FP64. `taken` are arrays of the set `TAKEN` in the file of answers, or none: rows that the
-    original answers, whatever it answers, so that no guard may refuse them.
+    `made` are the questions among the sets, and `left_out` says what was not asked. `taken` are arrays of the set
+    `TAKEN` in the file of answers, or none: rows that the original answers, whatever it answers, so that no guard may
+    refuse them.
     """
 
     answers: dict[str, Answers]
     mixes: Counterexample | None
     made: dict[str, Questions]
-    precise: tuple[str, ...]
     left_out: tuple[str, ...]
     taken: Arrays
 
@@ -73,11 +72,11 @@ class Recorded:
 
 
 def record(
-    original: Original, sets: Mapping[str, Arrays], conversion: Conversion, make: Callable[[float], tuple[Asked, Asked]]
+    original: Original, sets: Mapping[str, Arrays], conversion: Conversion, make: Callable[[float], Asked]
 ) -> Recorded:
     """Asks the original all sets, after it was examined with rows of the largest random one, and then questions.
 
-    `make` makes these, knowing how many seconds a row takes, and more for what computes in FP64.
+    `make` makes these, knowing how many seconds a row takes.
 
     Raises:
         ExportFailed: it does not answer its own example, is not repeatable, or mixes the rows of the only batch size
@@ -90,15 +89,15 @@ def record(
     _require_example(original, sets["example"], conversion)
     mixes = None if original.takes_text else _examined(original, ask, sets)
     answers = {name: answers_to(ask, inputs, batches=mixes is None) for name, inputs in sets.items()}
-    asked, more = make(_seconds_per_row(ask, sets[LARGEST], batches=mixes is None))
+    asked = make(_seconds_per_row(ask, sets[LARGEST], batches=mixes is None))
     made = {f"questions-{index}": questions for index, questions in enumerate(asked.questions)}
-    precise = {f"precise-{index}": questions for index, questions in enumerate(more.questions)}
-    made |= precise
     for name, questions in made.items():
         answers[name] = answers_to(ask, questions.inputs, batches=mixes is None, seconds=_ASK_S)
-    if mixes is None and original.narrow and (beside := _jumps(ask, made, answers)).origins:
-        made["jumps"], answers["jumps"] = beside, answers_to(ask, beside.inputs, batches=True)
+    coarse = conversion.inputs == "float32"
     refused = _refusals(ask, made, answers, narrow=original.narrow, batches=mixes is None)
+    if mixes is None and original.narrow and (beside := _jumps(ask, made, answers, coarse=coarse)).origins:
+        made = {"jumps": beside} | made  # first, since they are the most telling if the time is up
+        answers["jumps"] = answers_to(ask, beside.inputs, batches=True)
     if refused:
         made["refusals"], answers["refusals"] = refused.questions, refused.answers
     if noise := _noise(original, sets[LARGEST], answers[LARGEST], conversion):
@@ -106,17 +105,10 @@ def record(
     answers |= with_usual({name: (_questions(name, sets, made), each) for name, each in answers.items()})
     late = sum(len(each.origins) - len(answers[name].errors) for name, each in made.items())
     slow = (f"{late} rows: the original took too long",) if late else ()
-    return Recorded(
-        answers=answers,
-        mixes=mixes,
-        made=made,
-        precise=tuple(precise),
-        left_out=(*asked.left_out, *slow),
-        taken=_taken(refused),
-    )
+    return Recorded(answers=answers, mixes=mixes, made=made, left_out=(*asked.left_out, *slow), taken=_taken(refused))
 
 
-def _jumps(ask: Ask, made: Mapping[str, Questions], answers: Mapping[str, Answers]) -> Questions:
+def _jumps(ask: Ask, made: Mapping[str, Questions], answers: Mapping[str, Answers], *, coarse: bool) -> Questions:
     """Rows on both sides of jumps between the rows of the first questions, if there are any.
 
     Only models of tables are asked, which compute in FP64 what FP32 can tell apart. A network in FP32 has noise of its
@@ -127,7 +119,7 @@ def _jumps(ask: Ask, made: Mapping[str, Questions], answers: Mapping[str, Answer
         return Questions(inputs={}, origins=())
     right = answers[name]
     rows = rows_of(made[name].inputs, range(len(right.errors)))
-    return jumps(ask, rows, right, narrow=True, seconds=_JUMPS_S)
+    return jumps(ask, rows, right, coarse=coarse, seconds=_JUMPS_S)
 
 
 def _refusals(

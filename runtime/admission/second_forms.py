@@ -67,7 +67,8 @@ def write_second(
     if original.batch != -1 or not _differs(first):
         return SecondForm()
     doubles = {spec.name for spec in logged.inputs if spec.datatype == "FP64"}
-    inputs = {spec.name: spec.name in doubles for spec in first.signature.inputs}
+    types = {datatype: number for number, datatype in onnx_models.DATATYPES.items()}
+    inputs = {spec.name: types["FP64" if spec.name in doubles else spec.datatype] for spec in first.signature.inputs}
     wide = any(spec.datatype == "FP64" for spec in logged.outputs)
     try:
         made = original.to_double(opset) if first.seconds <= _SLOW_S else None

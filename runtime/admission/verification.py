@@ -44,7 +44,6 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
     script: str,
     sets: list[str],
     questions: list[str],
-    precise: list[str],
     left_out: list[str],
     guards: list[dict[str, Any]],
     text: str,
@@ -55,12 +54,11 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
 
     The `graphs`, as in `OfferedGraph`, are in the folder `written`, with `answers.npz` as `proof.file` says.
     The arrays of the set `EXAMPLE` are written to `out/reference.npz`, without the set's name, as the served graph
-    takes them, and rows of all sets to `out/asked.npz`, for the packaged server. The `questions` are asked, too,
-    `precise` ones of what computes in FP64, and `left_out` says what was not. `guards` are those that the model
-    suggests. `script` is the TorchScript file, empty if there is none: it is read, never loaded. `text` is the folder
-    of the files around a text model's graph, empty for other models; `texts.npz` is next to it. `trees` says how the
-    forest beside the answers is served, if there is one: it is the next form after each graph, and the result says how
-    its answers differ. A sandbox entry.
+    takes them, and rows of all sets to `out/asked.npz`, for the packaged server. The `questions` are asked, too, and
+    `left_out` says what was not. `guards` are those that the model suggests. `script` is the TorchScript file, empty if
+    there is none: it is read, never loaded. `text` is the folder of the files around a text model's graph, empty for
+    other models; `texts.npz` is next to it. `trees` says how the forest beside the answers is served, if there is one:
+    it is the next form after each graph, and the result says how its answers differ. A sandbox entry.
 
     Raises:
         ExportFailed: a model must not be opened, or none of the forms runs and answers as the original does.
@@ -72,11 +70,10 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
         script = ""  # it is next to the first one
     progress("comparing both models")
     originals = load_npz(folder / ANSWERS)
-    recorded = {name: from_file(originals, name) for name in (*sets, *questions, *precise)}
+    recorded = {name: from_file(originals, name) for name in (*sets, *questions)}
     forms = Forms(
         folder=folder,
         recorded=recorded,
-        precise=tuple(precise),
         trees=TreesForm.model_validate(trees) if trees else None,
         proposed=tuple(Guard.model_validate(guard) for guard in guards),
         taken=[from_file(originals, name) for name in (TAKEN,) if f"{name}/errors" in originals],
@@ -95,9 +92,7 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
     kept = {f"input/{name}": array for name, array in rows.items()}
     kept |= {f"output/{name}": array for name, array in right.outputs.items()}
     (Path(out) / REFERENCE).write_bytes(dump_npz(kept))
-    (Path(out) / KEPT).write_bytes(
-        dump_npz(kept_rows(forms.asked_of(served.form, graph.signature.inputs), served.guards))
-    )
+    (Path(out) / KEPT).write_bytes(dump_npz(kept_rows(forms.asked_of(graph.signature.inputs), served.guards)))
     return {
         "served": served.at,
         "form": served.form,

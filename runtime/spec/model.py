@@ -39,6 +39,10 @@ class Conversion(Section):
     model that is data alone (skops, boosters' own files, pt2, Keras) needs nothing else; pickles need `admission:
     {python: sandbox}`. Where that is impossible, the version is refused. With `python`, it has to be possible. Models
     logged as ONNX, and those that take text or images, have no such fallback.
+
+    With `inputs: signature`, clients send what the signature says: a model that computes in FP64 on columns of `double`
+    or `long` has to be right wherever FP64 tells values apart. With `float32`, they send only values that FP32 holds
+    in columns of `double`, as an author may know of clients in FP32, and the model only has to be right about those.
     """
 
     opset: int = Field(20, ge=17, le=NEWEST_OPSET)
@@ -49,6 +53,7 @@ class Conversion(Section):
     preprocess: Pixels | None = None
     max_megapixels: int = Field(32, ge=1, le=1000)
     fallback: Literal["auto", "none", "python"] = "auto"
+    inputs: Literal["signature", "float32"] = "signature"
     memory_mb: int = Field(4096, ge=512, le=4_194_304)
     timeout_s: int = Field(300, ge=5, le=86400)
 

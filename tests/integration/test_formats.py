@@ -276,7 +276,7 @@ def test_text_columns_are_served_as_text(lab: Lab) -> None:
 def test_the_sandbox_ends_an_export_at_its_limits(lab: Lab) -> None:
     version = lab.log("limits", torch_as(lab, "pt2"))
     admitted = admit(lab.site, request("limits", version))
-    small = admitted.conversion.model_copy(update={"memory_mb": 16})
+    small = admitted.conversion.model_copy(update={"memory_mb": 16, "fallback": "none"})
     with pytest.raises(SandboxLimit, match="the limit is 16 MiB"):
         exported_of(lab, admitted, small)
     wrong = Conversion(outputs=("no such output",), fallback="none")

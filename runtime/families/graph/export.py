@@ -50,7 +50,6 @@ class _Converted:
     seen: Signature | None
     sets: list[str]
     questions: list[str]
-    precise: list[str]
     left_out: list[str]
     guards: list[dict[str, Any]]
     notes: tuple[str, ...]
@@ -86,7 +85,6 @@ def export_graph(work: GraphWork) -> ExportedGraph | ExportedText | ExportedImag
                 "script": str(written / "torchscript" / "model.pt") if torchscript else "",
                 "sets": converted.sets,
                 "questions": converted.questions,
-                "precise": converted.precise,
                 "left_out": converted.left_out,
                 "guards": converted.guards,
                 "text": str(written / "text") if converted.seen else "",
@@ -198,7 +196,6 @@ def _convert(place: Workplace, work: GraphWork) -> _Converted:
         seen=Signature.model_validate(result["text"]) if result["text"] else None,
         sets=[str(name) for name in result["sets"]],
         questions=[str(name) for name in result["questions"]],
-        precise=[str(name) for name in result["precise"]],
         left_out=[str(reason) for reason in result["left_out"]],
         guards=[Guard.model_validate(guard).model_dump(mode="json") for guard in result["guards"]],
         notes=tuple(str(note) for note in result["notes"]),

@@ -7,7 +7,14 @@ wrote the model serves it as it was logged. Its environment is made only then.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, PolicyRefused, ShipliftError, SpecInvalid
+from shiplift.runtime.base.errors import (
+    ExportFailed,
+    NotAdmitted,
+    PolicyRefused,
+    SandboxLimit,
+    ShipliftError,
+    SpecInvalid,
+)
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.families.graph.export import export_graph
 from shiplift.runtime.families.python.checks import check_python
@@ -59,10 +66,12 @@ def rungs_of(work: Work) -> Sequence[Rung]:
 def export_first(work: Work, rungs: Sequence[Rung]) -> Exported:
     """The first form that is proved right, with those that were dropped before it.
 
-    One that answers rows which the original refuses is served where the next ones can't.
+    One that answers rows which the original refuses is served where the next ones can't. One that takes more memory or
+    time than the spec allows is dropped, too, unless it is the last.
 
     Raises:
         ExportFailed: none is; the message has each reason.
+        SandboxLimit: the last one takes more memory or time than the spec allows.
     """
     dropped: list[Form] = []
     refusals: list[ShipliftError] = []
@@ -70,7 +79,9 @@ def export_first(work: Work, rungs: Sequence[Rung]) -> Exported:
     for rung in rungs:
         try:
             made = _made(work, rung)
-        except (ExportFailed, NotAdmitted, PolicyRefused) as error:
+        except (ExportFailed, NotAdmitted, PolicyRefused, SandboxLimit) as error:
+            if isinstance(error, SandboxLimit) and rung is rungs[-1]:
+                raise
             refusals.append(error)
             dropped.append(rung.form.model_copy(update={"dropped": error.what}))
             progress(f"{rung.form.name} is dropped: {error.what}")

@@ -26,6 +26,10 @@ MIXING_NOTE = (
     "Warning: served one sample at a time, without batching: a sample's answer depends on others in its batch{}, as "
     "{}. Make the model treat samples one by one, and it is served in batches."
 )
+CONVERTED_NOTE = (
+    "Warning: served one sample at a time, without batching: the converter to ONNX wrote a graph in which a sample's "
+    "answer depends on others in its batch{}, as {}. The model itself treats samples one by one."
+)
 SINGLE_NOTE = "Served one sample at a time: the graph has a fixed batch of 1 that can't be made dynamic."
 _TOLERANCE = 1e-4  # relative to the largest value: a sample's answer must not depend on its neighbours
 
@@ -68,17 +72,19 @@ def save_with_any_batch(
     return (SINGLE_NOTE,)
 
 
-def save_for_one_sample(model: onnx.ModelProto, path: Path, mixes: Counterexample, rows: Arrays) -> tuple[str, ...]:
+def save_for_one_sample(
+    model: onnx.ModelProto, path: Path, mixes: Counterexample, rows: Arrays, note: str = MIXING_NOTE
+) -> tuple[str, ...]:
     """Writes the model with a batch of 1, for one whose answer to a row depends on its neighbours; returns notes.
 
-    `rows` are two or more as the graph takes them, which show where they mix.
+    `rows` are two or more as the graph takes them, which show where they mix. `note` says whose fault it is.
     """
     node = first_mixing(free_batch(model, -1), {name: array[:2] for name, array in rows.items()})
     for dims in _first_dimensions(model.graph):
         dims.dim_value = 1
     del model.graph.value_info[:]
     graphs.save(model, path)
-    return (MIXING_NOTE.format(f" from {node} on" if node else "", mixes),)
+    return (note.format(f" from {node} on" if node else "", mixes),)
 
 
 def _first_dimensions(graph: onnx.GraphProto) -> Iterator[Any]:

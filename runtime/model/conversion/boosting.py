@@ -18,7 +18,9 @@ from onnx import TensorProto, helper, numpy_helper
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import forests
 from shiplift.runtime.model.conversion.columns import FEATURES, Columns
+from shiplift.runtime.model.conversion.double_graphs import consistent
 from shiplift.runtime.model.conversion.forests import Forest, NotExactError
+from shiplift.runtime.model.conversion.lightgbm_doubles import Numbered
 from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
 from shiplift.runtime.model.reading import recording
 from shiplift.runtime.model.reading.found import Tree
@@ -100,12 +102,16 @@ class Boosted(Original):
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Converts through the library's converter, which computes with features as FP32."""
+        return self._graph(self._converted, opset)
+
+    def _graph(self, convert: Callable[[list[Any], int], onnx.ModelProto], opset: int) -> onnx.ModelProto:
+        """What is converted, with the outputs and the columns of the model."""
         from onnxmltools.convert.common.data_types import FloatTensorType  # noqa: PLC0415 - only for such models
 
         columns = self.columns
         name, sizes = (FEATURES, [len(columns.specs)]) if columns else (self.spec.name, [*self.spec.shape[1:]])
         try:
-            model = self._converted([(name, FloatTensorType([None, *sizes]))], min(opset, _OPSET))
+            model = convert([(name, FloatTensorType([None, *sizes]))], min(opset, _OPSET))
         except Exception as error:
             raise failed("the model can't be converted", error) from error
         model = with_second_alone(model) if self._second_alone() else model
@@ -147,7 +153,7 @@ class LightGbm(Boosted):
 
     def _categories(self, specs: tuple[TensorSpec, ...]) -> Mapping[str, Sequence[Any]]:
         """LightGBM keeps the categories of pandas' categorical columns in order, but without the columns' names."""
-        booster = getattr(self.model, "booster_", self.model)
+        booster = self._booster
         lists = booster.pandas_categorical or []
         infos = booster.dump_model(num_iteration=1)["feature_infos"]
         inner = dict(zip([spec.name for spec in specs], booster.feature_name(), strict=True))
@@ -165,10 +171,29 @@ class LightGbm(Boosted):
     def _scores(self, features: Any) -> Any:
         return getattr(self.model, "predict_proba", self.model.predict)(features)
 
-    def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
-        import onnxmltools  # noqa: PLC0415
+    def to_double(self, opset: int) -> onnx.ModelProto:
+        """The same with thresholds, leaves and sums in FP64, as LightGBM has them."""
+        numbered = Numbered()
 
-        return onnxmltools.convert_lightgbm(self._rounded(), initial_types=types, zipmap=False, target_opset=opset)
+        def convert(types: list[Any], opset: int) -> onnx.ModelProto:
+            return numbered.written_out(_converted(self._with(numbered.booster(self._booster)), types, opset))
+
+        return consistent(self._graph(convert, opset))
+
+    @property
+    def _booster(self) -> Any:
+        return getattr(self.model, "booster_", self.model)
+
+    def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
+        return _converted(self._rounded(), types, opset)
+
+    def _with(self, booster: Any) -> Any:
+        """The model with another booster in place of its own."""
+        if self._booster is self.model:
+            return booster
+        model = copy.copy(self.model)
+        model._Booster = booster
+        return model
 
     def _rounded(self) -> Any:
         """The model with thresholds rounded down to float32, which changes no answer to features of float32.
@@ -178,22 +203,24 @@ class LightGbm(Boosted):
         """
         import lightgbm  # noqa: PLC0415
 
-        booster = getattr(self.model, "booster_", self.model)
+        booster = self._booster
         text = re.sub(r"(?m)^threshold=(.*)$", lambda line: f"threshold={_down(line[1])}", booster.model_to_string())
         rounded = lightgbm.Booster(model_str=re.sub(r"(?m)^tree_sizes=.*\n", "", text))  # in bytes, which have changed
         rounded.params = booster.params
-        if booster is self.model:
-            return rounded
-        model = copy.copy(self.model)
-        model._Booster = rounded
-        return model
+        return self._with(rounded)
 
     def forest(self) -> Forest:
         """The booster's trees, up to the best iteration."""
         self._require_numbers()
-        booster = getattr(self.model, "booster_", self.model)
+        booster = self._booster
         count = max(booster.num_model_per_iteration(), 2)
         return forests.of_lightgbm(booster, self._classes(count) if self._classifies() else None)
+
+
+def _converted(model: Any, types: list[Any], opset: int) -> onnx.ModelProto:
+    import onnxmltools  # noqa: PLC0415 - only for such models
+
+    return onnxmltools.convert_lightgbm(model, initial_types=types, zipmap=False, target_opset=opset)
 
 
 def with_second_alone(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -48,18 +48,19 @@ def consistent(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def with_types(model: onnx.ModelProto, inputs: Mapping[str, bool], *, wide: bool) -> onnx.ModelProto:
-    """The model with FP32 in place of FP64 where clients send or get that; inside, nothing changes.
+def with_types(model: onnx.ModelProto, inputs: Mapping[str, int], *, wide: bool) -> onnx.ModelProto:
+    """The model with other types in place of FP64 where clients send or get these; inside, nothing changes.
 
-    `inputs` says for each input whether clients send FP64; `wide` whether they get it.
+    `inputs` has ONNX's number of the type that clients send, by input; `wide` says whether they get FP64.
     """
     graph = model.graph
-    narrow = [value for value in graph.input if not inputs.get(value.name, True) and _type_of(value) == _DOUBLE]
     nodes = list(graph.node)
-    for value in narrow:
-        _rename(nodes, value.name, inner := f"{value.name}/double")
-        value.type.tensor_type.elem_type = _FLOAT
-        nodes.insert(0, _cast(value.name, inner, _DOUBLE))
+    for value in graph.input:
+        sent = inputs.get(value.name, _DOUBLE)
+        if sent != _DOUBLE and _type_of(value) == _DOUBLE:
+            _rename(nodes, value.name, inner := f"{value.name}/double")
+            value.type.tensor_type.elem_type = sent
+            nodes.insert(0, _cast(value.name, inner, _DOUBLE))
     for value in graph.output if not wide else ():
         if _type_of(value) == _DOUBLE:
             _rename(nodes, value.name, inner := f"{value.name}/double")

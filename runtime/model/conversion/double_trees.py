@@ -19,7 +19,7 @@ _LEAF = -2
 _LEARNING, _WITH_TENSORS = "ai.onnx.ml", 3  # the first version whose trees have tables of FP64
 _NEAR = 1e-5  # of a threshold: what rounding to FP32, or to the next number, may move it
 _MISSING = "nodes_missing_value_tracks_true"
-_WEIGHTS = {"TreeEnsembleClassifier": "class", "TreeEnsembleRegressor": "target"}
+WEIGHTS = {"TreeEnsembleClassifier": "class", "TreeEnsembleRegressor": "target"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ def exact(model: onnx.ModelProto, estimator: Any) -> onnx.ModelProto:
     fitted: dict[bytes, list[FittedTree]] = {}
     for tree in _fitted(estimator):
         fitted.setdefault(tree.feature.tobytes(), []).append(tree)
-    ensembles = [node for node in model.graph.node if node.op_type in _WEIGHTS]
+    ensembles = [node for node in model.graph.node if node.op_type in WEIGHTS]
     for entry in model.opset_import if ensembles else ():
         if entry.domain == _LEARNING:
             entry.version = max(entry.version, _WITH_TENSORS)
@@ -81,11 +81,11 @@ def _set(node: onnx.NodeProto, fitted: dict[bytes, list[FittedTree]]) -> bool:
     fields = {field.name: field for field in node.attribute}
     of_tree, features = np.array(fields["nodes_treeids"].ints), np.array(fields["nodes_featureids"].ints)
     leaf = np.array(fields["nodes_modes"].strings) == b"LEAF"
-    values = _numbers(fields, "nodes_values")
+    values = numbers_of(fields, "nodes_values")
     missing = np.array(fields[_MISSING].ints) if _MISSING in fields else np.zeros(len(values), np.int64)
-    kind = _WEIGHTS[node.op_type]
-    weights, owners = _numbers(fields, f"{kind}_weights"), np.array(fields[f"{kind}_treeids"].ints)
-    base, found = _numbers(fields, "base_values"), []
+    kind = WEIGHTS[node.op_type]
+    weights, owners = numbers_of(fields, f"{kind}_weights"), np.array(fields[f"{kind}_treeids"].ints)
+    base, found = numbers_of(fields, "base_values"), []
     nodeids = np.array(fields[f"{kind}_nodeids"].ints)
     for tree in np.unique(of_tree):
         at, mine = np.flatnonzero(of_tree == tree), owners == tree
@@ -103,7 +103,7 @@ def _set(node: onnx.NodeProto, fitted: dict[bytes, list[FittedTree]]) -> bool:
     if found[0].base is not None and found[0].base.size == base.size:
         base = found[0].base
     tables = {"nodes_values": values, f"{kind}_weights": weights, "base_values": base}
-    _write(node, tables, missing)
+    with_tables(node, tables, missing)
     return found[0].leaves is None
 
 
@@ -130,19 +130,26 @@ def _off(exact: NDArray[np.float64], rounded: NDArray[np.float64]) -> float:
     return float(np.where(exact == rounded, 0.0, distances).max(initial=0))
 
 
-def _numbers(fields: dict[str, Any], name: str) -> NDArray[np.float64]:
+def numbers_of(fields: dict[str, Any], name: str) -> NDArray[np.float64]:
+    """A table of an ensemble, in whichever type it is."""
     if f"{name}_as_tensor" in fields:
         return np.asarray(numpy_helper.to_array(fields[f"{name}_as_tensor"].t), np.float64)
     return np.array(fields[name].floats if name in fields else (), np.float64)
 
 
-def _write(node: onnx.NodeProto, tables: dict[str, NDArray[np.float64]], missing: NDArray[Any]) -> None:
-    """Replaces a node's tables in either type; nobody reads the rates at which nodes are hit."""
-    old = {*tables, *(f"{name}_as_tensor" for name in tables), _MISSING}
+def with_tables(
+    node: onnx.NodeProto, tables: dict[str, NDArray[np.float64]], missing: NDArray[Any] | None = None
+) -> None:
+    """Replaces a node's tables by ones in FP64; nobody reads the rates at which nodes are hit.
+
+    `missing` says whether each node's missing values go left; None: as they do.
+    """
+    old = {*tables, *(f"{name}_as_tensor" for name in tables), *([] if missing is None else [_MISSING])}
     kept = [field for field in node.attribute if field.name not in old and "hitrates" not in field.name]
     del node.attribute[:]
     node.attribute.extend(kept)
-    node.attribute.append(helper.make_attribute(_MISSING, [int(each) for each in missing]))
+    if missing is not None:
+        node.attribute.append(helper.make_attribute(_MISSING, [int(each) for each in missing]))
     for name, numbers in tables.items():
         if len(numbers):
             node.attribute.append(helper.make_attribute(f"{name}_as_tensor", numpy_helper.from_array(numbers)))

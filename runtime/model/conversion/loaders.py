@@ -30,6 +30,7 @@ from shiplift.runtime.model.conversion import (
 from shiplift.runtime.model.conversion.columns import Columns
 from shiplift.runtime.model.conversion.forests import Forest
 from shiplift.runtime.model.conversion.frames import matrices
+from shiplift.runtime.model.conversion.lightgbm_doubles import Numbered
 from shiplift.runtime.model.conversion.original import Original, failed, wants_probabilities
 from shiplift.runtime.model.reading import onnx_graphs, recording
 from shiplift.runtime.model.reading.found import Tree
@@ -147,11 +148,16 @@ class Sklearn(Original):
         model = sklearn_converters.unwrapped(self.model, predicts=self.method != "transform")
         model, tensors = matrices(sklearn_missing.as_sent(model), self.specs) if self.columns else (model, ())
         types = [(each.name, self._type(each.spec, double=double)) for each in tensors] or [
-            (spec.name, self._type(spec, double=double)) for spec in self.specs
+            (spec.name, self._type(_as_double(spec) if double else spec, double=double)) for spec in self.specs
         ]
         try:
-            graph = sklearn_words.in_every_locale(self._converted(model, types, min(opset, 21), double=double))
-            graph = (double_trees.exact if double else sklearn_trees.with_missing)(graph, self.model)
+            numbered = Numbered()
+            graph = self._converted(numbered.within(model) if double else model, types, min(opset, 21), double=double)
+            graph = sklearn_words.in_every_locale(graph)
+            if double:
+                graph = double_trees.exact(numbered.written_out(graph), self.model)
+            else:
+                graph = sklearn_trees.with_missing(graph, self.model)
             graph = sklearn_methods.with_outputs(graph, self.method, self.count)
         except Exception as error:
             raise failed("skl2onnx can't convert the model", error) from error
@@ -197,6 +203,11 @@ class Sklearn(Original):
             "INT64": kinds.Int64TensorType,
         }
         return table.get(spec.datatype, kinds.DoubleTensorType if double else kinds.FloatTensorType)(shape)
+
+
+def _as_double(spec: TensorSpec) -> TensorSpec:
+    """A matrix of whole numbers as FP64, to which scikit-learn casts it; skl2onnx would cast it to FP32."""
+    return spec.model_copy(update={"datatype": "FP64"}) if spec.datatype in ("INT32", "INT64") else spec
 
 
 # --- TensorFlow -----------------------------------------------------------------------------------------------------

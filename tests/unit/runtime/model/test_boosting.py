@@ -92,6 +92,20 @@ def test_columns_are_categories_as_at_training(tmp_path: Path, how: str) -> None
     assert len(np.unique(next(reversed(expected.values())))) > 5
 
 
+@pytest.mark.parametrize("how", ["lightgbm classifier", "lightgbm booster"])
+def test_lightgbm_in_fp64_has_the_thresholds_and_sums_of_the_model(tmp_path: Path, how: str) -> None:
+    frame, _ = houses()
+    original = loaders.load(tmp_path / "model", saved(how, tmp_path / "model"), SPECS, (), tabular=True)
+    told = {column.input: column for column in original.facts(SPECS, inputs(frame)).columns}
+    asked = inputs(frame.sample(3 * len(told["age"].thresholds), replace=True, random_state=0))
+    edges = np.array(told["age"].thresholds)
+    asked["age"] = np.concatenate([edges, np.nextafter(edges, np.inf), np.nextafter(edges, 0)]).reshape(-1, 1)
+    graphs.save(original.to_double(20), tmp_path / "double.onnx")
+    actual = onnx_models.answer(onnx_models.session(tmp_path / "double.onnx"), asked)
+    for name, array in original.answer(asked).items():
+        np.testing.assert_allclose(np.asarray(actual[name]).reshape(array.shape), array, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("flavor", ["lightgbm", "xgboost"])
 def test_a_booster_of_two_classes_answers_the_second_s_probability_first(tmp_path: Path, flavor: str) -> None:
     import lightgbm

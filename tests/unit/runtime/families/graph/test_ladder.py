@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, Temporary
+from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, SandboxLimit, Temporary
 from shiplift.runtime.families.graph.ladder import RUNGS, Rung, Work, export_first, no_python, rungs_of
 from shiplift.runtime.families.work import Exporting
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
@@ -170,6 +170,15 @@ def test_a_refusal_has_every_reason_and_what_to_do_about_each(tmp_path: Path, er
     why = str(error).partition(".")[0]
     assert refused.value.what == f"no converter for KernelRidge; its own library can't serve it either: {why}"
     assert refused.value.do == "Export it yourself. Or let its own library serve it: Seed it."
+
+
+def test_a_conversion_that_exceeds_a_limit_leaves_the_next_form_unless_it_is_the_last(tmp_path: Path) -> None:
+    limit = failing(SandboxLimit("converting takes more than 4096 MB", do="Raise `export.memory_mb`."))
+    made = export_first(work(tmp_path), ladder(limit, lambda _: exported()))
+    assert [each.dropped for each in made.forms][:1] == ["converting takes more than 4096 MB"]
+    for rungs in (ladder(failing(NO_GRAPH), limit), ladder(limit, failing(AssertionError()))[:1]):
+        with pytest.raises(SandboxLimit):
+            export_first(work(tmp_path), rungs)
 
 
 def test_a_form_that_is_out_of_the_question_is_not_tried_and_what_may_pass_ends_nothing(tmp_path: Path) -> None:
