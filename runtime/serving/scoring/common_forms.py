@@ -29,7 +29,8 @@ def read_common(body: Mapping[str, Any], schema: InputSchema) -> Arrays | None:
         return None
     try:
         read = _tensors if schema.tensors else _columns
-        return read(keys[0], body[keys[0]], schema)
+        arrays = read(keys[0], body[keys[0]], schema)
+        return arrays if len(set(map(len, arrays.values()))) == 1 else None
     except (AttributeError, LookupError, NotCommonError, OverflowError, TypeError, ValueError):
         return None
 
@@ -42,8 +43,6 @@ def _columns(form: str, data: Any, schema: InputSchema) -> Arrays:
         if not column:
             raise NotCommonError
         arrays[field.spec.name] = served(_typed(column, field.kind), field)
-    if len({len(array) for array in arrays.values()}) != 1:
-        raise NotCommonError
     return arrays
 
 

@@ -132,7 +132,11 @@ def _enforced(data: Any, schema: InputSchema) -> Arrays:
     if hasattr(data, "columns"):
         return _frame(data, schema)
     named = data if isinstance(data, dict) else {schema.fields[0].name: data}
-    return {field.spec.name: _fitted(np.asarray(named[field.name]), field) for field in schema.fields}
+    arrays = {field.spec.name: _fitted(np.asarray(named[field.name]), field) for field in schema.fields}
+    if len(set(map(len, arrays.values()))) > 1:
+        rows = ", ".join(f"{name!r} has {len(array)}" for name, array in arrays.items())
+        raise ScoringProblem(400, f"the inputs have different numbers of rows: {rows}")
+    return arrays
 
 
 def _frame(frame: Any, schema: InputSchema) -> Arrays:

@@ -106,6 +106,12 @@ def test_a_wrong_tensor_is_named(inputs: Any, said: str) -> None:
         read({"inputs": inputs}, served=of_tensors("float32", -1, 3))
 
 
+def test_inputs_of_different_lengths_are_named() -> None:
+    served = of_tensors("float32", -1, 2, names=("x", "y"), named=True)
+    with pytest.raises(ScoringProblem, match="'x' has 2, 'y' has 1"):
+        read({"inputs": {"x": [[1, 2], [3, 4]], "y": [[1, 2]]}}, served=served)
+
+
 def test_a_csv_that_is_none_says_so() -> None:
     for body, said in ((b"age\nold\n", "Failed to parse"), (b"\xff", "UTF-8")):
         with pytest.raises(ScoringProblem, match=said):
