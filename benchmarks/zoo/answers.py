@@ -13,12 +13,21 @@ _TEXTUAL = "OSU"
 
 
 def named(prediction: Any) -> Arrays:
-    """A prediction of `mlflow.pyfunc` as arrays of shape (samples, ...) by output name; "" if it has no name."""
+    """A prediction of `mlflow.pyfunc` as arrays of shape (samples, ...) by output name; "" if it has no name.
+
+    A number in place of which it has None is NaN, as in production.
+    """
     if hasattr(prediction, "columns"):
-        return {str(name): np.asarray(prediction[name]) for name in prediction.columns}
+        return {str(name): _array(prediction[name]) for name in prediction.columns}
     if isinstance(prediction, dict):
-        return {name: np.asarray(value) for name, value in prediction.items()}
-    return {"": np.asarray(prediction)}
+        return {name: _array(value) for name, value in prediction.items()}
+    return {"": _array(prediction)}
+
+
+def _array(values: Any) -> NDArray[Any]:
+    array = np.asarray(values)
+    numbers = array.dtype.kind == "O" and all(item is None or isinstance(item, int | float) for item in array.flat)
+    return array.astype(np.float64) if numbers else array
 
 
 def difference(expected: Arrays, actual: Arrays) -> tuple[float, float]:

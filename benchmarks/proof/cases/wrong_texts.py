@@ -76,7 +76,7 @@ _CODES = {
     ),
     "whole": ("whole numbers beyond 2^53", "return (model_input[:, 0] * 1000).astype(np.int64) * (2**53 + 1)"),
 }
-_MIXING = ("centred", "ranked", "sampling", "counting", "none", "types", "raising", "widths")
+_MIXING = ("centred", "ranked", "sampling", "counting", "types", "raising", "widths")
 
 _text = partial(Case, part="a", flavor="sklearn")
 WRONG_TEXTS: tuple[Case, ...] = (
