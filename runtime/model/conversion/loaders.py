@@ -158,6 +158,7 @@ class Sklearn(Original):
                 graph = double_trees.exact(numbered.written_out(graph), self.model)
             else:
                 graph = sklearn_trees.with_missing(graph, self.model)
+            graph = sklearn_linear.with_rows_of_labels(graph, model)
             graph = sklearn_methods.with_outputs(graph, self.method, self.count)
         except Exception as error:
             raise failed("skl2onnx can't convert the model", error) from error

@@ -3,6 +3,10 @@
 import copy
 from typing import Any
 
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
 
 def corrected(estimator: Any) -> Any:
     """The estimator, or a copy whose last step is a linear discriminant analysis of two classes with half its weights.
@@ -21,3 +25,21 @@ def corrected(estimator: Any) -> Any:
     changed = copy.copy(estimator)
     changed.steps = [*estimator.steps[:-1], (estimator.steps[-1][0], halved)]
     return changed
+
+
+def with_rows_of_labels(graph: onnx.ModelProto, estimator: Any) -> onnx.ModelProto:
+    """The graph of a quadratic discriminant analysis with a label to a row; skl2onnx writes (1, rows)."""
+    from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis  # noqa: PLC0415 - only for sklearn models
+
+    last = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+    if not isinstance(last, QuadraticDiscriminantAnalysis):
+        return graph
+    label = graph.graph.output[0]
+    inner, shape = f"{label.name}/across", f"{label.name}/shape"
+    for node in graph.graph.node:
+        node.output[:] = [inner if name == label.name else name for name in node.output]
+    graph.graph.initializer.append(numpy_helper.from_array(np.array([-1], np.int64), shape))
+    graph.graph.node.append(helper.make_node("Reshape", [inner, shape], [label.name]))
+    kind = label.type.tensor_type.elem_type
+    label.CopyFrom(helper.make_tensor_value_info(label.name, kind, ["batch"]))
+    return graph

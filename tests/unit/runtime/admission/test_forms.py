@@ -131,6 +131,7 @@ def test_a_model_that_is_right_in_fp32_keeps_its_form(tmp_path: Path) -> None:
         assert right(form, model, fresh(unit, "FP32").astype(np.float64)), model
 
 
+@pytest.mark.slow
 def test_clients_that_send_fp32_have_a_graph_in_fp32_whatever_the_signature_says(tmp_path: Path) -> None:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -142,6 +143,7 @@ def test_clients_that_send_fp32_have_a_graph_in_fp32_whatever_the_signature_says
     assert right(form, model, fresh(unit, "FP32").astype(np.float64))
 
 
+@pytest.mark.slow
 def test_labels_of_times_in_milliseconds_are_those_of_fp64(tmp_path: Path) -> None:
     """FP32 takes two minutes for one: few rows have another label, all of them near the boundary."""
     from sklearn.linear_model import LogisticRegression
