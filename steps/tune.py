@@ -112,7 +112,8 @@ def _proved(
         progress(f"asking the server what the original was asked: {package.described}")
         proof = served_proof(workbench.bench, package, best.config, store)
         if isinstance(proof, ServedProof):
-            return package.model_copy(update={"proof": proof}), best, tuple(differing)
+            told = proof.model_copy(update={"dropped": tuple(map(str, differing))})
+            return package.model_copy(update={"proof": told}), best, tuple(differing)
         differing.append(proof)
         search.drop(package)
         _require_another(workbench, search, journal, differing)

@@ -15,7 +15,8 @@ class Answers:
     """What was answered to some rows: `outputs` by name, with a row for each, and `errors`, empty where there is none.
 
     A row with an error has anything in the outputs. If no row was answered, there are no outputs. `noise` is how far
-    off the answers themselves are in each column, (columns,) by output, where that is known: FP32's against FP64's.
+    off the answers themselves are in each column, (columns,) by output, where that is known: FP32's against FP64's. Of
+    texts it is how far off numbers in them are, (1,), if they are JSON.
     `usual` are the magnitudes that a tolerance is relative to, (rows, columns) by output: see `proof.ordinary`. Without
     them it is relative to the magnitude of these answers.
     """

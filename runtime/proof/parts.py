@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.model.tensors import text_of
+from shiplift.runtime.model.text.comparing import text_difference
 from shiplift.runtime.proof.answers import Answers
-from shiplift.runtime.proof.tolerances import Floats, resolution_of, smallest_of, tolerances
+from shiplift.runtime.proof.tolerances import NOISE_FACTOR, Floats, resolution_of, smallest_of, tolerances
 from shiplift.runtime.records.proof import ColumnDifference
 
 _SHOWN = 60  # characters of an answer
@@ -70,8 +71,19 @@ def _output(name: str, both: Flags, right: Answers, given: Answers) -> Part:
         return _floats(name, both, expected, actual, right)
     if _kind(original) == "texts":
         expected, actual = _texts(expected), _texts(actual)
+        actual = _with_same_numbers(expected, actual, right.noise.get(name))
     off = np.asarray(expected != actual, dtype=np.bool_) & both[:, None]
     return Part(wrong=np.any(off, axis=1), tell=lambda row: _told(name, row, off, expected, actual))
+
+
+def _with_same_numbers(expected: NDArray[Any], actual: NDArray[Any], noise: Floats | None) -> NDArray[Any]:
+    """The actual texts, but the expected ones where both are JSON whose numbers are within the noise; None: equal."""
+    if noise is None:
+        return actual
+    allowed = NOISE_FACTOR * float(noise.max())
+    pairs = zip(expected.ravel(), actual.ravel(), strict=True)
+    same = [text_difference(np.array([left]), np.array([right])) <= allowed for left, right in pairs]
+    return np.where(np.array(same, dtype=np.bool_).reshape(expected.shape), expected, actual)
 
 
 def _floats(name: str, both: Flags, original: NDArray[Any], served: NDArray[Any], right: Answers) -> Part:

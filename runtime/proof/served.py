@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shiplift.runtime.model.tensors import filled
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare, counted, worst_of
 from shiplift.runtime.proof.parts import parts
@@ -22,6 +23,7 @@ from shiplift.runtime.records.proof import ColumnDifference, Counterexample, Ser
 
 CLIENTS = 16
 SECONDS = 1.5  # for all settings: with the proof of the export, a tenth of a short release
+_PATIENCE_S = 30.0  # for one request of each client, if a server answers them in turn
 _LARGEST = 8  # rows of a request
 _SEED = 20240229
 
@@ -56,15 +58,21 @@ def prove_served(
     """Asks the server, whose requests have at most `most` rows. What `ask` raises is taken for the answer."""
     draw = np.random.default_rng(_SEED)
     alone = [(of, [row]) for of, row in _drawn(asked, draw)]
-    settings = [("alone", alone, 1), (f"to {CLIENTS} clients at once", _shuffled(alone, draw), CLIENTS)]
-    if most > 1:
-        settings.insert(1, ("in batches", list(_batches(asked, min(most, _LARGEST), draw)), 1))
+    batches = list(_batches(asked, min(most, _LARGEST), draw)) if most > 1 else []
+    share, started = seconds / (3 if batches else 2), clock()
     proving = _Proving(asked=asked, form=form, own={}, worst=[], settings=[], left_out=[])
-    for name, requests, clients in settings:
-        seen = _answers(ask, asked, requests, clients, clock() + seconds / len(settings), clock)
-        if found := proving.compare(name, requests, seen):
-            return found
-    return proving.proof()
+
+    def found(name: str, requests: Requests, clients: int = 1) -> Difference | None:
+        seen = _answers(ask, asked, requests, clients, clock() + share, clock)
+        return proving.compare(name, requests, seen)
+
+    if difference := found("alone", alone):
+        return difference
+    clients = _affordable((clock() - started) / max(1, proving.settings[0].rows))
+    if batches and (difference := found("in batches", batches)):
+        return difference
+    crowd = _shuffled(alone, draw)
+    return found(f"to {clients} clients at once", crowd, clients) or proving.proof(clients)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +95,7 @@ class _Proving:
                 continue
             total += len(rows)
             served = joined([seen[at] for at, (own, _) in enumerate(requests[: len(seen)]) if own == of])
+            served = _padded(served, right)
             if found := self._of(of, name, rows, right, served, questions.origins):
                 return Difference(of=of, found=found)
         self.settings.append(SettingAsked(name=name, rows=total))
@@ -112,16 +121,21 @@ class _Proving:
             found = unsteady(mine, served.take(known), [origins[row] for row in rows], self.form.lossy, name)
         return found.model_copy(update={"row": rows[found.row]}) if found else None
 
-    def proof(self) -> ServedProof:
+    def proof(self, clients: int) -> ServedProof:
         """What was asked, now that nothing differs."""
         origins = [origin.partition(":")[0] for questions, _ in self.asked for origin in questions.origins]
         return ServedProof(
             asked=counted(origins),
             settings=tuple(self.settings),
-            clients=CLIENTS,
+            clients=clients,
             worst=worst_of(self.worst),
             left_out=tuple(self.left_out),
         )
+
+
+def _affordable(seconds_each: float) -> int:
+    """How many clients: fewer if requests that wait for each other would take too long."""
+    return max(2, min(CLIENTS, int(_PATIENCE_S / seconds_each))) if seconds_each > 0 else CLIENTS
 
 
 def unsteady(
@@ -142,9 +156,21 @@ def unsteady(
     return None
 
 
+def _padded(served: Answers, right: Answers) -> Answers:
+    """Shorter answers as they are kept beside longer ones."""
+    shapes = {name: array.shape[1:] for name, array in right.outputs.items()}
+    outputs = {
+        name: filled(array, (len(array), *shapes[name])) if name in shapes else array
+        for name, array in served.outputs.items()
+    }
+    return replace(served, outputs=outputs)
+
+
 def _loosened(alone: Answers, tolerance: float) -> Answers:
     noise = {}
     for name, array in alone.outputs.items():
+        if array.dtype.kind in "OSU":
+            noise[name] = np.array([tolerance / NOISE_FACTOR])
         if array.dtype.kind == "f":
             sizes = np.abs(np.where(np.isfinite(array), array, 0)).reshape(len(array), -1).astype(np.float64)
             noise[name] = tolerance / NOISE_FACTOR * sizes.max(axis=0, initial=0.0)

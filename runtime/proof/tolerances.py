@@ -7,7 +7,7 @@ USUAL = 1e-4  # of a value and of its column: FP32 in another order of additions
 NOISE_FACTOR = 8  # how many times the original's own noise an answer may be off
 _ROUNDED = 2  # units in the last place of the coarser type
 _USUAL_PERCENT = 90  # of a column's magnitudes are at most the usual one
-_PROBABLE = 5e-4  # of a probability: its label is compared by itself
+PROBABLE = 5e-4  # of a probability: its label is compared by itself
 _OF_ZEROS = 1e-2  # of the output's usual magnitude, in a column that holds nothing but zeros
 
 Floats = NDArray[np.float64]
@@ -31,7 +31,7 @@ def tolerances(
     allowed = sizes * (USUAL + _ROUNDED * resolution)
     if noise is not None and noise.size == values.shape[1]:
         allowed = allowed + NOISE_FACTOR * noise.reshape(1, -1)
-    return np.maximum(allowed, _PROBABLE) if _probable(values[answered]) else allowed
+    return np.maximum(allowed, PROBABLE) if _probable(values[answered]) else allowed
 
 
 def resolution_of(*arrays: NDArray[np.floating]) -> float:
@@ -59,4 +59,4 @@ def _probable(values: Floats) -> bool:
     """Whether each row has the probabilities of several classes, where one is what the others leave."""
     if values.shape[1] < 2 or not len(values) or not ((values >= 0) & (values <= 1)).all():
         return False
-    return bool(np.allclose(values.sum(axis=1), 1, atol=_PROBABLE))
+    return bool(np.allclose(values.sum(axis=1), 1, atol=PROBABLE))

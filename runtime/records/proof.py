@@ -113,7 +113,8 @@ class ServedProof(Record):
     """What was asked of the packaged server, by up to `clients` at once, before it was promoted: it differed nowhere.
 
     `worst` is the column that came closest to its tolerance; None for a lossy precision, whose answers have a score.
-    It took `seconds`, with the start of the server.
+    It took `seconds`, with the start of the server. `dropped` tells of packages that were preferred and answered
+    differently: which, and their first difference.
     """
 
     asked: tuple[RowsAsked, ...]
@@ -122,16 +123,18 @@ class ServedProof(Record):
     worst: ColumnDifference | None = None
     left_out: tuple[str, ...] = ()
     seconds: float = volatile(0.0)
+    dropped: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """In one sentence, for checks and reports."""
+        """In one sentence, for checks, reports and the status."""
         ways = ", ".join(f"{each.name} ({each.rows})" for each in self.settings)
         off = ""
         if worst := self.worst:
             off = f"; worst column {worst.column} of {worst.output}: {worst.difference:.3g} off, "
             off += f"{worst.tolerance:.3g} allowed"
         late = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
-        return f"{sum(each.rows for each in self.asked)} rows, {self.clients} clients: {ways}{off}{late}"
+        before = "".join(f"; dropped: {each}" for each in self.dropped)
+        return f"{sum(each.rows for each in self.asked)} rows, {self.clients} clients: {ways}{off}{late}{before}"
 
 
 class Proof(Record):

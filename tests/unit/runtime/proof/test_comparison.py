@@ -55,6 +55,21 @@ def test_answers_are_the_same_or_not() -> None:
         assert compared(original, served).same is same, name
 
 
+def test_numbers_in_json_may_be_off_by_the_noise_of_their_output_and_nothing_else() -> None:
+    original = '[{"word": "Zürich", "score": 0.5}]'
+    for noise, served, same in (
+        (None, original.replace("0.5", "0.500001"), False),
+        (1e-3, original, True),
+        (1e-3, original.replace("0.5", "0.507"), True),
+        (1e-3, original.replace("0.5", "0.51"), False),
+        (1e-3, original.replace("Zürich", "Zurich"), False),
+        (1e-3, "0.5", False),
+    ):
+        left, right = (Answers.of({"y": np.array([[text]], dtype=object)}) for text in (original, served))
+        known = left if noise is None else replace(left, noise={"y": np.array([noise])})
+        assert compare(known, right, ["example"]).same is same, served
+
+
 def test_the_original_s_noise_is_what_its_column_may_be_off() -> None:
     off = Answers.of({"y": LARGE * [1 + 3e-4, 1]})
     for noise, same in (([0.0, 50.0], False), ([50.0, 0.0], True)):

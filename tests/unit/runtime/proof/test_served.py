@@ -54,7 +54,7 @@ def server(off: Any = lambda *_: 0.0, label: Any = lambda right, *_: right) -> S
 
 
 def proved(asked: Server, form: Form = LOSSLESS, **options: Any) -> ServedProof | Difference:
-    return prove_served(asked, ASKED, form, **({"most": 8} | options))
+    return prove_served(asked, ASKED, form, **({"most": 8, "clock": lambda: 0.0} | options))  # on a busy machine, too
 
 
 def test_a_right_server_is_asked_every_row_in_every_setting() -> None:
@@ -113,8 +113,8 @@ def test_a_row_that_the_original_refuses_must_be_refused() -> None:
 
     errors = tuple("ValueError: unknown category" if row == 7 else "" for row in range(len(ROWS)))
     asked = [(ASKED[0][0], Answers(outputs=RIGHT.outputs, errors=errors))]
-    assert isinstance(prove_served(refuses, asked, LOSSLESS, most=8), ServedProof)
-    found = prove_served(scores, asked, LOSSLESS, most=8)
+    assert isinstance(prove_served(refuses, asked, LOSSLESS, most=8, clock=lambda: 0.0), ServedProof)
+    found = prove_served(scores, asked, LOSSLESS, most=8, clock=lambda: 0.0)
     assert isinstance(found, Difference)
     assert (found.found.row, found.found.served) == (7, "answers")
 
@@ -131,3 +131,44 @@ def test_what_a_slow_server_leaves_out_is_said() -> None:
     alone = proof.settings[0].rows
     assert 1 <= alone <= 16
     assert proof.left_out[0] == f"{200 - alone} rows alone: the time was up"
+
+
+def test_a_slow_server_gets_fewer_clients_at_once() -> None:
+    now = [0.0]
+
+    def slow(inputs: Arrays) -> Arrays:
+        now[0] += 10.0
+        return scores(inputs)
+
+    proof = prove_served(slow, ASKED, LOSSLESS, most=1, clock=lambda: now[0])
+    assert isinstance(proof, ServedProof)
+    assert proof.clients == 3
+    assert proof.settings[-1].name == "to 3 clients at once"
+    assert proof.settings[0].rows == 1
+
+
+def test_answers_of_different_lengths_are_compared_in_full() -> None:
+    def features(inputs: Arrays) -> Arrays:
+        return {"features": np.ones((1, len(str(inputs["text"][0, 0])), 2), np.float32)}
+
+    texts = np.array([["a"], ["été à Zürich"]], dtype=object)
+    longest = [
+        np.pad(features({"text": texts[[row]]})["features"], [(0, 0), (0, 12 - size), (0, 0)])
+        for row, size in ((0, 1), (1, 12))
+    ]
+    asked = [
+        (Questions(inputs={"text": texts[[row]]}, origins=("example",)), Answers.of({"features": longest[row]}))
+        for row in range(2)
+    ]
+    assert isinstance(prove_served(features, asked, LOSSLESS, most=8, clock=lambda: 0.0), ServedProof)
+
+    def shorter(inputs: Arrays) -> Arrays:
+        return {
+            "features": features(inputs)["features"][:, :-1]
+            if len(str(inputs["text"])) > 9
+            else features(inputs)["features"]
+        }
+
+    found = prove_served(shorter, asked, LOSSLESS, most=8, clock=lambda: 0.0)
+    assert isinstance(found, Difference)
+    assert found.of == 1
