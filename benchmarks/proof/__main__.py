@@ -104,6 +104,8 @@ def main() -> None:
         results = run_exports(cases, arguments.out, results, sabotage="b" in parts)
     if not arguments.export_only and parts != "b":
         results = run_releases(chosen(arguments.only, parts, done, "released"), arguments.out, results)
+    results = results.finished([case.name for case in CASES])
+    write(arguments.out, results)
     show(results, arguments.only)
     if arguments.json:
         print(results.model_dump_json())

@@ -27,7 +27,6 @@ from shiplift.runtime.admission import conversion
 from shiplift.runtime.admission.inspection import INSPECT, inspect
 from shiplift.runtime.confinement.policy import Entry
 from shiplift.runtime.families import table
-from shiplift.runtime.families.generation import export as generation_export
 from shiplift.runtime.families.graph import export as graph_export
 from shiplift.runtime.families.python import export as python_export
 from shiplift.runtime.host.folders import scratch_folder
@@ -142,7 +141,7 @@ class Workshop:
         here = PythonEnvironment(python="", machine="", wheels=())
         prefix = Path(sys.prefix)
         with ExitStack() as stack:
-            for module in (graph_export, python_export, generation_export):
+            for module in (graph_export, python_export):
                 stack.enter_context(patch.object(module, "workplace", self._place))
             stack.enter_context(patch.object(python_export, "resolve", lambda *_: here))
             stack.enter_context(patch.object(python_export, "ensure", lambda *_: prefix))
@@ -180,7 +179,7 @@ class Workshop:
         return call(entry.function, arguments, folder / "work")
 
 
-_PROVE = (graph_export.VERIFY.function, python_export.PROVE.function, generation_export.VERIFY.function)
+_PROVE = (graph_export.VERIFY.function, python_export.PROVE.function)
 _TIMED = (*_PROVE, python_export.ANSWER.function)
 _ASKS = ("record", "judge")  # the functions of the first half that ask the original for the proof
 

@@ -1,7 +1,11 @@
 """The content of `benchmarks/results/proof.json`, written after each case, so that a run can resume."""
 
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from pydantic import Field
 
 from benchmarks.proof.case import Form, Part
 from shiplift.runtime.base.storage import write_atomically
@@ -63,10 +67,16 @@ class Sabotage(Record):
 
 
 class Results(Record):
-    """The machine, how it was measured, the models of parts a and c, and the sabotages of part b."""
+    """The machine, how it was measured, the models of parts a and c, and the sabotages of part b.
+
+    `notes` say what a reader has to know of this run. `not_run` are models without a result, by depth.
+    """
 
     machine: dict[str, Any]
     method: dict[str, str] = METHOD
+    date: str = ""
+    notes: tuple[str, ...] = ()
+    not_run: dict[Depth, tuple[str, ...]] = Field(default_factory=dict)
     cases: tuple[Result, ...] = ()
     sabotages: tuple[Sabotage, ...] = ()
 
@@ -81,6 +91,12 @@ class Results(Record):
         return self.model_copy(
             update={"cases": with_news(self.cases, Result), "sabotages": with_news(self.sabotages, Sabotage)}
         )
+
+    def finished(self, names: Iterable[str]) -> "Results":
+        """The results with today's date, and which of these models they lack."""
+        done = {depth: {each.name for each in self.cases if each.depth == depth} for depth in DEPTHS}
+        lacking = {depth: tuple(name for name in names if name not in done[depth]) for depth in DEPTHS}
+        return self.model_copy(update={"date": datetime.now(UTC).date().isoformat(), "not_run": lacking})
 
 
 def _order(entry: Result | Sabotage) -> tuple[str, ...]:

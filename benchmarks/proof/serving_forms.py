@@ -8,7 +8,6 @@ from typing import Any
 
 from benchmarks.proof.case import Form
 from benchmarks.proof.exporting import Workshop
-from benchmarks.proof.generating import generating
 from benchmarks.proof.sabotages.mutation import Files
 from shiplift.runtime.guest.graphs.guards import Guards
 from shiplift.runtime.model import onnx_models, trees_models
@@ -21,7 +20,6 @@ from shiplift.runtime.proof.settings import Ask
 from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.kinds.exported import (
     Exported,
-    ExportedGeneration,
     ExportedGraph,
     ExportedImage,
     ExportedPython,
@@ -51,9 +49,6 @@ def forms_of(workshop: Workshop, exported: Exported, prefix: Path, work: Path) -
             yield [form]
         return
     folder = workshop.store.fetch(exported.model, work / "model")
-    if isinstance(exported, ExportedGeneration):
-        yield [ServedForm(form="graph", ask=generating(folder), first="text", batches=True)]
-        return
     running = onnx_models.session(folder / "model.onnx")
     if isinstance(exported, ExportedText | ExportedImage):
         front, _ = load_front(workshop.store.fetch(exported.front.files, work / "front"))
@@ -76,8 +71,6 @@ def written_ask(files: Files, version: Exported, *, trees: bool) -> Ask:
         ShipliftError, or what the engine does: it does not load.
     """
     written = files.folder / "written"
-    if isinstance(version, ExportedGeneration):
-        return generating(written / "model")
     if trees:
         assert isinstance(version, ExportedGraph)
         assert version.trees

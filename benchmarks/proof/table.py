@@ -31,6 +31,6 @@ SABOTAGED = frozenset(
         *("lightgbm-regressor", "lightgbm-binary", "xgboost-regressor", "xgboost-binary", "catboost-classifier"),
         *("torch-mlp", "torch-batchnorm", "torch-cnn", "torch-lstm", "torch-attention", "torch-table", "torch-bag"),
         *("torch-double", "a-torch-hashed-ids", "a-torch-large-ids", "a-torch-outputs", "onnx-two-outputs"),
-        *("text-classifier", "text-sentences", "image-classifier", "generation-llama", "python-tensor", "python-frame"),
+        *("text-classifier", "text-sentences", "image-classifier", "python-tensor", "python-frame"),
     }
 )

@@ -22,7 +22,7 @@ from shiplift.runtime.proof.tolerances import NOISE_FACTOR
 from shiplift.runtime.records.proof import ColumnDifference, Counterexample, ServedProof, SettingAsked
 
 CLIENTS = 16
-SECONDS = 1.5  # for all settings: with the proof of the export, a tenth of a short release
+SECONDS = 3.0  # for all settings
 _PATIENCE_S = 30.0  # for one request of each client, if a server answers them in turn
 _LARGEST = 8  # rows of a request
 _SEED = 20240229

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.proof.case import Case, Logged
-from benchmarks.proof.generating import TOKENS
 from benchmarks.zoo.cases.huggingface import _ranked, _scored
 from shiplift.runtime.model.tensors import Arrays
-from tests import generating, huggingface
+from tests import huggingface
 
 _NEEDS = ("transformers", "sentence_transformers")
 _WORDS = [
@@ -75,30 +74,6 @@ def _sentences(folder: Path) -> Logged:
         model=huggingface.sentence_encoder(folder / "encoder"),
         rows=texts,
         answer=lambda prediction: {"embeddings": np.asarray(prediction)},
-    )
-
-
-def _generator(_: Path) -> Logged:
-    """Prompts of its few sentences' words; the original takes the most likely token each time."""
-    from mlflow.models import ModelSignature
-
-    writer = generating.pipeline()
-
-    def prompts(count: int, seed: int) -> list[str]:
-        rng, words = np.random.default_rng(seed), " ".join(generating.TEXTS).split()
-        return [" ".join(rng.choice(words, rng.integers(1, 12))) for _ in range(count)]
-
-    def continued(given: list[str]) -> Arrays:
-        settings = {"max_new_tokens": TOKENS, "do_sample": False, "return_full_text": False}
-        answers = [writer(prompt, **settings)[0]["generated_text"] for prompt in given]
-        return {"": np.array(answers, dtype=object).reshape(-1, 1)}
-
-    types = {"inputs": '[{"type": "string"}]', "outputs": '[{"type": "string"}]'}
-    return Logged(
-        model=writer,
-        options={"signature": ModelSignature.from_dict(types), "input_example": generating.PROMPTS},
-        rows=prompts,
-        original=continued,
     )
 
 
@@ -195,14 +170,6 @@ RIGHT_TEXTS: tuple[Case, ...] = (
         needs=_NEEDS,
     ),
     _case("text-sentences", "sentence_transformers", "a sentence encoder", _sentences, needs=_NEEDS),
-    _case(
-        "generation-llama",
-        "transformers",
-        "a small Llama that continues texts",
-        _generator,
-        needs=(*_NEEDS, "openvino_genai"),
-        fresh=200,
-    ),
     _case("image-classifier", "transformers", "an image classifier", _images, needs=_NEEDS, fresh=500),
     _case(
         "python-tensor",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Of = Literal["graph", "trees", "front", "python", "generation"]
+Of = Literal["graph", "trees", "front", "python"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
+from shiplift.runtime.guest.python.values import is_missing, texts
 from shiplift.runtime.model.tables import read_parquet
 from shiplift.runtime.model.tensors import Arrays, DataLimits
 from shiplift.runtime.serving.scoring.common_forms import NotCommonError, served
@@ -164,17 +165,23 @@ def _values(column: Any, field: Field) -> NDArray[Any]:
         return np.asarray(values.astype("datetime64[ns]").astype(np.int64))
     if field.spec.datatype.startswith("FP"):
         return np.asarray(values, np.float64) if values.dtype.kind == "O" and _scalars(values) else _stacked(values)
+    if field.spec.datatype == "BYTES":
+        return _texts(column, field)
     if (missing := column.isna().to_numpy()).any():
         row = int(missing.argmax())
         raise ScoringProblem(400, f"column {field.label} has the missing value {column.iloc[row]!r} in row {row}")
-    if field.spec.datatype != "BYTES":
-        return _stacked(values)
-    if values.dtype.kind == "M":
-        return np.array([item.isoformat() for item in column], object)
-    for row, item in enumerate(values.tolist()):
-        if not isinstance(item, str | bytes):
+    return _stacked(values)
+
+
+def _texts(column: Any, field: Field) -> NDArray[Any]:
+    """A column's values as the texts that hold them, (rows,): dates, bytes and lists, too, and what is missing."""
+    items = [
+        item.decode(errors="replace") if isinstance(item, bytes) and field.kind == "string" else item for item in column
+    ]
+    for row, item in enumerate(items):
+        if field.kind == "string" and not isinstance(item, str) and not is_missing(item):
             raise ScoringProblem(400, f"column {field.label} has the value {item!r} in row {row}, which is no string")
-    return np.asarray(values, object)
+    return np.asarray(texts(items), object)
 
 
 def _scalars(values: NDArray[Any]) -> bool:

@@ -102,9 +102,13 @@ def numpy_name(datatype: str) -> str:
 
 
 def _fields(entries: Sequence[Mapping[str, Any]], signature: Signature) -> Sequence[Field]:
-    """The fields of a logged schema. They have the served tensors' names, or their order."""
-    names = [str(entry.get("name") or "") for entry in entries]
+    """The fields of a logged schema. They have the served tensors' names, or their order.
+
+    Optional columns that the example lacked are not served: they are left out.
+    """
     by_name = {spec.name: spec for spec in signature.inputs}
+    entries = [each for each in entries if each.get("required", True) or str(each.get("name")) in by_name]
+    names = [str(entry.get("name") or "") for entry in entries]
     if len(entries) == len(signature.inputs) and not set(names) <= set(by_name):
         specs = list(signature.inputs)
     else:

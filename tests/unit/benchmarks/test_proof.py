@@ -230,6 +230,12 @@ def test_results_are_read_back_with_the_newest_of_each(tmp_path: Path) -> None:
     assert read(tmp_path / "none.json") is None
 
 
+def test_results_say_what_was_not_run() -> None:
+    results = Results(machine={}).including(result(name="m")).finished(["m", "n"])
+    assert results.not_run == {"exported": ("n",), "released": ("m", "n")}
+    assert results.date
+
+
 def test_each_missed_goal_is_told() -> None:
     results = Results(machine={}).including(
         result(name="slow", depth="released", seconds=40, proof_seconds=5),

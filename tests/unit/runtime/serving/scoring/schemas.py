@@ -14,6 +14,8 @@ COLUMNS: dict[str, Any] = {
     "integer": "INT32",
     "boolean": "BOOL",
     "string": "BYTES",
+    "datetime": "BYTES",
+    "binary": "BYTES",
 }
 TENSORS: dict[str, Any] = {"float32": "FP32", "float64": "FP64", "int64": "INT64", "bool": "BOOL", "str": "BYTES"}
 

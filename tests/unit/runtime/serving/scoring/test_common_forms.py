@@ -13,7 +13,7 @@ from shiplift.runtime.serving.scoring.common_forms import read_common
 from shiplift.runtime.serving.scoring.mlflow_rules import read_json
 from shiplift.runtime.serving.scoring.problems import ScoringProblem
 from shiplift.runtime.serving.scoring.schema import schema_of
-from tests.unit.runtime.serving.scoring.schemas import COLUMNS, TENSORS, of_columns, of_tensors
+from tests.unit.runtime.serving.scoring.schemas import TENSORS, of_columns, of_tensors
 
 _ANY = st.sampled_from([0, 1, -5, 2.5, 1e300, 2**31, 2**53 + 1, 2**63, 2**70, None, True, float("nan"), "7", "x", "ü"])
 _GOOD = {
@@ -30,7 +30,7 @@ _GOOD = {
 def tables(draw: st.DrawFn) -> tuple[Any, Any]:
     """A model of columns, and a request to it, right or wrong."""
     names = [f"c {at}" for at in range(draw(st.integers(1, 4)))]
-    kinds = {name: draw(st.sampled_from(list(COLUMNS))) for name in names}
+    kinds = {name: draw(st.sampled_from(list(_GOOD))) for name in names}
     wild = draw(st.booleans())
     count = draw(st.integers(0, 3))
     rows = [[draw(_ANY if wild else _GOOD[kinds[name]]) for name in names] for _ in range(count)]
