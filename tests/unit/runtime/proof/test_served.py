@@ -54,7 +54,8 @@ def server(off: Any = lambda *_: 0.0, label: Any = lambda right, *_: right) -> S
 
 
 def proved(asked: Server, form: Form = LOSSLESS, **options: Any) -> ServedProof | Difference:
-    return prove_served(asked, ASKED, form, **({"most": 8, "clock": lambda: 0.0} | options))  # on a busy machine, too
+    settings: dict[str, Any] = {"most": 8, "clock": lambda: 0.0} | options  # on a busy machine, too
+    return prove_served(asked, ASKED, form, **settings)
 
 
 def test_a_right_server_is_asked_every_row_in_every_setting() -> None:

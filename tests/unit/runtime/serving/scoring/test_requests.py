@@ -50,6 +50,7 @@ def test_dates_bytes_and_missing_texts_travel_as_the_model_s_own_process_reads_t
 
 
 def test_an_optional_column_that_is_not_served_may_be_sent() -> None:
+    assert TABLE.scoring
     fields = json.loads(TABLE.scoring.inputs)
     scoring = TABLE.scoring.model_copy(
         update={"inputs": json.dumps([*fields, {"type": "string", "name": "note", "required": False}])}
