@@ -15,6 +15,7 @@ from shiplift.runtime.admission.conversion import convert
 from shiplift.runtime.admission.verification import verify
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import graph_contract, onnx_models
+from shiplift.runtime.model.conversion import sklearn_linear
 from shiplift.runtime.model.conversion.torch_models import TorchModule, TorchProgram
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
 from shiplift.runtime.proof.file import from_file, sets_in
@@ -246,11 +247,14 @@ def test_a_small_target_beside_a_large_one_is_not_lost(bench: Bench) -> None:
         bench.export()
 
 
-def test_a_graph_that_mixes_rows_though_its_original_does_not_is_served_one_at_a_time(bench: Bench) -> None:
-    """skl2onnx answers one label for all rows."""
+def test_a_graph_that_mixes_rows_though_its_original_does_not_is_served_one_at_a_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """skl2onnx answers one row of labels, which Shiplift corrects."""
     import mlflow.sklearn
     from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 
+    monkeypatch.setattr(sklearn_linear, "with_rows_of_labels", lambda graph, _: graph)
     rows = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
     model = QuadraticDiscriminantAnalysis().fit(rows, (rows[:, 0] > 0).astype(int))
     mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[])

@@ -67,7 +67,8 @@ int main(void) {{
 {"".join(f'  const char *{name} = "{path}";' for name, path in paths.items())}
   snprintf(environment, sizeof environment, "/proc/%d/environ", getppid());
   snprintf(memory, sizeof memory, "/proc/%d/mem", getppid());
-  const char *missing = guard("{tmp_path}/server/backends/x", "{own}", "{cache}", 512ul << 20, "");
+  Limits limits = {{.memory_mb = 512, .files = 64, .cache = "{cache}"}};
+  const char *missing = guard("{tmp_path}/server/backends/x", "{own}", &limits, "");
   if (missing) return puts(missing), 1;
   (void) pair;
 {tries}
