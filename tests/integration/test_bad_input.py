@@ -476,7 +476,7 @@ def test_production_is_the_same_after_triton_died(lab: Lab) -> None:
     assert until(served) == before
     fields = type(served_now.package).model_fields
     later = {
-        name: fields[name].default for name in ("questions", "proof", "constant_score", "limits")
+        name: fields[name].default for name in ("questions", "proof", "constant_score", "limits", "guards")
     }  # 0.1 has none of these
     unproved = served_now.package.model_copy(update=later)
     assert list(every_served(lab.home)).count(served_now.model_copy(update={"package": unproved})) == 1

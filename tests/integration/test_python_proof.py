@@ -90,6 +90,7 @@ def judged(folder: Path, kind: str) -> dict[str, Any]:
         allow_without=[],
         out=str(folder),
     )
+    recorded.pop("answer")  # of what form it is, which no proof asks
     return prove(answers=str(folder / ANSWERS), inputs=inputs, out=str(folder), **recorded)
 
 
