@@ -159,6 +159,7 @@ class Sklearn(Original):
             else:
                 graph = sklearn_trees.with_missing(graph, self.model)
             graph = sklearn_linear.with_rows_of_labels(graph, model)
+            graph = sklearn_linear.with_labels_of_scores(graph, model)
             graph = sklearn_methods.with_outputs(graph, self.method, self.count)
         except Exception as error:
             raise failed("skl2onnx can't convert the model", error) from error

@@ -43,3 +43,21 @@ def with_rows_of_labels(graph: onnx.ModelProto, estimator: Any) -> onnx.ModelPro
     kind = label.type.tensor_type.elem_type
     label.CopyFrom(helper.make_tensor_value_info(label.name, kind, ["batch"]))
     return graph
+
+
+def with_labels_of_scores(graph: onnx.ModelProto, estimator: Any) -> onnx.ModelProto:
+    """The graph of a linear classifier by stochastic gradient descent with the label of the highest score.
+
+    skl2onnx takes the highest probability: far from the boundaries several classes have 1.0, and the first would win.
+    """
+    from sklearn.linear_model import SGDClassifier  # noqa: PLC0415 - only for sklearn models
+
+    last = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+    if not isinstance(last, SGDClassifier) or len(last.classes_) < 3:  # two classes share a score
+        return graph
+    products = {node.output[0] for node in graph.graph.node if node.op_type == "MatMul"}
+    scores = [node.output[0] for node in graph.graph.node if node.op_type == "Add" and node.input[0] in products]
+    labels = [node for node in graph.graph.node if node.op_type == "ArgMax"]
+    if scores and labels:
+        labels[-1].input[0] = scores[-1]
+    return graph
