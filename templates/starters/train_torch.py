@@ -84,6 +84,9 @@ def main() -> None:
             input_example=example,
             signature=infer_signature(example, logits[:8]),
             registered_model_name=arguments.name,
+            pip_requirements=[
+                f"{package.__name__}=={package.__version__.partition('+')[0]}" for package in (torch, np)
+            ],
         )
     version = f"{arguments.name}/{logged.registered_model_version}"
     print(f"registered {version} in {mlflow.get_tracking_uri()}; next:")

@@ -103,7 +103,9 @@ def main() -> None:
             name="model",
             input_example=texts[:2],
             registered_model_name=arguments.name,
-            pip_requirements=[f"{package.__name__}=={package.__version__}" for package in (torch, transformers)],
+            pip_requirements=[
+                f"{package.__name__}=={package.__version__.partition('+')[0]}" for package in (torch, transformers)
+            ],
         )
     version = f"{arguments.name}/{logged.registered_model_version}"
     print(f"registered {version} in {mlflow.get_tracking_uri()}; next:")
