@@ -92,13 +92,13 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     shutil.rmtree(work / "model", ignore_errors=True)
     (work / "model").mkdir(parents=True)
     requests = input_sets(_restored(load_npz(Path(example)), logged), logged.inputs, seed=seed)
-    if conversion.inputs == "float32":
+    coarse = conversion.inputs == "float32"
+    if coarse:
         requests = {name: as_float32(each) for name, each in requests.items()}
     sets = original.tensors(requests)
     plain = not (original.takes_text or conversion.preprocess)
     facts = original.facts(logged.inputs, requests["example"]) if plain else None
     started = time.monotonic()
-    coarse = conversion.inputs == "float32"
     recorded = record(original, sets, conversion, _making(logged, requests, known, facts, coarse=coarse))
     judged = judge(Path(folder), original, logged.inputs, recorded.rows(sets)) if plain else Judged()
     recorded = recorded.beginning_with(_first_output(judged, original, conversion))

@@ -15,7 +15,7 @@ def corrected(estimator: Any) -> Any:
     """
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis  # noqa: PLC0415 - only for sklearn models
 
-    last = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+    last = _last(estimator)
     if not isinstance(last, LinearDiscriminantAnalysis) or len(last.classes_) != 2:
         return estimator
     halved = copy.copy(last)
@@ -31,7 +31,7 @@ def with_rows_of_labels(graph: onnx.ModelProto, estimator: Any) -> onnx.ModelPro
     """The graph of a quadratic discriminant analysis with a label to a row; skl2onnx writes (1, rows)."""
     from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis  # noqa: PLC0415 - only for sklearn models
 
-    last = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+    last = _last(estimator)
     if not isinstance(last, QuadraticDiscriminantAnalysis):
         return graph
     label = graph.graph.output[0]
@@ -52,7 +52,7 @@ def with_labels_of_scores(graph: onnx.ModelProto, estimator: Any) -> onnx.ModelP
     """
     from sklearn.linear_model import SGDClassifier  # noqa: PLC0415 - only for sklearn models
 
-    last = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+    last = _last(estimator)
     if not isinstance(last, SGDClassifier) or len(last.classes_) < 3:  # two classes share a score
         return graph
     products = {node.output[0] for node in graph.graph.node if node.op_type == "MatMul"}
@@ -61,3 +61,8 @@ def with_labels_of_scores(graph: onnx.ModelProto, estimator: Any) -> onnx.ModelP
     if scores and labels:
         labels[-1].input[0] = scores[-1]
     return graph
+
+
+def _last(estimator: Any) -> Any:
+    """The estimator, or the last step of a pipeline."""
+    return estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator

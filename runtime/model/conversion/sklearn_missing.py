@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 
 from shiplift.runtime.guest.python.values import MISSING, is_missing
-from shiplift.runtime.model.conversion.sklearn_parts import parts
+from shiplift.runtime.model.conversion.sklearn_trees import within
 
 
 def as_sent(model: Any) -> Any:
     """The model, in whose copy a missing text is the one that clients send; itself if it knows none."""
-    if not any(_encodes(part) or _imputes(part) for part in parts(model)):
+    if not any(_encodes(part) or _imputes(part) for part in within(model)):
         return model
     model = copy.deepcopy(model)
-    for part in parts(model):
+    for part in within(model):
         if _encodes(part):
             part.categories_ = [_told(known) for known in part.categories_]
         elif _imputes(part):

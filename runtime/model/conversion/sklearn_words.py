@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from shiplift.runtime.model.conversion.sklearn_parts import parts
+from shiplift.runtime.model.conversion.sklearn_trees import within
 
 LOCALE = "C.UTF-8"
 _USUAL = r"(?u)\b\w\w+\b"  # scikit-learn's default
@@ -18,7 +18,7 @@ _WORD = r"[\p{L}\p{N}_]{2,}"  # the same for ONNX Runtime; skl2onnx's own knows 
 
 def options(model: Any) -> dict[int, dict[str, str]]:
     """What skl2onnx is to be told about the vectorizers within a model, by their ids."""
-    return {id(part): {"tokenexp": _WORD} for part in parts(model) if _finds_words(part)}
+    return {id(part): {"tokenexp": _WORD} for part in within(model) if _finds_words(part)}
 
 
 def _finds_words(part: Any) -> bool:
