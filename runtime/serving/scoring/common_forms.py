@@ -137,10 +137,19 @@ def _frame(data: Any, field: Field) -> NDArray[Any]:
         raise NotCommonError
     if "index" in data and len(data["index"] or rows) != len(rows):
         raise NotCommonError
-    columns = [_numbers(column, set(map(type, column))) for column in zip(*rows, strict=True)]
-    if any(set(map(type, row)) - {float, int, type(None)} for row in rows):
-        raise NotCommonError
-    return _fitting(np.stack([column.astype(field.dtype) for column in columns], axis=1), field)
+    columns = [_of_dtype(column, np.dtype(field.dtype)) for column in zip(*rows, strict=True)]
+    return _fitting(np.stack(columns, axis=1), field)
+
+
+def _of_dtype(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A column of a matrix, (rows,). Only floats can be missing; whatever else would change is for MLflow's code."""
+    types = set(map(type, values))
+    if dtype.kind == "f" and types <= {float, int, type(None)}:
+        return _numbers(values, types).astype(dtype)
+    array = np.array(values)
+    if (dtype.kind, types) in (("i", {int}), ("b", {bool})) and np.array_equal(array, array.astype(dtype)):
+        return array.astype(dtype)
+    raise NotCommonError
 
 
 def _array(data: Any, field: Field) -> NDArray[Any]:

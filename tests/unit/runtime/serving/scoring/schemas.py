@@ -17,7 +17,17 @@ COLUMNS: dict[str, Any] = {
     "datetime": "BYTES",
     "binary": "BYTES",
 }
-TENSORS: dict[str, Any] = {"float32": "FP32", "float64": "FP64", "int64": "INT64", "bool": "BOOL", "str": "BYTES"}
+TENSORS: dict[str, Any] = {
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+    "int8": "INT8",
+    "uint8": "UINT8",
+    "int32": "INT32",
+    "int64": "INT64",
+    "bool": "BOOL",
+    "str": "BYTES",
+}
 
 
 def of_columns(kinds: dict[str, str], *, named: bool = True, **changes: Any) -> ServedModel:
