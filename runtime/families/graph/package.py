@@ -88,8 +88,7 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
 
     def record(self, draft: Draft, common: dict[str, Any]) -> GraphPackage:
         """The record. It says whether requests belong to sequences."""
-        sequences = bool(draft.described.states)
-        return GraphPackage(**common, sequences=sequences, questions=None if sequences else self._questions())
+        return GraphPackage(**common, sequences=bool(draft.described.states))
 
     def _named(self, asked: Arrays) -> Arrays:
         """Rows and answers in the names that clients of the target's server use."""
@@ -97,10 +96,12 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
         signature = self.work.exported.signature
         return self.as_served(signature, under("input/", tensors), tensors)[2]
 
-    def _questions(self) -> Artifact | None:
-        """The proof's rows, in the names that the package has."""
+    def served_questions(self) -> Artifact | None:
+        """The proof's rows, in the names that the package has; none of a model with states, which rows don't have."""
         asked, work = self.work.exported.asked, self.work
-        if asked is None or not (self.native or (work.target.engine == "trees" and work.target.server == "nvidia")):
+        if asked is None or self.visible()[1]:
+            return None
+        if not (self.native or (work.target.engine == "trees" and work.target.server == "nvidia")):
             return asked
         arrays = load_npz(work.store.read(asked))
         signature = work.exported.signature

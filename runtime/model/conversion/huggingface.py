@@ -5,8 +5,10 @@ operations that follow it: softmax or sigmoid, the choice of a mask's tokens, po
 makes labels and tokens. The architecture is code of `transformers`, since admission refuses any other.
 """
 
+import contextlib
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -24,10 +26,12 @@ from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.conversion.torch_models import TorchModule
 from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz
 from shiplift.runtime.model.text.tasks import PAIR, task_of, texts_of, truncation_of
+from shiplift.runtime.model.text.texts_made import MADE_TEXTS
 from shiplift.runtime.records.model import Flavor
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 _MAX_TEXTS = 16  # of an example: the pipeline answers them one by one
+_MADE_S = 1.0  # for texts of other kinds
 
 
 class HuggingFace(Original):
@@ -62,8 +66,10 @@ class HuggingFace(Original):
         (to / "text").mkdir(exist_ok=True)
         self.write_front(to / "text")
         first = self.front.samples(example)[:_MAX_TEXTS]
-        samples = list(dict.fromkeys([*first, *self.varied(first), *self._long(first[0])]))
-        answers = self.expected(samples)
+        own = list(dict.fromkeys([*first, *self.varied(first), *self._long(first[0])]))
+        made = [sample for sample in self._made(first[0]) if sample not in own]
+        each = {sample: self._expected(sample) for sample in own} | self._answered(made)
+        samples, answers = list(each), concatenate(list(each.values()))
         columns = zip(*map(_parts, samples), strict=True)
         asked = {f"input/{name}": _text(*texts) for name, texts in zip(self.names, columns, strict=True)}
         (to / "texts.npz").write_bytes(dump_npz(asked | {f"output/{key}": array for key, array in answers.items()}))
@@ -128,6 +134,25 @@ class HuggingFace(Original):
         """A sample that is longer than the model's limit, if longer ones are cut."""
         times = self.front.settings["max_tokens"]
         return [_each(sample, lambda text: f"{text} " * times)] if self.front.settings["truncate"] else []
+
+    def _made(self, sample: Text) -> list[Text]:
+        """Texts of other kinds in place of a sample's, each after the mask token if there has to be one."""
+        mask = f"{self.tokenizer.mask_token} " if self.task == "fill-mask" else ""
+        return [
+            tuple(f"{mask}{text}" for _ in sample) if isinstance(sample, tuple) else f"{mask}{text}"
+            for text in MADE_TEXTS
+        ]
+
+    def _answered(self, samples: Sequence[Text]) -> dict[Text, Arrays]:
+        """The answers to those samples that both the pipeline and the front take, until the time is up."""
+        end, answers = time.monotonic() + _MADE_S, dict[Text, Arrays]()
+        for sample in samples:
+            if time.monotonic() > end:
+                break
+            with contextlib.suppress(Exception):  # a pipeline raises whatever its libraries do
+                self.front.encode(self.front.read([sample]))
+                answers[sample] = self._expected(sample)
+        return answers
 
     def _fits(self, sample: Text) -> bool:
         (encoding,) = self.front.tokenizer.encode_batch([sample])
