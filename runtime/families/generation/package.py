@@ -7,6 +7,7 @@ from shiplift.runtime.families.packaging.recorded import RecordedMaker
 from shiplift.runtime.model.generation.signature import ROOM
 from shiplift.runtime.model.golden import SAMPLES
 from shiplift.runtime.model.tensors import Arrays, batch_of
+from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import ExportedGeneration
 from shiplift.runtime.records.kinds.package import GenerationPackage
 from shiplift.runtime.records.precision import Candidate
@@ -26,6 +27,10 @@ class GenerationMaker(RecordedMaker[ExportedGeneration]):
         inputs, golden = super().requests(answered)
         room = batch_of({ROOM: self.arrays[ROOM]}, SAMPLES) if ROOM in self.arrays else {}
         return inputs, golden | room
+
+    def served_questions(self) -> Artifact | None:
+        """The prompts, each continued with the most likely tokens; none where 16 bits leave open which these are."""
+        return None if self.work.target.writes else super().served_questions()
 
     def write(self, draft: Draft) -> None:
         """Writes the engine, with OpenVINO's model or with the weights as they were logged."""

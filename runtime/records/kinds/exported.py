@@ -113,11 +113,15 @@ class ExportedImage(Exported):
 
 
 class ExportedPython(Exported):
-    """A Python model as it was logged, how it runs, and the proof that it answers in production as it does alone."""
+    """A Python model as it was logged, how it runs, and the proof that it answers in production as it does alone.
+
+    `asked` has rows of the proof, as that of graphs.
+    """
 
     kind: Literal["python"] = "python"
     python: PythonModel
     proof: Proof | None = None
+    asked: Artifact | None = None
 
 
 class ExportedGeneration(Exported):
