@@ -7,8 +7,9 @@ from typing import Any
 from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.proof.file import from_file, sets_in
-from shiplift.runtime.proof.served import Asked, Difference, Form, prove_served
-from shiplift.runtime.proof.settings import rows_of
+from shiplift.runtime.proof.requests import Asked
+from shiplift.runtime.proof.served import PATIENCE_S, Difference, Form, prove_served
+from shiplift.runtime.proof.settings import Busy, rows_of
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Differing
 from shiplift.runtime.records.proof import ServedProof
@@ -18,6 +19,7 @@ from shiplift.runtime.search.space import Point
 from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, as_tensor
 from shiplift.runtime.store.artifacts import ArtifactStore
 
+_SHARE = 0.75  # of the time that an execution may take
 _LONGEST = 4000  # characters of a request that is shown
 
 
@@ -37,10 +39,11 @@ def served_proof(
     most = 1 if package.signature.batch == 1 else config.max_batch
     with TritonClient(bench.address("grpc")) as client:
         asking = _Asking(client, model, package)
-        proof = prove_served(asking, asked, Form(lossy=_tolerance(package)), most=most)
+        proof = prove_served(asking, asked, Form(lossy=_tolerance(package)), most=most, patience=_patience(package))
     if asking.lost:
         raise asking.lost
     if isinstance(proof, ServedProof):
+        _require_answers(proof)
         return proof.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
     request = _request(package, asked, proof)
     return Differing(
@@ -57,8 +60,20 @@ def _tolerance(package: Package) -> float | None:
     return None if lossless else TOLERANCE[package.precision]
 
 
+def _patience(package: Package) -> float:
+    """How many seconds of work the server may have at once: it may do it in one execution, which has a limit."""
+    return min(PATIENCE_S, _SHARE * package.needs.request_timeout_s)
+
+
+def _require_answers(proof: ServedProof) -> None:
+    if not proof.settings[0].rows:
+        raise Temporary(
+            f"the server answered no question of the proof: {', '.join(proof.left_out)}", do="Rerun the release."
+        )
+
+
 class _Asking:
-    """Asks a server; `lost` is set once it does not answer, which is no answer of the model's."""
+    """Asks a server; `lost` is set once it does not answer anybody, which is no answer of the model's."""
 
     def __init__(self, client: TritonClient, model: str, package: Package) -> None:
         self._client, self._model, self._signature = client, model, package.signature
@@ -70,6 +85,8 @@ class _Asking:
         try:
             return self._client.infer(self._model, signature, inputs)
         except Temporary as error:
+            if self._client.live():  # its queue is full, or the request waited too long
+                raise Busy(error.what) from error
             self.lost = error
             raise
 
