@@ -13,6 +13,8 @@ from shiplift.runtime.proof.settings import Ask, Busy, rows_of, together
 Asked = Sequence[tuple[Questions, Answers]]
 Requests = list[tuple[int, list[int]]]  # each has rows of one set, which is given by its index
 
+_NEAR = 4  # requests before and after one
+
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
@@ -29,6 +31,13 @@ class Seen:
         """The rows of a set, and the answers to requests of them."""
         own = [(rows, answers) for of, rows, answers in self.answered if of == index]
         return [row for rows, _ in own for row in rows], [answers for _, answers in own]
+
+    def company(self, index: int, row: int) -> tuple[int, ...]:
+        """Other rows of a set that were asked with one: in its request, or in those just before and after it."""
+        own = [rows for of, rows, _ in self.answered if of == index]
+        at = next(at for at, rows in enumerate(own) if row in rows)
+        near = own[at] if len(own[at]) > 1 else [each for rows in own[max(0, at - _NEAR) : at + _NEAR] for each in rows]
+        return tuple(dict.fromkeys(each for each in near if each != row))
 
 
 def send(ask: Ask, asked: Asked, requests: Requests, clients: int, end: float, clock: Callable[[], float]) -> Seen:

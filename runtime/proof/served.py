@@ -36,10 +36,15 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A row that is answered differently: of which set it is, and how."""
+    """A row that is answered differently: of which set it is, and how.
+
+    `company` are other rows of this set that were asked with it; `clients` asked at once.
+    """
 
     of: int
     found: Counterexample
+    company: tuple[int, ...]
+    clients: int
 
 
 def prove_served(
@@ -63,7 +68,7 @@ def prove_served(
     proving = _Proving(asked=asked, form=form, own={}, worst=[], settings=[], left_out=[])
 
     def found(name: str, requests: Requests, clients: int = 1) -> Difference | None:
-        return proving.compare(name, send(ask, asked, requests, clients, clock() + share, clock))
+        return proving.compare(name, send(ask, asked, requests, clients, clock() + share, clock), clients)
 
     if difference := found("alone", alone):
         return difference
@@ -89,7 +94,7 @@ class _Proving:
     settings: list[SettingAsked]
     left_out: list[str]
 
-    def compare(self, name: str, seen: Seen) -> Difference | None:
+    def compare(self, name: str, seen: Seen, clients: int) -> Difference | None:
         """Compares what was answered, and notes how many rows were not."""
         total = 0
         for of, (questions, right) in enumerate(self.asked):
@@ -97,9 +102,9 @@ class _Proving:
             if not rows:
                 continue
             total += len(rows)
-            served = _padded(joined(answers), right)
+            served = padded(joined(answers), right)
             if found := self._of(of, name, rows, right, served, questions.origins):
-                return Difference(of=of, found=found)
+                return Difference(of=of, found=found, company=seen.company(of, found.row), clients=clients)
         self.settings.append(SettingAsked(name=name, rows=total))
         for rows_out, why in ((seen.late, "the time was up"), (seen.busy, "the server took no more requests")):
             if rows_out:
@@ -155,7 +160,7 @@ def unsteady(
     return None
 
 
-def _padded(served: Answers, right: Answers) -> Answers:
+def padded(served: Answers, right: Answers) -> Answers:
     """Shorter answers as they are kept beside longer ones."""
     shapes = {name: array.shape[1:] for name, array in right.outputs.items()}
     outputs = {
