@@ -8,9 +8,9 @@ from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
+from shiplift.runtime.search.repeating import ask
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.store.history import History
-from shiplift.steps.ask import ask
 
 
 def ask_again(site: Site, history: History, name: str, form: str, rows: Sequence[int], clients: int) -> AskedAgain:
@@ -24,23 +24,9 @@ def ask_again(site: Site, history: History, name: str, form: str, rows: Sequence
     """
     admitted, exported = history.last(Admitted), history.last(Exported)
     package = _chosen(history, name, form)
-    if admitted is None or exported is None or package is None or package.questions is None:
-        raise NotFound(
-            f"the release of {name} kept no rows that its server was asked", do=f"Run `shiplift rerun {name}` first."
-        )
-    logged = admitted.contract.signature
-    return ask(
-        site,
-        admitted.model_version,
-        logged,
-        exported,
-        package,
-        package.questions,
-        admitted.conversion,
-        admitted.serving,
-        rows,
-        clients,
-    )
+    if admitted is None or exported is None or package is None:
+        raise NotFound(f"the release of {name} ended before it had a package", do="See `shiplift report`.")
+    return ask(site, admitted, exported, package, rows, clients)
 
 
 def _chosen(history: History, name: str, form: str) -> Package | None:

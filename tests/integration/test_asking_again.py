@@ -10,8 +10,8 @@ import pytest
 from mlflow.models import infer_signature
 
 from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.search.repeating import ask
 from shiplift.runtime.spec.admitted import Admitted
-from shiplift.steps.ask import ask
 from tests.huggingface import pipeline
 from tests.integration.conftest import Lab
 from tests.integration.test_answers import falsify
@@ -60,18 +60,7 @@ def test_rows_of_a_release_are_asked_again_and_a_form_that_differs_is_told(lab: 
         falsify(file)
     wrong = package.model_copy(update={"repository": store.put_tree(tree)})
     for clients in (1, 4):
-        told = ask(
-            lab.site,
-            admitted.model_version,
-            admitted.contract.signature,
-            exported,
-            wrong,
-            package.questions,
-            admitted.conversion,
-            admitted.serving,
-            range(8),
-            clients,
-        )
+        told = ask(lab.site, admitted, exported, wrong, range(8), clients)
         assert not told.same
         assert any("the served form answers" in row.difference for row in told.rows)
 

@@ -91,6 +91,9 @@ def test_a_difference_is_found_in_the_setting_that_makes_it() -> None:
         assert isinstance(difference, Difference), setting
         assert difference.found.setting == setting
         assert difference.found.output in ("score", "label")
+        assert difference.clients == (CLIENTS if setting == crowd else 1)
+        assert difference.found.row not in difference.company
+        assert 1 <= len(difference.company) < CLIENTS
 
 
 def test_a_lossy_form_may_be_off_but_not_unsteady() -> None:

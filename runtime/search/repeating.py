@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shiplift.runtime.base.errors import Temporary
+from shiplift.runtime.base.errors import NotFound, Temporary
 from shiplift.runtime.confinement.policy import SandboxLimits
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.model.tensors import load_npz, text_of
@@ -15,21 +15,18 @@ from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.proof.served import Form
 from shiplift.runtime.proof.settings import Busy, rows_of
-from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.asked import AskedAgain, RowAsked
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
-from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.search.asking_again import Again, ask_form, found_rows
 from shiplift.runtime.search.bench import start_bench
 from shiplift.runtime.search.original import ask_original
 from shiplift.runtime.search.served_proof import Asking, body_of, tolerance_of
 from shiplift.runtime.search.space import Point
 from shiplift.runtime.serving.triton.client import TritonClient
-from shiplift.runtime.spec.model import Conversion
+from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
@@ -37,37 +34,33 @@ _SHOWN = 400  # characters of an answer
 
 
 def ask(
-    site: Site,
-    version: ModelVersion,
-    logged: Signature,
-    exported: Exported,
-    package: Package,
-    questions: Artifact,
-    conversion: Conversion,
-    serving: Serving,
-    rows: Sequence[int],
-    clients: int,
+    site: Site, admitted: Admitted, exported: Exported, package: Package, rows: Sequence[int], clients: int
 ) -> AskedAgain:
-    """Asks these rows of the package's `questions`: the original each alone, and the form also among each other.
+    """Asks these rows of a package's questions: the original each alone, and the form also among each other.
 
-    `logged` is the signature that the author logged. With several `clients`, the form is asked by all of them at once.
+    With several `clients`, the form is asked by all of them at once.
 
     Raises:
         UsageError: there is no such row.
+        NotFound: the package has no questions.
         ArtifactCorrupt: the rows, the model or the package are no longer stored.
         MissingTool, ServerFailed: the package can't be served here.
         Temporary: the server does not answer.
     """
+    version, conversion = admitted.model_version, admitted.conversion
+    name = f"{version.name}/{version.version}"
+    if package.questions is None:
+        raise NotFound(f"no rows were kept that the server of {name} was asked", do=f"Run `shiplift rerun {name}`.")
     store, policy = ArtifactStore(site.artifacts_uri), site.policy
-    asked, recorded = found_rows(load_npz(store.read(questions)), rows)
+    asked, recorded = found_rows(load_npz(store.read(package.questions)), rows)
     limits = SandboxLimits(
         memory_mb=min(conversion.memory_mb, policy.memory_mb),
         timeout_s=min(conversion.timeout_s, policy.timeout_s),
         task="asking the model again",
         settings="export",
     )
-    original, judge = ask_original(site, version.files, exported, logged, asked.inputs, limits)
-    served = _served(site, package, serving, asked, recorded, clients)
+    original, judge = ask_original(site, version.files, exported, admitted.contract.signature, asked.inputs, limits)
+    served = _served(site, package, admitted.serving, asked, recorded, clients)
     return AskedAgain(
         model=version.name,
         version=version.version,
