@@ -50,7 +50,10 @@ def waits(trace: Trace, one: Profile, replicas: int = 1) -> Floats:
 # --- queues ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("load_", "sigma"), [(0.5, 0.0), (0.8, 0.0), (0.8, 0.6)])
+@pytest.mark.parametrize(
+    ("load_", "sigma"),
+    [*(pytest.param(*case, marks=pytest.mark.slow) for case in ((0.5, 0.0), (0.8, 0.0))), (0.8, 0.6)],
+)
 def test_one_server_waits_as_pollaczek_and_khinchine_say(load_: float, sigma: float) -> None:
     expected = load_ * SERVICE_S * math.exp(sigma**2) / 2 / (1 - load_)  # exp(sigma^2) = 1 + cv^2 of a lognormal
     measured = waits(poisson(load_ / SERVICE_S, 1500), profile(spread=sigma)).mean()
@@ -213,8 +216,8 @@ def test_a_new_replica_s_counters_are_its_increase() -> None:
     "policy", [policies.keda_pending(1), policies.hpa_cpu(0.7), policies.knative(3)], ids=["keda", "hpa", "knative"]
 )
 def test_every_policy_grows_with_the_load_and_the_same_run_gives_the_same_result(policy: Policy) -> None:
-    rate = np.concatenate([np.full(600, 50.0), np.full(1400, 250.0)])
-    trace = Trace(name="step", family="steps", arrivals=generated(rate, 1, 3), duration_s=200)
+    rate = np.concatenate([np.full(300, 50.0), np.full(700, 250.0)])
+    trace = Trace(name="step", family="steps", arrivals=generated(rate, 1, 3), duration_s=100)
     first, second = (serve(trace, profile(), policy, start=1) for _ in range(2))
     assert first == second
     assert first.most >= 3

@@ -31,7 +31,7 @@ def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
 
 def gone(pid: int) -> bool:
     try:
-        psutil.Process(pid).wait(timeout=10)
+        psutil.Process(pid).wait(timeout=120)
     except psutil.NoSuchProcess:
         return True
     except psutil.TimeoutExpired:
@@ -104,7 +104,7 @@ def test_a_child_writes_to_its_log_and_sees_the_given_environment_alone(tmp_path
     for _ in range(2):
         words = [sys.executable, "-c", "import os; print(sorted(os.environ))"]
         child = processes.start_child(words, environment={"LC_CTYPE": "C.UTF-8"}, log=log, folder=tmp_path)
-        assert child.wait(timeout=20) == 0
+        assert child.wait(timeout=120) == 0
     assert log.read_text() == "['LC_CTYPE']\n" * 2
 
 
@@ -126,7 +126,7 @@ sys.stdin.read()
     try:
         assert os.getsid(daemon) == daemon
         parent.kill()
-        parent.wait(timeout=10)
+        parent.wait(timeout=120)
         assert gone(child)
         assert processes.alive(left)
     finally:
