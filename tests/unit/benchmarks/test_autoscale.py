@@ -216,8 +216,8 @@ def test_a_new_replica_s_counters_are_its_increase() -> None:
     "policy", [policies.keda_pending(1), policies.hpa_cpu(0.7), policies.knative(3)], ids=["keda", "hpa", "knative"]
 )
 def test_every_policy_grows_with_the_load_and_the_same_run_gives_the_same_result(policy: Policy) -> None:
-    rate = np.concatenate([np.full(300, 50.0), np.full(700, 250.0)])
-    trace = Trace(name="step", family="steps", arrivals=generated(rate, 1, 3), duration_s=100)
+    rate = np.concatenate([np.full(600, 50.0), np.full(1400, 250.0)])
+    trace = Trace(name="step", family="steps", arrivals=generated(rate, 1, 3), duration_s=200)
     first, second = (serve(trace, profile(), policy, start=1) for _ in range(2))
     assert first == second
     assert first.most >= 3
