@@ -216,6 +216,7 @@ def test_a_bench_reports_its_servers_memory_cores_and_hardware(
         assert bench.memory_mb() == pytest.approx(private.memory_mb(), rel=0.2)
 
 
+@pytest.mark.slow
 def test_a_configuration_that_does_not_load_or_kills_the_server_fails_alone(
     site: Site, packages: tuple[Package, ...], tmp_path: Path
 ) -> None:

@@ -115,6 +115,7 @@ def state(server: Server, model: str) -> str:
     return next(str(entry.state) for entry in index if entry.name == model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile", ["looping", "endless"])
 def test_the_python_backend_frees_its_instance_too(tmp_path: Path, hostile: str) -> None:
     """A stateful model runs there: what does not stop ends with its process, and a reload starts another."""
@@ -144,6 +145,7 @@ def with_state(model: Any) -> Any:
     return model
 
 
+@pytest.mark.slow
 def test_a_model_whose_kernel_never_ends_loses_its_worker_and_status_says_so(lab: Lab, tmp_path: Path) -> None:
     repository, server = lab.home / "production" / "models", production(lab)
     with TritonClient(server.grpc) as client:
