@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -81,11 +81,15 @@ def start_daemon(
     return identify(_start(command, environment, log, folder, None).pid)
 
 
-def stop(process: Process, *, grace_s: float = 10) -> None:
-    """Terminates a process and its children, and kills what is left after `grace_s` seconds. A no-op if it is gone."""
+def stop(process: Process, *, grace_s: float = 10, apart: Collection[Process] = ()) -> None:
+    """Terminates a process and its children, and kills what is left after `grace_s` seconds. A no-op if it is gone.
+
+    `apart`: processes that are left to run with their children, even where `process` is their parent.
+    """
     if not alive(process):
         return
-    family = _family(process.pid)
+    spared = {member for other in apart if other != process for member in _family(other.pid)}
+    family = [member for member in _family(process.pid) if member not in spared]
     with contextlib.suppress(psutil.Error):
         psutil.Process(process.pid).terminate()
     wait_for(_kill_late(family, grace_s), limit_s=5)
