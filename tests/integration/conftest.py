@@ -159,7 +159,7 @@ class Lab:
     def wait(self, name: str, version: int, spec: str = "", *, seconds: float = 180) -> ReleaseReport:
         """Waits for the release that a registration started; returns its report."""
         release = release_name(name, version, spec)
-        until(lambda: self.releases.folder(release).is_dir(), seconds=30)
+        until(lambda: self.releases.folder(release).is_dir())
         report = until(lambda: not self.releases.active(release) and self.releases.result(release), seconds=seconds)
         assert isinstance(report, ReleaseReport)
         return report

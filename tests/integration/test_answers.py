@@ -7,7 +7,6 @@ from pathlib import Path
 
 import onnx
 
-from shiplift.pipelines.daemons.prober import EVERY_S
 from shiplift.pipelines.engines.local import incidents, pulses
 from shiplift.runtime.records.site import Machine
 from shiplift.runtime.serving.machine.production import LocalProduction
@@ -31,7 +30,7 @@ def test_a_model_that_answers_wrongly_is_loaded_again_from_the_artifact_store(la
     model, version, began = champion.model, champion.version, time.time()
     images, _ = digits()
     right = lab.ask(model, {"input": images[:8]})["outputs"]
-    until(lambda: pulses.read(lab.home, model).verified_at, seconds=4 * EVERY_S)
+    until(lambda: pulses.read(lab.home, model).verified_at)
     assert pulses.read(lab.home, model).finding == ""
     machine = lab.site.place
     assert isinstance(machine, Machine)
@@ -40,12 +39,12 @@ def test_a_model_that_answers_wrongly_is_loaded_again_from_the_artifact_store(la
     with TritonClient(machine.grpc) as client:
         client.load(model)
     assert lab.ask(model, {"input": images[:8]})["outputs"] != right
-    until(lambda: lab.ask(model, {"input": images[:8]})["outputs"] == right, seconds=10 * EVERY_S)
-    until(lambda: pulses.read(lab.home, model).finding == "", seconds=4 * EVERY_S)
+    until(lambda: lab.ask(model, {"input": images[:8]})["outputs"] == right, seconds=120)
+    until(lambda: pulses.read(lab.home, model).finding == "")
     events = [entry.event for entry in incidents.recent(lab.home) if entry.model == model and entry.at > began]
     assert len(events) == 1, events
     assert "answers a golden request wrongly" in events[0]
     assert events[0].endswith("the model is loaded again")
     assert lab.ask(model, {"input": images[:1]})["version"] == version
     shown = json.loads(lab.engine.status(model).model_dump_json())
-    assert shown["verified_at"] > time.time() - 3 * EVERY_S
+    assert shown["verified_at"] > began

@@ -130,13 +130,13 @@ class LoopbackPod:
             log=self.folder / "log",
         )
         both = (ports.grpc, ports.http, METER)
-        until(lambda: self.child.poll() is not None or all(listening(host, port) for port in both), seconds=30)
+        until(lambda: self.child.poll() is not None or all(listening(host, port) for port in both))
         return Running(host, f"key{self.started}")
 
     def end(self) -> None:
         if self.child is not None and self.child.poll() is None:
             kill(identify(self.child.pid))
-            until(lambda: not listening(self.host, METER), seconds=10)  # a container would end at once
+            until(lambda: not listening(self.host, METER))  # a container would end at once
 
     def why_ended(self) -> str:
         return "" if self.child.poll() is None else f"triton ended with exit code {self.child.wait()}"

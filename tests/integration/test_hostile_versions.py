@@ -96,7 +96,7 @@ def test_a_hostile_version_is_refused_by_name_and_changes_nothing(
     (failed,) = (stage for stage in report.stages if stage.outcome == "failed")
     assert failed.name == hostile.stage
     assert not canary.exists()
-    until(lambda: descendants(lab) <= before, seconds=10)
+    until(lambda: descendants(lab) <= before)
     assert not list(lab.home.glob("shiplift-*"))
     assert (lab.registry.alias(model, CHAMPION), lab.registry.alias(model, CHALLENGER)) == (champion.version, 0)
     assert lab.ask(model, images) == served

@@ -109,7 +109,7 @@ def executions_of(server: Server, samples: int) -> int:
 )
 def test_a_traced_model_with_post_processing_answers_its_golden_requests(tmp_path: Path, step: str) -> None:
     with served(tmp_path, step) as (server, signature, golden), TritonClient(server.grpc) as client:
-        assert client.ready("m", 3)
+        until(lambda: client.ready("m", 3))  # an answer that takes long on a busy machine counts as no
         check_golden(client, "m", signature, golden, tolerance=1e-5)
         executions_of(server, WARM_UP + len(X))
 
