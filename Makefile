@@ -54,7 +54,7 @@ demo:  ## the whole workflow: three versions, one refused, one promoted under lo
 	@$(MAKE) --no-print-directory -j 2 $(SERVER) $(READY)
 	@$(BIN)/shiplift demo
 
-test: check unit integration  ## what needs no cluster, in a quarter of an hour
+test: check unit integration  ## what needs no cluster, in ten minutes
 test-all: export HYPOTHESIS_PROFILE = long
 test-all: check integration  ## the same, the tests that take longest, and property tests with many examples
 	$(BIN)/pytest tests/unit -n 2 -q
