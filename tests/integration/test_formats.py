@@ -114,6 +114,7 @@ def exported_of(lab: Lab, admitted: Admitted, conversion: Conversion | None = No
         conversion or admitted.conversion,
         admitted.datasets,
         admitted.data,
+        admitted.recorded_requests,
     )
 
 

@@ -60,6 +60,7 @@ def test_the_commands_are_these() -> None:
         "rollback",
         "report",
         "gate",
+        "ask",
         "logs",
         "infer",
         "init",
