@@ -96,8 +96,8 @@ class Host:
             self._exchange(b"", self._greeting, self._load_s if limit_s is None else limit_s, "loading the model")
             self._ready = True
 
-    def ask(self, inputs: Arrays, limit_s: float) -> Arrays:
-        """The answers to a batch, by name.
+    def ask(self, inputs: Arrays, limit_s: float, params: dict[str, Any] | None = None) -> Arrays:
+        """The answers to a batch, by name; `params` are parameters other than the logged ones.
 
         Raises:
             Raised: the model's code raised; the same process answers the next request.
@@ -105,7 +105,7 @@ class Host:
             Starting: that process is not ready yet.
         """
         self.start(limit_s)
-        return self._exchange(pack(inputs), Reader(), limit_s, "the request")
+        return self._exchange(pack(inputs, **({"params": params} if params else {})), Reader(), limit_s, "the request")
 
     def close(self) -> None:
         """Ends the process."""
