@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.resources import files
 
 from docs.generator.markdown import Schema, code, fields, kind, table
@@ -43,19 +44,19 @@ def values() -> str:
     return _document(Values, _comments("kubernetes/values.yaml"))
 
 
-def sections(record: type[Record]) -> Iterator[tuple[str, Schema]]:
+@cache
+def sections(record: type[Record]) -> tuple[tuple[str, Schema], ...]:
     """Each part of a document with its path, such as `slo.regression`; the whole comes first."""
     schema = record.model_json_schema()
     definitions, seen = schema.get("$defs", {}), set[str]()
-    pending: list[tuple[str, Schema]] = [("", schema)]
-    while pending:
-        path, part = pending.pop(0)
-        yield path, part
+    found: list[tuple[str, Schema]] = [("", schema)]
+    for path, part in found:
         for name, field in part.get("properties", {}).items():
             for target, suffix in _references(field):
                 if target not in seen and "properties" in definitions.get(target, {}):
                     seen.add(target)
-                    pending.append((f"{path}.{name}{suffix}".lstrip("."), definitions[target]))
+                    found.append((f"{path}.{name}{suffix}".lstrip("."), definitions[target]))
+    return tuple(found)
 
 
 def _references(schema: object, suffix: str = "") -> Iterator[tuple[str, str]]:
@@ -73,7 +74,7 @@ def _references(schema: object, suffix: str = "") -> Iterator[tuple[str, str]]:
 
 def _document(record: type[Record], comments: Mapping[str, Mapping[str, str]]) -> str:
     definitions = record.model_json_schema().get("$defs", {})
-    found = list(sections(record))
+    found = sections(record)
     links = {str(part["title"]): f"[{path}](#{_anchor(path)})" for path, part in found if path}
     return "\n".join(
         f"## {path or 'The whole document'}\n\n{part.get('description', '')}\n\n"

@@ -4,9 +4,9 @@ import importlib
 import inspect
 import pkgutil
 import textwrap
-from collections.abc import Iterator
+from functools import cache
 
-from docs.generator.markdown import fields
+from docs.generator.markdown import Schema, fields
 from shiplift.runtime import records
 from shiplift.runtime.records.base import Record
 
@@ -16,7 +16,8 @@ def stage_records() -> str:
     return "\n".join(map(_section, every_record()))
 
 
-def every_record() -> Iterator[type[Record]]:
+@cache
+def every_record() -> tuple[type[Record], ...]:
     """The public records of the room `records`, by name."""
     names = [found.name for found in pkgutil.walk_packages(records.__path__, f"{records.__name__}.")]
     found = {
@@ -25,12 +26,20 @@ def every_record() -> Iterator[type[Record]]:
         for name, member in inspect.getmembers(module, inspect.isclass)
         if issubclass(member, Record) and member.__module__ == module.__name__ and not name.startswith("_")
     }
-    return (found[name] for name in sorted(found) if found[name].model_fields)
+    return tuple(found[name] for name in sorted(found) if found[name].model_fields)
+
+
+@cache
+def schema_of(record: type[Record]) -> tuple[Schema, Schema]:
+    """A record's JSON schema, and the definitions that it refers to; one may refer to itself."""
+    schema = record.model_json_schema()
+    definitions: Schema = schema.get("$defs", {})
+    own: Schema = schema if "properties" in schema else definitions[record.__name__]
+    return own, definitions
 
 
 def _section(record: type[Record]) -> str:
-    schema = record.model_json_schema()
-    return f"## {record.__name__}\n\n{_text(record)}\n\n{fields(schema, schema.get('$defs', {}))}"
+    return f"## {record.__name__}\n\n{_text(record)}\n\n{fields(*schema_of(record))}"
 
 
 def _text(record: type[Record]) -> str:
