@@ -45,6 +45,6 @@ def expanded(page: str) -> str:
     Raises:
         KeyError: there is no such part.
     """
-    whole = _FILE.sub(lambda mark: (ROOT / mark[1]).read_text(), page)
+    whole = _FILE.sub(lambda mark: (ROOT / mark[1]).read_text().replace("](docs/", "](/"), page)
     whole = _MARK.sub(lambda mark: PARTS[mark[1]](), whole)
     return _LINK.sub(lambda link: f"](/project/{_FILES[link[1]]}.md{link[2]}", whole)
