@@ -86,6 +86,17 @@ def test_stopping_ends_the_children_too() -> None:
     assert gone(parent.pid)
 
 
+def test_a_child_that_is_stopped_in_its_own_turn_is_not_waited_for() -> None:
+    script = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = processes.identify(int(parent.stdout.readline()))
+        processes.stop(processes.identify(parent.pid), grace_s=600, apart=(child,))
+        assert gone(parent.pid)
+        assert processes.alive(child)
+        processes.stop(child)
+
+
 def test_a_process_that_is_gone_or_another_s_is_left_alone(sleeper: "subprocess.Popen[bytes]") -> None:
     stranger = Process(pid=sleeper.pid, started_at=0)
     for end in (processes.stop, processes.kill):
