@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DOCS := .venv-docs
 INSTALLED := $(VENV)/.installed
 SERVER := $(VENV)/.server
 TESTS_INSTALLED := $(VENV)/.installed-tests
@@ -20,7 +21,7 @@ again = $(if $(SECOND_CHANCE),|| { echo "What failed runs again by itself: a tes
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
 .PHONY: setup demo test test-all attack check check-github unit integration soak test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
-	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner bench-proof bench-scoring bench-text mutants zoo check-gpu constraints clean
+	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner bench-proof bench-scoring bench-text docs mutants zoo check-gpu constraints clean
 
 # The bundled server's environment is made while Python's packages are compiled.
 setup:
@@ -119,6 +120,15 @@ image-gpu:  ## the image in which models are quantized and tuned for NVIDIA targ
 golden: setup  ## regenerate the golden files; read the diff before you commit it
 	$(BIN)/pytest tests/unit -q --update-golden
 
+# Its own small environment: pages and the reference need none of the libraries that models do.
+$(DOCS)/.installed: pyproject.toml constraints.txt .ci/packages.py
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python .ci/packages.py -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(DOCS)/.installed  ## the documentation, into docs/_build; a warning ends the build
+	$(DOCS)/bin/python -m sphinx --fail-on-warning --keep-going --quiet --jobs auto docs docs/_build
+
 bench-cluster: setup  ## a release, webhooks and thirty models at once, on the Shiplift installed in KUBECONFIG's cluster
 	$(BIN)/python -m benchmarks.cluster
 
@@ -167,9 +177,10 @@ bench-proof: setup  ## wrong models refused, sabotage noticed, right models kept
 mutants: setup  ## how many small changes of the pure cores the unit tests notice (one core, half an hour)
 	$(BIN)/python -m benchmarks.mutation $(MUTANTS)
 
-constraints: setup  ## pin the packages that are installed now
-	(head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' | sort -f) > constraints.new
+constraints: setup $(DOCS)/.installed  ## pin the packages that are installed now
+	(head -1 constraints.txt; for bin in $(BIN) $(DOCS)/bin; do $$bin/pip freeze --exclude-editable; done \
+		| sed 's/+cpu//' | sort -fu) > constraints.new
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) .shiplift .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(DOCS) docs/_build .shiplift .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
