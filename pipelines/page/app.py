@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
+import httpx
 import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -10,30 +11,45 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from shiplift.pipelines.engines.protocol import Engine
+from shiplift.pipelines.page.acting import Acting
 from shiplift.pipelines.page.asking import Asking
-from shiplift.pipelines.page.doors import Access, App, guarded
+from shiplift.pipelines.page.doors import Access, App, NotAllowed, guarded
 from shiplift.pipelines.page.following import Following
+from shiplift.pipelines.page.forms import Forms
 from shiplift.pipelines.page.reading import Reading
 from shiplift.pipelines.page.rendering import static_files
 from shiplift.pipelines.page.stream import Stream
+from shiplift.pipelines.page.trying import Trying
 from shiplift.pipelines.page.views import Views, problem_page
 from shiplift.runtime.base.errors import NotAdmitted, NotFound, ShipliftError, UsageError
 
 Handler = Callable[[Request], Awaitable[Response]]
-_STATUS: dict[type[ShipliftError], int] = {NotFound: 404, UsageError: 400, NotAdmitted: 400}
+_STATUS: dict[type[ShipliftError], int] = {NotFound: 404, NotAllowed: 403, UsageError: 400, NotAdmitted: 400}
 _FOREVER = "public, max-age=31536000, immutable"  # the address has the file's digest
 
 
-def create_app(engine: Engine, access: Access, *, asking: Asking | None = None) -> App:
-    """The page of an engine as an ASGI application."""
+def create_app(
+    engine: Engine,
+    access: Access,
+    *,
+    asking: Asking | None = None,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> App:
+    """The page of an engine as an ASGI application; `transport` is for its requests to models."""
     reading = Reading(engine, asking or Asking())
     views, stream = Views(reading, access), Stream(reading, Following(engine))
+    forms = Forms()
+    acting, trying = Acting(engine, reading, access, forms), Trying(reading, access, forms, transport=transport)
     routes = [
         Route("/", views.models),
         Route("/model", views.model),
         Route("/release", views.release),
         Route("/report", views.report),
         Route("/events", stream.events),
+        Route("/try", trying.form, methods=["GET"]),
+        Route("/try", trying.send, methods=["POST"]),
+        Route("/act", acting.asks, methods=["GET"]),
+        Route("/act", acting.does, methods=["POST"]),
         Route("/static/{name}", _static),
         Route("/healthz", _healthy),
     ]

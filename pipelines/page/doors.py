@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.host.listeners import is_loopback
 
 Message = MutableMapping[str, Any]
@@ -31,6 +32,12 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-store",
 }
+
+
+class NotAllowed(UsageError):
+    """Someone who may only look wanted to act."""
+
+    title = "not allowed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +69,16 @@ class Access:
     def may_act(self, token: str) -> bool:
         """Whether someone with this token may act."""
         return self.local or (bool(self.token) and hmac.compare_digest(token.encode(), self.token.encode()))
+
+    def require_actors(self) -> None:
+        """Ends a request that acts, if nobody may.
+
+        Raises:
+            NotAllowed: the page only shows.
+        """
+        if not self.acts:
+            why = "this page only shows: it listens on an address that others reach, and has no token"
+            raise NotAllowed(why, do="Use the commands, or start the page with SHIPLIFT_PAGE_TOKEN.")
 
     def answers_to(self, host: str) -> bool:
         """Whether a request's `Host` is one of its own. Addresses are: a site can't give itself one as its name."""

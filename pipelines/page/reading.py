@@ -6,11 +6,12 @@ from shiplift.pipelines.engines.protocol import Engine
 from shiplift.pipelines.page.asking import Asking, Told
 from shiplift.pipelines.page.figures import Figures, figures_of
 from shiplift.pipelines.page.overview import ModelView, Overview, model_view, overview_of
-from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.base.errors import NotFound, ShipliftError
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadReport, Tuned
 from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.store.registry.terms import check_name
 
@@ -60,6 +61,18 @@ class Reading:
         except ShipliftError:
             return []
         return told.value
+
+    async def served(self, name: str) -> ServedModel:
+        """Where a model answers MLflow's clients, and what it takes.
+
+        Raises:
+            NotFound: production does not serve it there.
+        """
+        told = await self._asking.ask("served", self._engine.discover_all)
+        for each in told.value:
+            if each.model == name and each.invocations:
+                return each
+        raise NotFound(f"production does not serve {name!r}", do="Release a version of it first.")
 
     async def records(self, name: str, version: int) -> Told[Records]:
         """How a version's newest release ended, and its records."""

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from shiplift.pipelines.page import plots
+from shiplift.pipelines.page.actions import fitting
 from shiplift.pipelines.page.addresses import number_in, text_in, version_in
 from shiplift.pipelines.page.asking import Told
 from shiplift.pipelines.page.doors import Access
@@ -45,7 +46,8 @@ class Views:
         """A model: its versions, and their figures."""
         told = await self._reading.model(text_in(request, "name"))
         figures = await self._reading.figures(told.value.model)
-        return _page("model.html.j2", told, view=told.value, figures=figures, charts=_charts(figures))
+        about = {"view": told.value, "figures": figures, "charts": _charts(figures), "acts": self._access.acts}
+        return _page("model.html.j2", told, **about)
 
     async def release(self, request: Request) -> Response:
         """A version: its release under way, or how its newest one ended."""
@@ -54,14 +56,14 @@ class Views:
         version = model.value.version(number)
         if version is None:
             raise NotFound(f"{name!r} has no version {number}", do="Go back to the model.")
+        about = {"view": model.value, "version": version, "actions": fitting(version) if self._access.acts else {}}
         if version.under_way:
-            return _page("under_way.html.j2", model, view=model.value, version=version)
+            return _page("under_way.html.j2", model, **about)
         try:
             told = await self._reading.records(name, number)
         except NotFound:
-            return _page("not_released.html.j2", model, view=model.value, version=version)
-        chart = _search_chart(told.value)
-        return _page("release.html.j2", told, view=model.value, version=version, records=told.value, chart=chart)
+            return _page("not_released.html.j2", model, **about)
+        return _page("release.html.j2", told, records=told.value, chart=_search_chart(told.value), **about)
 
     async def report(self, request: Request) -> Response:
         """The report page of a release, as the release wrote it."""

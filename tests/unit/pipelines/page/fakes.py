@@ -1,9 +1,11 @@
 """An engine for the page's tests, and a client of the page. Only the state readers are faked: the page is real."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 from starlette.testclient import TestClient
 
 from shiplift.pipelines.engines.answers import (
@@ -20,9 +22,10 @@ from shiplift.pipelines.engines.answers import (
 from shiplift.pipelines.page.app import create_app
 from shiplift.pipelines.page.asking import Asking
 from shiplift.pipelines.page.doors import Access
-from shiplift.runtime.base.errors import NotFound, ShipliftError
+from shiplift.runtime.base.errors import NotFound, NothingToRollBack, ShipliftError
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.deployment import Endpoint
+from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport, StageRun
 from shiplift.runtime.records.verdict import Check, Outcome
 from tests.unit.examples import check
@@ -79,12 +82,14 @@ class FakeEngine:
     finding: str = ""
     outcome: str = "promoted"
     reason: str = ""
+    release: str = ""
     mlflow: bool = True
     incidents: tuple[Incident, ...] = ()
     error: ShipliftError | None = None
     done: list[str] = field(default_factory=list)
     served: list[Any] = field(default_factory=list)
     verified: bool = True
+    tags: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
 
     def status(self, model: str | None) -> Status:
         if self.error:
@@ -121,7 +126,7 @@ class FakeEngine:
                 outcome=self.outcome,
                 verdict="pass",
                 reason=self.reason,
-                release="",
+                release=self.release,
                 under_way=running.get(version),
             )
             for version in range(latest, 0, -1)
@@ -157,11 +162,29 @@ class FakeEngine:
         self.done.append(f"order {name} again={again}")
         return Accepted(name=f"{name}-release", created=True, queued=True)
 
+    def cancel(self, model: str, version: int) -> str:
+        self.done.append(f"cancel {model}/{version}")
+        return f"{model}-{version}-x"
+
+    def rollback(self, model: str) -> Promotion:
+        raise NothingToRollBack(f"{model!r} has no <previous> champion", do="Release another version.")
+
+    def tag(self, model: str, version: int, key: str, value: str) -> None:
+        if self.error:
+            raise self.error
+        self.tags.append((f"{model}/{version}", key, json.loads(value)))
+
     def discover_all(self) -> list[Any]:
         return self.served
 
 
-def browser(engine: FakeEngine, access: Access = LOCAL, *, host: str = HOST) -> TestClient:
+def browser(
+    engine: FakeEngine,
+    access: Access = LOCAL,
+    *,
+    host: str = HOST,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> TestClient:
     """A client of the page, which asks again for every request and waits half a second for an answer."""
-    app = create_app(engine, access, asking=Asking(fresh_s=0, patience_s=0.5))  # type: ignore[arg-type]
+    app = create_app(engine, access, asking=Asking(fresh_s=0, patience_s=0.5), transport=transport)  # type: ignore[arg-type]
     return TestClient(app, base_url=f"http://{host}", raise_server_exceptions=False, follow_redirects=False)
