@@ -21,6 +21,7 @@ from shiplift.pipelines.page.rendering import static_files
 from shiplift.pipelines.page.stream import Stream
 from shiplift.pipelines.page.trying import Trying
 from shiplift.pipelines.page.views import Views, problem_page
+from shiplift.pipelines.page.what_if import WhatIf
 from shiplift.runtime.base.errors import NotAdmitted, NotFound, ShipliftError, UsageError
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -46,6 +47,7 @@ def create_app(
         Route("/release", views.release),
         Route("/report", views.report),
         Route("/events", stream.events),
+        Route("/what-if", WhatIf(reading).show),
         Route("/try", trying.form, methods=["GET"]),
         Route("/try", trying.send, methods=["POST"]),
         Route("/act", acting.asks, methods=["GET"]),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from shiplift.pipelines.engines.protocol import Engine
+from shiplift.pipelines.engines.replay import Replay, replay
 from shiplift.pipelines.page.asking import Asking, Told
 from shiplift.pipelines.page.figures import Figures, figures_of
 from shiplift.pipelines.page.overview import ModelView, Overview, model_view, overview_of
@@ -73,6 +74,25 @@ class Reading:
             if each.model == name and each.invocations:
                 return each
         raise NotFound(f"production does not serve {name!r}", do="Release a version of it first.")
+
+    async def limits(self, name: str) -> Admitted:
+        """The sections of a model's newest release whose spec is known, with its limits.
+
+        Raises:
+            NotFound: there is none.
+        """
+        check_name(name)
+        return (await self._asking.ask(("limits", name), lambda: self._limits(name))).value
+
+    async def replay(self, name: str, spec: str) -> Told[Replay]:
+        """A model's releases, judged by other sections of a spec."""
+        return await self._asking.ask(("replay", name, spec), lambda: replay(self._engine, name, "what if", spec))
+
+    def _limits(self, name: str) -> Admitted:
+        for report in sorted(self._engine.reports(name), key=lambda each: -each.version):
+            if admitted := self._engine.history(report).last(Admitted):
+                return admitted
+        raise NotFound(f"{name!r} has no release whose limits are known", do="Release a version of it first.")
 
     async def records(self, name: str, version: int) -> Told[Records]:
         """How a version's newest release ended, and its records."""

@@ -1,4 +1,4 @@
-"""The form of "try it": a request from fields, as a model's signature asks for them, or from JSON as clients send it."""
+"""The form of "try it": a request from fields that a signature asks for, or from JSON as clients send it."""
 
 import json
 import math

@@ -3,7 +3,6 @@
 import json
 import shlex
 from typing import Any
-from urllib.parse import urlsplit
 
 from shiplift.pipelines.page.requests import tensors_of
 from shiplift.runtime.serving.discovery import ServedModel
@@ -32,7 +31,7 @@ def _python(address: str, body: str) -> str:
 
 
 def _triton(served: ServedModel, tensors: dict[str, tuple[str, Any]]) -> str:
-    lines = ["import numpy as np", "import tritonclient.http as triton", "", "inputs = []"]
+    lines = ["import numpy as np", "import tritonclient.grpc as triton", "", "inputs = []"]
     for name, (datatype, values) in tensors.items():
         lines += [
             f"array = np.array({values!r}, dtype={_numpy(datatype)!r})",
@@ -41,7 +40,7 @@ def _triton(served: ServedModel, tensors: dict[str, tuple[str, Any]]) -> str:
         ]
     outputs = ", ".join(f"answer.as_numpy({each.name!r})" for each in served.signature.outputs)
     lines += [
-        f"client = triton.InferenceServerClient({urlsplit(served.http).netloc!r})",
+        f"client = triton.InferenceServerClient({served.grpc!r})",
         f"answer = client.infer({served.name!r}, inputs)",
         f"print({outputs})",
     ]
