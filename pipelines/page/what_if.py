@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -65,12 +65,7 @@ class WhatIf:
 
 def limits_of(admitted: Admitted, given: Mapping[str, str]) -> tuple[Limit, ...]:
     """The limits of the form: those given, else those of a release."""
-    return tuple(
-        Limit(
-            section=each.section, field=each.field, label=each.label, value=given.get(each.name, _now(admitted, each))
-        )
-        for each in _LIMITS
-    )
+    return tuple(replace(each, value=given.get(each.name, _now(admitted, each))) for each in _LIMITS)
 
 
 def spec_of(admitted: Admitted, given: Mapping[str, str]) -> str:
@@ -93,7 +88,7 @@ def spec_of(admitted: Admitted, given: Mapping[str, str]) -> str:
 
 def _now(admitted: Admitted, limit: Limit) -> str:
     value = getattr(getattr(admitted, limit.section), limit.field)
-    return "" if value is None else f"{value:g}"
+    return "" if value is None else f"{value:.12g}"
 
 
 def _number(limit: Limit, text: str) -> float:

@@ -116,7 +116,7 @@ def _visited(name: str) -> list[str]:
         links = {
             html.unescape(link)
             for link in LINK.findall(answer.text)
-            if "=" in link and not link.startswith(("/static", "/try"))
+            if "=" in link and not link.startswith(("/static", "/try", "/what-if"))
         }
         ahead += sorted(links - {*visited, *ahead})
     return visited
