@@ -46,6 +46,13 @@ class Releasing(Protocol):
             NotAdmitted: the registry stores files in a place that can't be written from here.
         """
 
+    def tag(self, model: str, version: int, key: str, value: str) -> None:
+        """Sets the tag `shiplift.KEY` of a version in the registry; a long value is cut.
+
+        Raises:
+            NotFound: the registry has no such version.
+        """
+
     def under_way(self, name: str) -> bool:
         """Whether a release is queued or running."""
 

@@ -277,6 +277,7 @@ def test_a_taken_port_is_named_and_nothing_is_started(tmp_path: Path) -> None:
             mlflow_port=free(),
             receiver_port=free(),
             scoring_port=free(),
+            page_port=free(),
             http_port=free(),
             grpc_port=port,
             metrics_port=free(),

@@ -10,8 +10,9 @@ import pytest
 import tritonclient.grpc as triton
 
 import shiplift
-from shiplift.pipelines.commands.releases import gate_replay, report_pages
+from shiplift.pipelines.commands.releases import report_pages
 from shiplift.pipelines.engines.answers import ModelVersions
+from shiplift.pipelines.engines.replay import replay
 from shiplift.runtime.base.secrets import load_secrets, sign
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.machine.served import Served
@@ -156,16 +157,14 @@ def test_a_past_release_is_judged_again_by_another_policy_without_running_it(lab
     report = lab.wait("judged", second)
     assert report.exit_code == 0
 
-    unchanged = gate_replay.replay(lab.engine, "judged", "same.yaml", "")
+    unchanged = replay(lab.engine, "judged", "same.yaml", "")
     assert [(release.version, release.after, release.flips) for release in unchanged.releases] == [
         (second, Outcome.PASS, ()),
         (first, Outcome.PASS, ()),
     ]
     assert unchanged.releases[0].checks == report.checks
     rules = "policy: {rules: [{metric: memory_mb, comparison: <=, limit: 1 MiB}, {metric: max_rate_per_s, "
-    stricter = gate_replay.replay(
-        lab.engine, f"judged/{second}", "stricter.yaml", rules + "comparison: '>=', limit: 1/s}]}"
-    )
+    stricter = replay(lab.engine, f"judged/{second}", "stricter.yaml", rules + "comparison: '>=', limit: 1/s}]}")
     assert {flip.name: flip.after for flip in stricter.releases[0].flips} == {
         "memory_mb": "fail",
         "max_rate_per_s": "pass",

@@ -118,6 +118,10 @@ class ArgoEngine:
         """Registers the next version of a model from files."""
         return self.registry.register(check_name(name), files, tags).version
 
+    def tag(self, model: str, version: int, key: str, value: str) -> None:
+        """Sets a tag of a version in the registry."""
+        self.registry.tag(check_name(model), version, **{key: value})
+
     def under_way(self, name: str) -> bool:
         """Whether a release has a Workflow that has not ended."""
         body = self.api.get(WORKFLOW, name)

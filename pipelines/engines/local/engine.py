@@ -109,6 +109,10 @@ class LocalEngine:
         rest = RestRegistry(site.registry_uri, timeout_s=PATIENT_S)
         return rest.register(check_name(name), files, tags).version
 
+    def tag(self, model: str, version: int, key: str, value: str) -> None:
+        """Sets a tag of a version in the registry."""
+        RestRegistry(stack.require(self.home).registry_uri).tag(check_name(model), version, **{key: value})
+
     def under_way(self, name: str) -> bool:
         """Whether a release is queued or running."""
         return self.releases.active(name)
