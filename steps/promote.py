@@ -1,13 +1,13 @@
 """Promotion: traffic first, then the registry's aliases. Killed at any line and run again, it converges.
 
 In order: check that the registry still has the version that was judged; store a signed record of the promotion; start
-the new version next to the old one and verify it; move the traffic to it; check the registry's version again; move the
-aliases `previous` and then `champion`; store that the promotion is finished; remove the old version's files. A rerun
-skips what is already done. Aliases that were moved by hand are first moved back: `previous` is the version that
-production served.
+the new version next to the old one and verify it; move the traffic to it; check the registry's version again; commit;
+move the aliases `previous` and then `champion`; store that the promotion is finished; remove the old version's files. A
+rerun skips what is already done. Aliases that were moved by hand are first moved back: `previous` is the version that
+production served. Until the commit, a person can abort: then all traffic goes back to what served before.
 """
 
-from shiplift.runtime.base.errors import MeasurementFailed, PromotionConflict
+from shiplift.runtime.base.errors import Aborted, MeasurementFailed, PromotionConflict
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.deployment import Deployment
@@ -18,6 +18,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.serving.champion import champion_state, move_traffic, point, point_at_judged, restore_aliases
+from shiplift.runtime.serving.give_back import give_back
 from shiplift.runtime.serving.packaging.earlier_versions import require_as_promoted
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.serving.scaling.capacity import capacity
@@ -48,6 +49,7 @@ def promote(
     Raises:
         RegistryHeld: another installation of Shiplift releases from this registry.
         VersionReplaced: the version was deleted and another one has its number, or its files were overwritten.
+        Aborted: a person ended the promotion; what served before has all the traffic again.
         PromotionConflict: another version was promoted since the comparison, or a newer version is the champion.
         ArtifactCorrupt: the package has earlier versions that differ from what was promoted.
         GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the previous version still serves.
@@ -78,10 +80,16 @@ def promote(
             capacity=_capacity(report, latency_target),
             others=_others(deployment, verdict, latency_target),
         )
-        if not place.serves(package, promotion.others):
-            move_traffic(place, ledger, promotion.model_copy(update={"unfinished": "promotion"}), rollout)
-            info = registry.version(request.model, request.version)
-            require_unchanged(site, info, model_version, registry)  # again, since a rollout takes minutes
+        try:
+            if not place.serves(package, promotion.others):
+                begun = promotion.model_copy(update={"unfinished": "promotion"})
+                move_traffic(place, ledger, begun, rollout, trigger.requested_at)
+                info = registry.version(request.model, request.version)
+                require_unchanged(site, info, model_version, registry)  # again, since a rollout takes minutes
+            place.commit(request.model)
+        except Aborted:
+            give_back(site, place, ledger, promotion, champion)
+            raise
         progress("moving the aliases")
         point_at_judged(site, registry, request.model, PREVIOUS, promotion.previous)
         point(registry, request.model, CHAMPION, request.version)

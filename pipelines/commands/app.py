@@ -14,7 +14,7 @@ import typer
 
 from shiplift.pipelines.commands import edge
 from shiplift.pipelines.commands.cluster import install, render, uninstall, values
-from shiplift.pipelines.commands.releases import cancel, gate, infer, pipeline, release, report, rerun, rollback
+from shiplift.pipelines.commands.releases import abort, cancel, gate, infer, pipeline, release, report, rerun, rollback
 from shiplift.pipelines.commands.stack import doctor, down, invocations, logs, openai, push, status, up
 from shiplift.pipelines.commands.start import demo, init, schema, targets
 from shiplift.runtime.base.errors import Cancelled, ShipliftError, UsageError
@@ -27,6 +27,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rerun": rerun.rerun,
     "push": push.push,
     "cancel": cancel.cancel,
+    "abort": abort.abort,
     "rollback": rollback.rollback,
     "report": report.report,
     "gate": gate.gate,

@@ -30,6 +30,7 @@ _STYLES = {
     "fail": "red",
     "failed": "red",
     "inconclusive": "yellow",
+    "aborted": "yellow",
     "cancelled": "yellow",
     "skipped": "dim",
 }

@@ -39,6 +39,13 @@ class Inconclusive(ShipliftError):
     about_model = True
 
 
+class Aborted(ShipliftError):
+    """A person ended a release: the champion has all the traffic."""
+
+    exit_code = 22
+    title = "aborted"
+
+
 class NotAdmitted(ShipliftError):
     """The version lacks something a release needs, or its files are unsafe."""
 
@@ -206,6 +213,13 @@ class NoPlan(ShipliftError):
 
     exit_code = 56
     title = "no plan"
+
+
+class NothingToAbort(ShipliftError):
+    """No release of the model is under way."""
+
+    exit_code = 58
+    title = "nothing to abort"
 
 
 class UsageError(ShipliftError):

@@ -2,7 +2,7 @@
 
 from typing import Literal, Self
 
-from shiplift.runtime.base.errors import Cancelled, ShipliftError, by_exit_code
+from shiplift.runtime.base.errors import Aborted, Cancelled, ShipliftError, by_exit_code
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.records.base import Record
 
@@ -42,6 +42,8 @@ class Failure(Record):
         return by_exit_code(self.exit_code).about_model
 
     @property
-    def outcome(self) -> Literal["cancelled", "failed"]:
+    def outcome(self) -> Literal["aborted", "cancelled", "failed"]:
         """The outcome of a stage that ends with this failure."""
+        if self.exit_code == Aborted.exit_code:
+            return "aborted"
         return "cancelled" if self.exit_code == Cancelled.exit_code else "failed"

@@ -13,7 +13,7 @@ from shiplift.runtime.records.proof import Form, guarded_by, served_by
 from shiplift.runtime.records.verdict import Check, Outcome, Verdict
 
 _MESSAGE_CHARACTERS = 500
-StageOutcome = Literal["ok", "refused", "inconclusive", "failed", "cancelled", "skipped"]
+StageOutcome = Literal["ok", "refused", "inconclusive", "failed", "cancelled", "aborted", "skipped"]
 
 
 class Event(Record):
@@ -134,7 +134,9 @@ class ReleaseReport(Record):
         return guarded_by(self.forms)
 
     @property
-    def outcome(self) -> Literal["promoted", "refused", "inconclusive", "not admitted", "cancelled", "failed"]:
+    def outcome(
+        self,
+    ) -> Literal["promoted", "refused", "inconclusive", "not admitted", "aborted", "cancelled", "failed"]:
         """The outcome in a word or two, for people."""
         if self.alias:
             return "promoted"
@@ -151,5 +153,5 @@ class ReleaseReport(Record):
 
     @property
     def heading(self) -> str:
-        """The verdict in capitals; a release that was cancelled has none."""
-        return (self.outcome if self.outcome == "cancelled" else str(self.verdict)).upper()
+        """The verdict in capitals; a release that a person ended has none."""
+        return (self.outcome if self.outcome in ("aborted", "cancelled") else str(self.verdict)).upper()

@@ -113,6 +113,10 @@ def serving(lab: Lab, model: str = MODEL) -> set[str]:
     return {deployment["metadata"]["labels"]["shiplift.dev/version"] for deployment in deployments}
 
 
+def service_of(lab: Lab) -> Any:
+    return lab.kube.get("tritonservice", lab.serving, MODEL)
+
+
 def traffic(lab: Lab, model: str = MODEL) -> Traffic:
     gateway = lab.kube.get("gateway", lab.serving, "shiplift")["status"]["addresses"][0]["value"]
     return Traffic(model=model, gateway=gateway, authority=f"{model}.{lab.serving}.svc", row=row(digits()[0]))
@@ -457,19 +461,32 @@ def test_cancelled_in_a_stage_it_leaves_nothing_behind(lab: Lab, tmp_path: Path,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", ["cancel", "abort", "argo stop", "kubectl"])
 @pytest.mark.usefixtures("released")
-def test_cancelled_while_its_traffic_moves_it_is_promoted_and_says_so(lab: Lab) -> None:
-    other = 1 if lab.registry.alias(MODEL, CHAMPION) == 2 else 2
+def test_aborted_while_its_traffic_moves_the_champion_has_it_again(lab: Lab, command: str) -> None:
+    champion = lab.registry.alias(MODEL, CHAMPION)
+    other = 1 if champion == 2 else 2
+    revision = service_of(lab)["spec"]["revision"]
     with traffic(lab) as client:
         name = json.loads(rerun(lab, f"{MODEL}/{other}", "--allow-older"))["name"]
-        pod_of(lab, name, "promote")
-        told = lab.kube.shiplift("cancel", f"{MODEL}/{other}", "--engine", "argo", "--namespace", lab.namespace)
-        workflow = ended(lab, name)
-        until(lambda: serving(lab) == {str(other)}, seconds=60)
-    assert workflow["spec"]["shutdown"] == "Stop"
-    assert "promoted before it could be cancelled" in told.stderr
-    assert tag(lab, MODEL, other, "outcome") == "promoted"
-    assert lab.registry.alias(MODEL, CHAMPION) == other
+        until(
+            lambda: lab.kube.get("tritonservice", lab.serving, MODEL)["status"].get("weight") == 50, seconds=RELEASE_S
+        )
+        if command == "argo stop":
+            argo(lab, "stop", name)
+        elif command == "kubectl":
+            patch = json.dumps({"spec": {"revision": revision}})
+            lab.kube.run("-n", lab.serving, "patch", "tritonservice", MODEL, "--type=merge", "-p", patch)
+        else:
+            named = MODEL if command == "abort" else f"{MODEL}/{other}"
+            why = ("--reason", "it looks wrong") if command == "abort" else ()
+            lab.kube.shiplift(command, named, *why, "--engine", "argo", "--namespace", lab.namespace)
+            assert service_of(lab)["status"]["version"] == champion
+        ended(lab, name)
+        until(lambda: serving(lab) == {str(champion)}, seconds=60)
+    assert tag(lab, MODEL, other, "outcome") == "aborted"
+    assert tag(lab, MODEL, other, "reason").startswith("aborted by ")
+    assert lab.registry.alias(MODEL, CHAMPION) == champion
     assert client.failures == []
 
 

@@ -57,6 +57,7 @@ def test_the_commands_are_these() -> None:
         "rerun",
         "push",
         "cancel",
+        "abort",
         "rollback",
         "report",
         "gate",
