@@ -7,10 +7,15 @@ rerun skips what is already done. Aliases that were moved by hand are first move
 production served. Until the commit, a person can abort: then all traffic goes back to what served before.
 """
 
+import time
+
 from shiplift.runtime.base.errors import Aborted, MeasurementFailed, PromotionConflict
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.gates import approval
 from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.decision import Approval
 from shiplift.runtime.records.deployment import Deployment
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.promotion import Beside, Champion, Promotion
@@ -23,6 +28,7 @@ from shiplift.runtime.serving.packaging.earlier_versions import require_as_promo
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.serving.scaling.capacity import capacity
 from shiplift.runtime.spec.measurement import LatencyTarget
+from shiplift.runtime.spec.promoting import Promoting
 from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import Ledger
@@ -43,12 +49,14 @@ def promote(
     champion: Champion,
     rollout: Rollout,
     latency_target: LatencyTarget,
+    promoting: Promoting,
 ) -> Promotion:
     """Makes a model version that passed the gate the champion.
 
     Raises:
         RegistryHeld: another installation of Shiplift releases from this registry.
         VersionReplaced: the version was deleted and another one has its number, or its files were overwritten.
+        AwaitingApproval, Rejected: the spec asks for a person's approval, and nobody has approved this yet.
         Aborted: a person ended the promotion; what served before has all the traffic again.
         PromotionConflict: another version was promoted since the comparison, or a newer version is the champion.
         ArtifactCorrupt: the package has earlier versions that differ from what was promoted.
@@ -60,6 +68,8 @@ def promote(
     RegistryLease(RestRegistry(site.registry_uri, timeout_s=PATIENT_S), site.holder, "").check()
     report = verdict.evidence.load_report if verdict.evidence else None
     package, ledger = deployment.package, Ledger(site, request, registry=registry)
+    if promoting.approval == "required":
+        _require_approval(site, request, trigger, ledger, _asked(request, model_version, package, champion, promoting))
     before = tuple(each for each in (champion.package, champion.own) if each)
     require_as_promoted(ArtifactStore(site.artifacts_uri), package, before)
     with place.lock(request.model):
@@ -97,6 +107,36 @@ def promote(
         ledger.put_promotion(promotion)
         place.retire(request.model)
     return promotion
+
+
+def _asked(
+    request: Request, version: ModelVersion, package: Package, champion: Champion, promoting: Promoting
+) -> Approval:
+    """What a person has to approve from now on: these bytes, in the place of this champion."""
+    now = time.time()
+    return Approval(
+        spec=request.spec,
+        digest=version.digest,
+        package=package.repository.digest,
+        champion=champion.version,
+        since=now,
+        until=now + promoting.deadline_h * 3600,
+    )
+
+
+def _require_approval(site: Site, request: Request, trigger: Trigger, ledger: Ledger, asked: Approval) -> None:
+    """Records what waits for approval, or what a person decided; raises what keeps the version from being promoted."""
+    known = ledger.approval()
+    answer = approval.decide(
+        request, asked=asked, known=known, decision=trigger.decision, approvers=site.policy.approvers
+    )
+    if answer.approval != known:
+        ledger.put_approval(answer.approval)
+        decision = answer.approval.decision
+        told = decision.sentence if decision else f"waiting until {answer.approval.deadline}"
+        ledger.registry.tag(request.model, request.version, approval=told)
+    if answer.error:
+        raise answer.error
 
 
 def _others(deployment: Deployment, verdict: Verdict, latency: LatencyTarget) -> tuple[Beside, ...]:

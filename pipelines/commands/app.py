@@ -14,7 +14,19 @@ import typer
 
 from shiplift.pipelines.commands import edge
 from shiplift.pipelines.commands.cluster import install, render, uninstall, values
-from shiplift.pipelines.commands.releases import abort, cancel, gate, infer, pipeline, release, report, rerun, rollback
+from shiplift.pipelines.commands.releases import (
+    abort,
+    approve,
+    cancel,
+    gate,
+    infer,
+    pipeline,
+    reject,
+    release,
+    report,
+    rerun,
+    rollback,
+)
 from shiplift.pipelines.commands.stack import doctor, down, invocations, logs, openai, push, status, up
 from shiplift.pipelines.commands.start import demo, init, schema, targets
 from shiplift.runtime.base.errors import Cancelled, ShipliftError, UsageError
@@ -28,6 +40,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "push": push.push,
     "cancel": cancel.cancel,
     "abort": abort.abort,
+    "approve": approve.approve,
+    "reject": reject.reject,
     "rollback": rollback.rollback,
     "report": report.report,
     "gate": gate.gate,

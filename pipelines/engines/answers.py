@@ -5,12 +5,24 @@ from typing import Any
 
 from pydantic import Field
 
-from shiplift.runtime.base.errors import Aborted, NothingToAbort, by_exit_code
+from shiplift.runtime.base.errors import (
+    Aborted,
+    AlreadyDecided,
+    AwaitingApproval,
+    NothingToAbort,
+    NothingToDecide,
+    PolicyRefused,
+    ShipliftError,
+    by_exit_code,
+)
+from shiplift.runtime.gates.approval import allowed
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.promotion import Drift
 from shiplift.runtime.records.proof import ServedProof
 from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.registry.terms import CHAMPION
 
@@ -26,6 +38,31 @@ class Accepted(Record):
 def final(exit_code: int) -> bool:
     """Whether a release ended because of the model itself, so that running it again would change nothing."""
     return exit_code == 0 or by_exit_code(exit_code).about_model
+
+
+def waits(report: ReleaseReport | None) -> bool:
+    """Whether a release ended because its version waits for a person's approval."""
+    return report is not None and report.exit_code == AwaitingApproval.exit_code
+
+
+def not_to_decide(name: str, decided: Decision | None, why: str) -> ShipliftError:
+    """Why nobody can decide about a version: another person did, or it does not wait."""
+    if decided:
+        return AlreadyDecided(f"{name} was already {decided.sentence}", do="See `shiplift status` for what followed.")
+    return NothingToDecide(f"{name} does not wait for approval: {why}", do="See `shiplift status`.")
+
+
+def require_approver(site: Site, decision: Decision) -> None:
+    """Checks that the site's policy lets a person decide.
+
+    Raises:
+        PolicyRefused: it does not.
+    """
+    if not allowed(decision.by, site.policy.approvers):
+        raise PolicyRefused(
+            f"{decision.by} may not approve or reject a version, only {', '.join(site.policy.approvers)}",
+            do="Ask one of them, or the owner of this site to change `policy.approvers` (site.yaml, or the values).",
+        )
 
 
 class AbortedRelease(Record):

@@ -76,6 +76,15 @@ class Releasing(Protocol):
             NothingToAbort: no release of the model has begun, or it ended in another way.
         """
 
+    def decide(self, model: str, version: int, *, approve: bool, reason: str) -> Accepted:
+        """Approves or rejects a version that waits for approval: its release goes on, from its kept results.
+
+        Raises:
+            NothingToDecide: the version does not wait for approval.
+            AlreadyDecided: another person decided before.
+            PolicyRefused: the site's policy does not let this person decide.
+        """
+
     def rollback(self, model: str) -> Promotion:
         """Makes the previous champion serve again.
 

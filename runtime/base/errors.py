@@ -46,6 +46,21 @@ class Aborted(ShipliftError):
     title = "aborted"
 
 
+class AwaitingApproval(ShipliftError):
+    """Every check passed, and the spec asks for a person's approval, which is not there yet."""
+
+    exit_code = 23
+    title = "waiting for approval"
+
+
+class Rejected(ShipliftError):
+    """A person decided that the version is not promoted."""
+
+    exit_code = 24
+    title = "rejected"
+    about_model = True
+
+
 class NotAdmitted(ShipliftError):
     """The version lacks something a release needs, or its files are unsafe."""
 
@@ -220,6 +235,20 @@ class NothingToAbort(ShipliftError):
 
     exit_code = 58
     title = "nothing to abort"
+
+
+class NothingToDecide(ShipliftError):
+    """The version does not wait for approval."""
+
+    exit_code = 59
+    title = "nothing to decide"
+
+
+class AlreadyDecided(ShipliftError):
+    """Another person decided about the version before."""
+
+    exit_code = 60
+    title = "already decided"
 
 
 class UsageError(ShipliftError):

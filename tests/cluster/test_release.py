@@ -23,6 +23,7 @@ import pytest
 
 from shiplift.pipelines.engines.argo.engine import ArgoEngine
 from shiplift.pipelines.release import RELEASE
+from shiplift.runtime.base.errors import AlreadyDecided
 from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS
 from tests.cluster.conftest import ABSENT_IMAGE, Kube, Lab, stage_runs, until
 from tests.cluster.traffic import Traffic, row
@@ -488,6 +489,22 @@ def test_aborted_while_its_traffic_moves_the_champion_has_it_again(lab: Lab, com
     assert tag(lab, MODEL, other, "reason").startswith("aborted by ")
     assert lab.registry.alias(MODEL, CHAMPION) == champion
     assert client.failures == []
+
+
+@pytest.mark.slow
+def test_a_version_waits_for_a_person_and_the_first_decision_counts(lab: Lab) -> None:
+    model = "approved"
+    where = ("--engine", "argo", "--namespace", lab.namespace)
+    version = lab.log_classifier(model, spec=SPEC + "promotion: {approval: required}\n")
+    until(lambda: tag(lab, model, version, "outcome") == "waiting for approval", seconds=RELEASE_S)
+    assert ended(lab, workflow_of(lab, model, version))["status"]["phase"] == "Failed"
+    assert serving(lab, model) == set()
+    lab.kube.shiplift("approve", f"{model}/{version}", "--reason", "looked at it", *where)
+    refused = lab.kube.shiplift("reject", f"{model}/{version}", *where, check=False)
+    assert refused.returncode == AlreadyDecided.exit_code
+    until(lambda: tag(lab, model, version, "outcome") == "promoted", seconds=RELEASE_S)
+    assert tag(lab, model, version, "approval").endswith(": looked at it")
+    assert lab.registry.alias(model, CHAMPION) == version
 
 
 def deployments(lab: Lab) -> set[str]:

@@ -26,6 +26,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.serving.machine import moving
 from shiplift.runtime.spec.measurement import LatencyTarget
+from shiplift.runtime.spec.promoting import Promoting
 from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
@@ -87,7 +88,9 @@ def act(home: Path, verb: str, model: str, version: int, point: int, abort: int)
         sys.settrace(trace)
         verdict = Verdict(outcome=Outcome.PASS, checks=())
         with suppress(Aborted):
-            promote(site, request, trigger, judged, verdict, deployment, champion, Rollout(), LatencyTarget())
+            promote(
+                site, request, trigger, judged, verdict, deployment, champion, Rollout(), LatencyTarget(), Promoting()
+            )
     sys.settrace(None)
 
 

@@ -22,6 +22,7 @@ from shiplift.runtime.records.promotion import Champion, Promotion
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.spec.measurement import LatencyTarget
+from shiplift.runtime.spec.promoting import Promoting
 from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
@@ -300,5 +301,6 @@ def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int
             Champion(version=second),
             Rollout(),
             LatencyTarget(),
+            Promoting(),
         )
     assert lab.registry.alias("switched", CHAMPION) == before

@@ -21,6 +21,7 @@ from shiplift.pipelines.engines.answers import (
     Status,
     WorkflowStatus,
     champion_drift,
+    require_approver,
 )
 from shiplift.pipelines.engines.argo import shield
 from shiplift.pipelines.engines.argo.aborting import Aborting
@@ -35,6 +36,7 @@ from shiplift.runtime.base.errors import ClusterRefused, NotFound, ShipliftError
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.gates.report import Story
+from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Abort, Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
@@ -174,6 +176,14 @@ class ArgoEngine:
     @property
     def _aborting(self) -> Aborting:
         return Aborting(self.releases, self.api, KubernetesClient(self._cluster.serving_namespace))
+
+    def decide(self, model: str, version: int, *, approve: bool, reason: str) -> Accepted:
+        """Approves or rejects a version that waits for approval: its release goes on, from its kept results."""
+        decision = Decision(approved=approve, by=self.api.user() or this_user(), reason=reason, at=time.time())
+        require_approver(self.site, decision)
+        info = self._past.version(check_name(model), version)
+        recorded = UncheckedLedger(self.registry, run_of(info)).approval()
+        return self.releases.decide(request_of(info, recorded.spec if recorded else ""), info.tags, decision)
 
     def rollback(self, model: str) -> Promotion:
         """Makes the previous champion serve again."""

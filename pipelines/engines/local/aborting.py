@@ -47,11 +47,13 @@ def end(home: Path, name: str, order: Abort) -> None:
     Raises:
         Temporary: the release did not end in time.
     """
-    releases, deadline, interrupted = Releases(home), time.monotonic() + _CANCEL_S, False
+    releases, deadline = Releases(home), time.monotonic() + _CANCEL_S
+    interrupted = ordered = False
     while releases.active(name) and time.monotonic() < deadline:
         worker, accepted = releases.worker(name), releases.order(name)
         moved = moved_by(home, accepted)
-        if moved or worker:
+        if (moved or worker) and not ordered:
+            ordered = True
             this = Moving(version=accepted.request.version, requested_at=accepted.trigger.requested_at)
             moving.abort(home, accepted.request.model, order, before=this)
         if worker and not interrupted:

@@ -5,7 +5,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shiplift.pipelines.engines.answers import AbortedRelease, Accepted, Answer, Catalogue, CatalogueEntry, Status
+from shiplift.pipelines.engines.answers import (
+    AbortedRelease,
+    Accepted,
+    Answer,
+    Catalogue,
+    CatalogueEntry,
+    Status,
+    require_approver,
+)
 from shiplift.pipelines.engines.local import aborting, logs, past, stack, status
 from shiplift.pipelines.engines.local.models import every_model, invocations_of
 from shiplift.pipelines.engines.local.releases import Releases
@@ -14,6 +22,7 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.gates.story import story_of
+from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Abort, Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
@@ -159,6 +168,13 @@ class LocalEngine:
         """Ends the release of a model that has begun; all traffic goes back to the champion."""
         stack.require(self.home)
         return aborting.abort(self.home, check_name(model), Abort(by=this_user(), reason=reason, at=time.time()))
+
+    def decide(self, model: str, version: int, *, approve: bool, reason: str) -> Accepted:
+        """Approves or rejects a version that waits for approval: its release goes on, from its kept results."""
+        site = stack.site(self.home, stack.require(self.home))
+        decision = Decision(approved=approve, by=this_user(), reason=reason, at=time.time())
+        require_approver(site, decision)
+        return self.releases.decide(check_name(model), version, decision)
 
     def rollback(self, model: str) -> Promotion:
         """Makes the previous champion serve again."""

@@ -58,6 +58,8 @@ def test_the_commands_are_these() -> None:
         "push",
         "cancel",
         "abort",
+        "approve",
+        "reject",
         "rollback",
         "report",
         "gate",
