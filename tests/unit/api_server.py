@@ -196,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _done(self, plural: str, name: str, body: Object, query: dict[str, list[str]]) -> tuple[int, Object]:
         there = self.server.objects[plural]
         if self.command == "POST":
-            name = body["metadata"]["name"]
+            name = body["metadata"].setdefault("name", "unnamed")
             if name in there:
                 return 409, {"message": "already exists"}
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
