@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from shiplift.pipelines.engines.answers import Accepted, Answer, Catalogue, Status
+from shiplift.pipelines.engines.answers import AbortedRelease, Accepted, Answer, Catalogue, Status
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.asked import AskedAgain
@@ -46,6 +46,13 @@ class Releasing(Protocol):
             NotAdmitted: the registry stores files in a place that can't be written from here.
         """
 
+    def tag(self, model: str, version: int, key: str, value: str) -> None:
+        """Sets the tag `shiplift.KEY` of a version in the registry; a long value is cut.
+
+        Raises:
+            NotFound: the registry has no such version.
+        """
+
     def under_way(self, name: str) -> bool:
         """Whether a release is queued or running."""
 
@@ -60,10 +67,31 @@ class Releasing(Protocol):
         """
 
     def cancel(self, model: str, version: int) -> str:
-        """Cancels a version's release, and waits for it to clean up; returns its name, or "" if there was none."""
+        """Cancels a version's release, and waits for it to clean up; returns its name, or "" if there was none.
+
+        A promotion whose traffic moves is aborted.
+        """
 
     def stop(self, name: str) -> None:
         """Cancels a release by its name, and waits for it to clean up."""
+
+    def abort(self, model: str, reason: str) -> AbortedRelease:
+        """Ends the release of a model that has begun. All traffic goes back to the champion, or stays there.
+
+        The release that ended last is not aborted twice: its answer is given again.
+
+        Raises:
+            NothingToAbort: no release of the model has begun, or it ended in another way.
+        """
+
+    def decide(self, model: str, version: int, *, approve: bool, reason: str) -> Accepted:
+        """Approves or rejects a version that waits for approval: its release goes on, from its kept results.
+
+        Raises:
+            NothingToDecide: the version does not wait for approval.
+            AlreadyDecided: another person decided before.
+            PolicyRefused: the site's policy does not let this person decide.
+        """
 
     def rollback(self, model: str) -> Promotion:
         """Makes the previous champion serve again.

@@ -45,6 +45,7 @@ def exported(home: Path, model: Any, prompts: list[str]) -> Exported:
     return export(site(home), version, contract, Conversion(), Datasets(), Data(), RecordedRequests())
 
 
+@pytest.mark.slow
 def test_one_by_one_and_together_the_tokens_are_those_of_transformers(tmp_path: Path) -> None:
     model = pipeline()
     result = exported(tmp_path, model, PROMPTS)

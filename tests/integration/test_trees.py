@@ -32,6 +32,7 @@ pytestmark = pytest.mark.integration
 TARGET = Target(engine="trees")
 
 
+@pytest.mark.slow
 def test_a_forest_is_served_as_it_was_trained_to_many_clients_at_once(tmp_path: Path) -> None:
     """The votes of 17 rows tie: only sums in the author's precision and order give the author's labels."""
     rng = np.random.default_rng(0)

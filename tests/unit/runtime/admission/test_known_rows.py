@@ -72,7 +72,7 @@ def test_what_clients_sent_is_asked_unless_it_does_not_fit_the_model(tmp_path: P
 
 def test_validation_data_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "validation").write_bytes(dump_npz({"x": np.ones((1001, 2), np.float32), "label": np.ones(1001)}))
-    known = {"file": str(tmp_path / "validation"), "name": "v.npz", "label": "label", "columns": []}
+    known: dict[str, Any] = {"file": str(tmp_path / "validation"), "name": "v.npz", "label": "label", "columns": []}
     known |= {"unpacked_mb": 64, "samples": 1000, "recorded": None, "recorded_name": ""}
     with pytest.raises(DataInvalid, match="1001 samples, the limit is 1000"):
         known_rows(known, (tensor("x", -1, 2),), {})

@@ -106,8 +106,9 @@ def test_its_package_brings_both_parts_of_its_backend_and_warms_nothing(tmp_path
     model = description(signature=visible, states=states, warmups=(), serving=Serving(sequence_batching=HOW))
     (tmp_path / "package").mkdir()
     at = write_package(tmp_path / "package", model, tmp_path / "onnx", "bundled", example={}, golden={}) / model.name
-    assert {file.name for file in (at / "3").iterdir()} == {"model.onnx", "model.py", "onnx_model.py"}
-    assert "from onnx_model import" in (at / "3" / "model.py").read_text()
+    files = {"model.onnx", "model.py", "inner.py", "onnx_model.py", "packing.py", "python_model.py", "python_host"}
+    assert {file.name for file in (at / "3").iterdir()} == files
+    assert "from onnx_model import" in (at / "3" / "inner.py").read_text()
     assert not (at / "warmup").exists()
 
 

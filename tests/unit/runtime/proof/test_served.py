@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -147,7 +148,7 @@ def test_a_slow_server_never_has_more_rows_at_once_than_it_answers_within_the_pa
             most[0] = max(most[0], len(inputs["x"]))
             return scores(inputs)
 
-        proof = prove_served(slow, ASKED, LOSSLESS, most=8, patience=patience, clock=lambda now=now: now[0])
+        proof = prove_served(slow, ASKED, LOSSLESS, most=8, patience=patience, clock=partial(now.__getitem__, 0))
         assert isinstance(proof, ServedProof)
         assert (proof.clients, most[0], proof.settings[0].rows, proof.budget_s) == (at_once, at_once, 1, 3.0)
         if at_once == 1:

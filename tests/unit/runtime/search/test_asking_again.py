@@ -74,7 +74,7 @@ def test_a_difference_is_told_where_it_is_seen() -> None:
         (lambda inputs: {"y": 2.1 * inputs["x"]}, LOSSY, {}, ""),
         (Crowded(), LOSSLESS, {"clients": 8}, "(among others)"),
     ):
-        found = differences(ask, form, **options)  # type: ignore[arg-type]
+        found = differences(ask, form, **options)
         assert all((said in each) if said else not each for each in found), (said, found)
 
 

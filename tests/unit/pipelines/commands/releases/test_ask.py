@@ -23,7 +23,8 @@ class Asked:
     """An engine that answers, and keeps what it was asked."""
 
     def __init__(self, answer: AskedAgain) -> None:
-        self.answer, self.asked = answer, ()  # type: tuple[Any, ...]
+        self.answer = answer
+        self.asked: tuple[Any, ...] = ()
 
     def ask(self, *asked: Any) -> AskedAgain:
         self.asked = asked
