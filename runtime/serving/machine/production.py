@@ -26,6 +26,7 @@ from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Beside
 from shiplift.runtime.records.site import Machine, Site
+from shiplift.runtime.serving.machine.quarantine import quarantined
 from shiplift.runtime.serving.machine.served import (
     member_models,
     note_member_models,
@@ -72,6 +73,10 @@ class LocalProduction:
     def serving(self, model: str) -> int:
         """The version that answers under a model's name; 0 if none does."""
         return served_version(Path(self._site.home), model)
+
+    def quarantine(self, model: str, version: int) -> str:
+        """Why a version was kept apart here once, because it crashed; empty if it never was."""
+        return quarantined(Path(self._site.home), model, version)
 
     def serves(self, package: Package, others: Sequence[Beside] = ()) -> bool:  # noqa: ARG002 - one server
         """Whether exactly this package answers under its name."""

@@ -106,6 +106,7 @@ class Place:
         self.dies = False
         self.declared: list[int] = []
         self.capacity: Capacity | None = None
+        self.quarantined: dict[int, str] = {}
 
     @contextmanager
     def lock(self, _model: str) -> Iterator[None]:
@@ -116,6 +117,9 @@ class Place:
 
     def serving(self, _model: str) -> int:
         return self.package.version if self.package else 0
+
+    def quarantine(self, _model: str, version: int) -> str:
+        return self.quarantined.get(version, "")
 
     def serves(self, package: Package, _others: Sequence[Beside] = ()) -> bool:
         return self.package == package
@@ -495,3 +499,12 @@ def test_a_version_that_production_refuses_gets_no_alias_though_it_has_the_champ
     assert world.record(2) is None
     reinstating.reinstate(world.site, "digits")
     assert world.aliases == (0, 0)
+
+
+def test_a_quarantined_version_that_would_serve_again_is_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    why = "it was quarantined: it crashed 3 times"
+    world.place.quarantined = {1: why}
+    assert (world.champion(1).quarantined, world.champion(2).quarantined) == (why, "")
+    assert f"version 1 served before, and {why}" in capsys.readouterr().out
+    world.rollback()
+    assert f"warning: version 1 served before, and {why}" in capsys.readouterr().out
