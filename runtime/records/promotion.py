@@ -11,12 +11,14 @@ from shiplift.runtime.records.kinds.package import Package
 class Champion(Record):
     """The version that a challenger is compared with; version 0 if there is none yet.
 
-    `own` is the released version's package, if that version is itself the champion and is released again.
+    `own` is the released version's package, if that version is itself the champion and is released again. `quarantined`
+    says why production kept the released version apart once; empty if it never did.
     """
 
     version: int = 0
     package: Package | None = None
     own: Package | None = volatile(None)
+    quarantined: str = ""
 
 
 class Beside(Record):

@@ -33,6 +33,9 @@ class Production(Protocol):
     def serving(self, model: str) -> int:
         """The version that answers most of a model's requests, whatever the registry says; 0 if none does."""
 
+    def quarantine(self, model: str, version: int) -> str:
+        """Why a version was kept apart here once, because it crashed; empty if it never was."""
+
     def serves(self, package: Package, others: Sequence[Beside] = ()) -> bool:
         """Whether exactly this package answers every request under its name, with the `others` where they can serve."""
 

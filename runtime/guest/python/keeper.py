@@ -39,8 +39,12 @@ class Keeper:
 
     def refusal(self) -> str:
         """Why no process starts now; empty if one may."""
-        left = self._paused_until - self._clock()
+        left = self.left_s()
         return f"the model's worker {self._why}: it starts again in {left:.0f} s" if left > 0 else ""
+
+    def left_s(self) -> float:
+        """The rest of the pause in seconds; 0 or less if there is none."""
+        return self._paused_until - self._clock()
 
     def crashed(self, why: str, lines: str = "") -> None:
         """Notes that the process ended; `lines` are the last that it printed."""

@@ -88,6 +88,10 @@ class ClusterProduction:
             return service.version
         return version_with_most(model, declared.weights_before_services(self._api, self._cluster, model))
 
+    def quarantine(self, model: str, version: int) -> str:  # noqa: ARG002 - as everywhere
+        """Nothing: a version's pods end with it. While it serves, its `TritonService` says how often they restarted."""
+        return ""
+
     def serves(self, package: Package, others: Sequence[Beside] = ()) -> bool:
         """Whether this package, with the others, was seen to answer every request."""
         service = declared.find(self._api, package.model)

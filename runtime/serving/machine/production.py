@@ -29,6 +29,7 @@ from shiplift.runtime.records.promotion import Abort, Beside, Moving
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.abort import aborted
 from shiplift.runtime.serving.machine import moving
+from shiplift.runtime.serving.machine.quarantine import quarantined
 from shiplift.runtime.serving.machine.served import (
     forget,
     member_models,
@@ -81,6 +82,10 @@ class LocalProduction:
     def serving(self, model: str) -> int:
         """The version that answers under a model's name; 0 if none does."""
         return served_version(Path(self._site.home), model)
+
+    def quarantine(self, model: str, version: int) -> str:
+        """Why a version was kept apart here once, because it crashed; empty if it never was."""
+        return quarantined(Path(self._site.home), model, version)
 
     def serves(self, package: Package, others: Sequence[Beside] = ()) -> bool:  # noqa: ARG002 - one server
         """Whether exactly this package answers under its name."""

@@ -121,6 +121,7 @@ class Place:
         self.dies = False
         self.declared: list[int] = []
         self.capacity: Capacity | None = None
+        self.quarantined: dict[int, str] = {}
 
     @contextmanager
     def lock(self, _model: str) -> Iterator[None]:
@@ -131,6 +132,9 @@ class Place:
 
     def serving(self, _model: str) -> int:
         return self.package.version if self.package else 0
+
+    def quarantine(self, _model: str, version: int) -> str:
+        return self.quarantined.get(version, "")
 
     def serves(self, package: Package, _others: Sequence[Beside] = ()) -> bool:
         return self.package == package
@@ -606,3 +610,12 @@ def test_a_version_that_needs_approval_is_promoted_once_a_person_approves(world:
         world.promote(5, decision=yes)
     assert world.promote(5, decision=yes).version == 5
     assert world.registry.tags[5]["approval"] == "approved by ana: checked"
+
+
+def test_a_quarantined_version_that_would_serve_again_is_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    why = "it was quarantined: it crashed 3 times"
+    world.place.quarantined = {1: why}
+    assert (world.champion(1).quarantined, world.champion(2).quarantined) == (why, "")
+    assert f"version 1 served before, and {why}" in capsys.readouterr().out
+    world.rollback()
+    assert f"warning: version 1 served before, and {why}" in capsys.readouterr().out
