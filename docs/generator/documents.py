@@ -88,26 +88,26 @@ def _anchor(path: str) -> str:
 
 
 def _comments(template: str) -> Mapping[str, Mapping[str, str]]:
-    """The comment on each field of a commented template, by its section's path."""
+    """The comment on each field of a commented template, by its section (empty for the sections themselves)."""
     found: dict[str, dict[str, str]] = {}
-    section, last = "", ""
+    section, name = "", ""
     for line in files("shiplift.templates").joinpath(template).read_text().splitlines():
-        more = _MORE.match(line)
-        if more and last:
-            found[section][last] = f"{found[section][last]} {more[1]}".strip()
-            continue
-        entry = _LINE.match(line)
-        last = ""
-        if entry and not entry["indent"] and not line.startswith("#"):
-            section = entry["name"] if not entry["value"].strip() else ""
-        if entry and len(entry["indent"]) <= 4:
-            last = entry["name"]
-            within = "" if not entry["indent"] else section
-            section = section if entry["indent"] or not entry["value"].strip() else ""
-            found.setdefault(within, {}).setdefault(last, entry["comment"] or "")
-            if not entry["indent"] and not entry["value"].strip():
-                last = ""
+        entry, more = _LINE.match(line), _MORE.match(line)
+        if more and name:
+            found[section][name] += f" {more[1]}"
+        elif entry and len(entry["indent"]) <= 4:
+            section, name = _within(entry, section, name), entry["name"]
+            found.setdefault(section, {}).setdefault(name, entry["comment"] or "")
+        else:
+            name = ""
     return found
+
+
+def _within(entry: re.Match[str], section: str, name: str) -> str:
+    """The section that a field is in: none, that of the field before, or the field before itself."""
+    if not entry["indent"]:
+        return ""
+    return section or name
 
 
 def environment() -> str:
