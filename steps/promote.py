@@ -117,7 +117,7 @@ def _asked(
     return Approval(
         spec=request.spec,
         digest=version.digest,
-        package=package.repository.digest,
+        package=package.repository.sha256,
         champion=champion.version,
         since=now,
         until=now + promoting.deadline_h * 3600,

@@ -62,7 +62,12 @@ REQUEST = Request(model="digits", version=3)
 TRIGGER = Trigger(kind="manual", requested_at=1767225500.0)
 STARTED, STARTED_S = "2026-01-01T00:00:00Z", 1767225600.0
 RETRIED = (Temporary.exit_code, Cancelled.exit_code)  # by a Workflow's retryStrategy
-OF_PEOPLE = {Aborted: "aborted", AwaitingApproval: "waiting", Cancelled: "cancelled", Rejected: "rejected"}
+OF_PEOPLE: dict[type[Exception], str] = {
+    Aborted: "aborted",
+    AwaitingApproval: "waiting",
+    Cancelled: "cancelled",
+    Rejected: "rejected",
+}
 
 Act = Callable[[], Outcome]
 

@@ -297,9 +297,10 @@ def test_an_abort_sets_the_service_back_and_the_promotion_does_not_undo_that(tmp
     assert cluster.service["spec"]["revision"] == package_name(OLD)
     assert cluster.service["spec"]["rollout"] == {"canaryPercent": [], "holdSeconds": 0}
     assert served.abort("digits", Abort(by="bob")) == served.moving("digits")
-    for again in (lambda: served.move(NEW, Rollout(), requested_at=1.0), lambda: served.commit("digits")):
-        with pytest.raises(Aborted, match="aborted by ana"):
-            again()  # a pod that was lost is started again
+    with pytest.raises(Aborted, match="aborted by ana"):
+        served.move(NEW, Rollout(), requested_at=1.0)  # a pod that was lost is started again
+    with pytest.raises(Aborted, match="aborted by ana"):
+        served.commit("digits")
     assert served.serves(OLD)
     cluster.operator = obedient
     served.move(NEW, Rollout(), requested_at=2.0)  # another release
