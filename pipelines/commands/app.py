@@ -17,6 +17,7 @@ from shiplift.pipelines.commands.cluster import install, render, uninstall, valu
 from shiplift.pipelines.commands.releases import (
     abort,
     approve,
+    ask,
     cancel,
     gate,
     infer,
@@ -27,7 +28,7 @@ from shiplift.pipelines.commands.releases import (
     rerun,
     rollback,
 )
-from shiplift.pipelines.commands.stack import doctor, down, invocations, logs, openai, push, status, up
+from shiplift.pipelines.commands.stack import doctor, down, invocations, logs, open_page, openai, push, status, up
 from shiplift.pipelines.commands.start import demo, init, schema, targets
 from shiplift.runtime.base.errors import Cancelled, ShipliftError, UsageError
 
@@ -35,6 +36,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "up": up.up,
     "down": down.down,
     "status": status.status,
+    "open": open_page.open_page,
     "release": release.release,
     "rerun": rerun.rerun,
     "push": push.push,
@@ -45,6 +47,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rollback": rollback.rollback,
     "report": report.report,
     "gate": gate.gate,
+    "ask": ask.ask,
     "pipeline": pipeline.pipeline,
     "logs": logs.logs,
     "infer": infer.infer,

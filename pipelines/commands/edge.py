@@ -1,6 +1,7 @@
 """Input and output that the commands share: settings, the engine, files, results. Imports nothing slow at the top."""
 
 import os
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
@@ -115,3 +116,9 @@ def print_result(result: R, show: Callable[[R], None], *, as_json: bool) -> None
         typer.echo(result.model_dump_json())
     else:
         show(result)
+
+
+def has_display() -> bool:
+    """Whether a browser could show a page. Only Linux can tell that none can."""
+    known = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
+    return sys.platform != "linux" or any(os.environ.get(name) for name in known)

@@ -4,13 +4,14 @@ Methods raise only subclasses of `ShipliftError`. Besides those they name, any m
 stack is not running, and `ClusterUnreachable`, `ClusterRefused` or `Temporary` if a cluster does not answer.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from shiplift.pipelines.engines.answers import AbortedRelease, Accepted, Answer, Catalogue, Status
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.gates.report import Story
+from shiplift.runtime.records.asked import AskedAgain
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
@@ -43,6 +44,13 @@ class Releasing(Protocol):
 
         Raises:
             NotAdmitted: the registry stores files in a place that can't be written from here.
+        """
+
+    def tag(self, model: str, version: int, key: str, value: str) -> None:
+        """Sets the tag `shiplift.KEY` of a version in the registry; a long value is cut.
+
+        Raises:
+            NotFound: the registry has no such version.
         """
 
     def under_way(self, name: str) -> bool:
@@ -118,6 +126,15 @@ class PastReleases(Protocol):
 
     def champions(self) -> dict[str, int] | None:
         """The champion of each model (0: none); None if the registry does not answer."""
+
+    def ask(self, model: str, version: int, form: str, rows: Sequence[int], clients: int) -> AskedAgain:
+        """Asks rows of a version's newest release again: its original, and a form of it on a private server here.
+
+        Raises:
+            NotFound: the version was never released, or its release kept no rows.
+            UsageError: the release has no such form, or no such row.
+            MissingTool, ServerFailed: the form can't be served on this machine.
+        """
 
     def members(self, pipeline: PipelineSpec) -> dict[str, Package | Unusable]:
         """A pipeline's members as they were promoted, by the pipeline's names for them, or why they can't be used."""

@@ -65,6 +65,11 @@ def test_a_package_is_asked_by_many_clients_and_one_that_mixes_their_rows_is_fou
         assert (proof.found.setting, proof.found.origin) == (setting, "validation")
         (tensor,) = json.loads(proof.request)["inputs"]
         assert tensor["data"] == ROWS[proof.found.row].tolist()
+        asked_alone = setting == "alone"
+        assert proof.repeat.startswith(
+            f"shiplift ask {package.model}/1 --form onnxruntime-fp32 --row {proof.found.row}"
+        )
+        assert (proof.repeat.count("--row") == 1) is asked_alone
 
 
 def test_answers_that_vary_with_their_neighbours_restart_nothing_unless_a_proof_says_that_they_do_not(

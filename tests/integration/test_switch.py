@@ -157,6 +157,7 @@ def test_earlier_versions_answer_those_who_name_them(lab: Lab) -> None:
         lab.ask("pinned", {"input": images[:1]}, third)
 
 
+@pytest.mark.slow
 def test_a_package_that_answers_wrongly_never_takes_traffic(lab: Lab, tmp_path: Path) -> None:
     from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed
     from shiplift.runtime.model.tensors import dump_npz, load_npz

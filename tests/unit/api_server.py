@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         url = f"{self.server.services[service]}{path}"
         headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}
-        answer = httpx.request(self.command, url, content=sent, headers=headers, trust_env=False, timeout=30)
+        answer = httpx.request(self.command, url, content=sent, headers=headers, trust_env=False, timeout=120)
         self.send_response(answer.status_code)
         for key, value in answer.headers.items():
             if key.lower() not in ("content-length", "transfer-encoding", "content-encoding", "connection"):
@@ -261,5 +261,5 @@ def running() -> Iterator[ApiServer]:
         yield server
     finally:
         server.shutdown()
-        thread.join(timeout=10)
+        thread.join(timeout=120)
         server.server_close()

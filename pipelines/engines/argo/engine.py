@@ -5,7 +5,7 @@ It needs only a kubeconfig: it reaches services inside the cluster through the A
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -32,10 +32,11 @@ from shiplift.pipelines.engines.argo.releases import ArgoReleases, status_of
 from shiplift.pipelines.engines.argo.rollback import rollback
 from shiplift.pipelines.engines.argo.services import service_status
 from shiplift.pipelines.engines.argo.workflows import Run
-from shiplift.runtime.base.errors import ClusterRefused, NotFound, ShipliftError
+from shiplift.runtime.base.errors import ClusterRefused, MissingTool, NotFound, ShipliftError
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.gates.report import Story
+from shiplift.runtime.records.asked import AskedAgain
 from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Abort, Promotion
@@ -122,6 +123,10 @@ class ArgoEngine:
     def register(self, name: str, files: Mapping[str, bytes], tags: Mapping[str, str]) -> int:
         """Registers the next version of a model from files."""
         return self.registry.register(check_name(name), files, tags).version
+
+    def tag(self, model: str, version: int, key: str, value: str) -> None:
+        """Sets a tag of a version in the registry."""
+        self.registry.tag(check_name(model), version, **{key: value})
 
     def under_way(self, name: str) -> bool:
         """Whether a release has a Workflow that has not ended."""
@@ -211,6 +216,13 @@ class ArgoEngine:
         """The champion of each model (0: none): what production serves."""
         served = declared.versions(self._services())
         return self._past.champions() | {model: version for model, version in served.items() if version}
+
+    def ask(self, model: str, version: int, form: str, rows: Sequence[int], clients: int) -> AskedAgain:  # noqa: ARG002
+        """Refuses: models run confined on the cluster, and a command on this machine can't start a server there."""
+        raise MissingTool(
+            f"{model}/{version} was released on a cluster, where a command can't ask its original again",
+            do="Register the version with a local stack (`shiplift up`), release it there, and ask that.",
+        )
 
     def members(self, pipeline: PipelineSpec) -> dict[str, Package | Unusable]:
         """A pipeline's members as they were promoted, unverified like `history`."""

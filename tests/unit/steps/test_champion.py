@@ -38,6 +38,7 @@ from shiplift.runtime.serving import reinstate as reinstating
 from shiplift.runtime.serving.abort import aborted
 from shiplift.runtime.serving.champion import champion_state
 from shiplift.runtime.serving.machine import moving
+from shiplift.runtime.serving.production import Production
 from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.promoting import Promoting
 from shiplift.runtime.spec.serving_settings import Rollout
@@ -418,7 +419,7 @@ def test_a_promotion_under_way_is_not_called_drift(world: World) -> None:
     world.place.dies = True
     with pytest.raises(KeyboardInterrupt):
         world.promote(5)
-    now = champion_state(world.site, "digits", cast("Registry", world.registry), world.place)
+    now = champion_state(world.site, "digits", cast("Registry", world.registry), cast("Production", world.place))
     assert (now.champion, now.previous, now.unfinished) == (5, 2, "promotion")
     assert reinstating.reinstate(world.site, "digits").moved == ()
     assert world.aliases == (5, 2)

@@ -414,7 +414,7 @@ def killed_while_it_promotes(world: World, wants: list[int], kills: list[int], g
     assert world.settled(), world.status
 
 
-@settings(max_examples=6)
+@settings(max_examples=settings().max_examples // 5)
 @given(
     kills=st.lists(st.integers(0, 25), max_size=12),
     gap=st.integers(1, 12),
@@ -431,7 +431,7 @@ def test_an_operator_killed_anywhere_converges_and_loses_nothing(
     quiet(world)
 
 
-@settings(max_examples=6)
+@settings(max_examples=settings().max_examples // 5)
 @given(
     hands=st.lists(st.tuples(st.integers(0, len(HANDS) - 1), st.integers(1, 40)), max_size=5),
     kill=st.none() | st.integers(0, 40),
