@@ -146,7 +146,8 @@ class Worker:
         self._stop()
 
     def _start(self) -> None:
-        self._ready = self._calling = False
+        self._ready: bool = False
+        self._calling = False
         self._beyond, self._began_s = "", 0.0
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
         with self._lock:
@@ -154,7 +155,7 @@ class Worker:
             self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
-        self._to = cast("BufferedWriter", self._process.stdin)
+        self._to: BufferedWriter = cast("BufferedWriter", self._process.stdin)
         self._back = cast("BufferedReader", self._process.stdout)
 
     def _stop(self) -> None:

@@ -119,7 +119,8 @@ def test_only_text_on_the_bundled_server_needs_code_in_the_package(
     tensors = Signature(inputs=signature().inputs, outputs=(tensor("output", -1, datatype=datatype),))
     package = make(tmp_path / "package", 3, server=server, tensors=tensors)
     at = package / "digits" / "3" / "model.py"
-    assert (at.read_bytes() == ONNX_MODEL.read_bytes()) if code else not at.exists()
+    assert at.exists() == at.with_name("inner.py").exists() == code
+    assert not code or at.with_name("inner.py").read_bytes() == ONNX_MODEL.read_bytes()
     config_ = parse((package / "digits" / "config.pbtxt").read_text())
     assert config_.backend == ("python" if code else "onnxruntime")
 
