@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.guest.python import hosted
-from shiplift.runtime.guest.python.host import Died, ModelFailed, Paused, Raised, TookTooLong
+from shiplift.runtime.guest.python.host import Died, Host, ModelFailed, Paused, Raised, TookTooLong
 from shiplift.runtime.guest.python.hosted import HostedModel
 from shiplift.runtime.guest.python.keeper import HEALTHY_S, LONGEST_PAUSE_S, Keeper
 from shiplift.runtime.serving.machine.quarantine import Crashed
@@ -83,7 +83,7 @@ def asked(value: float) -> dict[str, Any]:
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostedModel:
     """A hosted model whose process is not started."""
     monkeypatch.setattr(hosted, "Keeper", lambda *_: keeper(tmp_path, Clock()))
-    monkeypatch.setattr(hosted.Host, "start", lambda _: None)
+    monkeypatch.setattr(Host, "start", lambda _: None)
     return HostedModel({"model_name": "m", "model_version": "3"}, {}, tmp_path, tmp_path, {}, memory_mb=100)
 
 
@@ -127,7 +127,7 @@ def test_a_pause_blames_nobody(model: HostedModel) -> None:
 def test_a_request_is_known_by_its_tensors(tmp_path: Path) -> None:
     kept = keeper(tmp_path, Clock())
     texts = np.array([b"a", b"b"], dtype=object)
-    variants = [
+    variants: list[dict[str, Any]] = [
         {"x": np.zeros(2)},
         {"y": np.zeros(2)},
         {"x": np.zeros(2, np.float32)},
