@@ -105,7 +105,7 @@ def test_a_version_whose_instance_loops_can_be_unloaded(tmp_path: Path) -> None:
         hostile = pool.submit(ask, server, "m", runaway.MAGIC)
         time.sleep(0.2)
         client.unload("m")
-        assert until(lambda: state(server, "m") == "UNAVAILABLE", seconds=20)
+        assert until(lambda: state(server, "m") == "UNAVAILABLE")
         with pytest.raises(InferenceServerException):
             hostile.result()
 
@@ -115,6 +115,7 @@ def state(server: Server, model: str) -> str:
     return next(str(entry.state) for entry in index if entry.name == model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile", ["looping", "endless"])
 def test_the_python_backend_frees_its_instance_too(tmp_path: Path, hostile: str) -> None:
     """A stateful model runs there: what does not stop ends with its process, and another one starts."""
@@ -145,6 +146,7 @@ def with_state(model: Any) -> Any:
     return model
 
 
+@pytest.mark.slow
 def test_a_model_whose_kernel_never_ends_loses_its_worker_and_status_says_so(lab: Lab, tmp_path: Path) -> None:
     repository, server = lab.home / "production" / "models", production(lab)
     with TritonClient(server.grpc) as client:
@@ -155,8 +157,8 @@ def test_a_model_whose_kernel_never_ends_loses_its_worker_and_status_says_so(lab
         with pytest.raises(InferenceServerException, match=STOPPED):
             ask(server, name, runaway.MAGIC)
         assert answered(server, "beside", 5)
-    until(lambda: answered(server, "stuck", 4), seconds=20)
-    until(lambda: incidents(lab, "stuck") and incidents(lab, "beside"), seconds=20)
+    until(lambda: answered(server, "stuck", 4))
+    until(lambda: incidents(lab, "stuck") and incidents(lab, "beside"))
     assert incidents(lab, "beside") == ["an execution was stopped at the time limit of a request"]
     assert "its worker died of SIGKILL, crash 1 in a row: it waits 1 s" in incidents(lab, "stuck")
     assert production(lab).process.pid == server.process.pid

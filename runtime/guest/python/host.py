@@ -113,8 +113,8 @@ class Host:
             )
             process.ready = self._served = True
 
-    def ask(self, inputs: Arrays, limit_s: float) -> Arrays:
-        """The answers to a batch, by name.
+    def ask(self, inputs: Arrays, limit_s: float, params: dict[str, Any] | None = None) -> Arrays:
+        """The answers to a batch, by name; `params` are parameters other than the logged ones.
 
         Raises:
             Raised: the model's code raised; the same process answers the next request.
@@ -124,7 +124,8 @@ class Host:
         self.start(limit_s)
         if self._process is None:
             raise Died("the model's process has not been started")
-        return self._exchange(self._process, pack(inputs), Reader(), limit_s, "the request")
+        request = pack(inputs, **({"params": params} if params else {}))
+        return self._exchange(self._process, request, Reader(), limit_s, "the request")
 
     def close(self) -> None:
         """Ends the process."""

@@ -1,7 +1,8 @@
 """Runs a Python model inside Triton's Python backend: each instance hosts a process that runs the model's code.
 
 That process has the model's own environment and its own confinement (`python_host/worker.py`), so it can harm neither
-this process nor other models. A request that it does not answer fails alone.
+this process nor other models. A request that it does not answer fails alone. One with parameters of its own is asked
+alone, too: the proof of batches was made with the logged ones.
 
 Process: Triton's Python backend, as `model.py` beside `python_host`.
 Python: the server's
@@ -28,6 +29,7 @@ from python_host.hosted import HostedModel
 
 Array = NDArray[Any]
 Arrays = dict[str, Any]
+_PARAMS, _MOST_PARAMS = "params", 64 << 10  # the request parameter that is JSON of all; characters
 
 
 class TritonPythonModel:
@@ -45,6 +47,8 @@ class TritonPythonModel:
             (spec["name"], spec["rank"], spec["datatype"] == "BYTES") for spec in settings["inputs"]
         ]
         self.outputs: list[tuple[str, str]] = [(spec["name"], spec["type"]) for spec in settings["outputs"]]
+        self.params: frozenset[str] = frozenset(settings.get("params", ()))
+        self.form = _shape(settings.get("answer"))
         self.limit_s = int(values.get("request_timeout_ms", "30000")) / 1000
         self.name, self.stopped = args["model_name"], Stopped(args["model_name"])
         self.hosted = HostedModel(
@@ -61,27 +65,54 @@ class TritonPythonModel:
         )
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
-        batches = [self._read(request) for request in requests]
-        answers = self.hosted.answers(batches, self._together)
-        return [error_of(answer) if isinstance(answer, ModelFailed) else answer for answer in answers]
+        batches, given = [self._read(request) for request in requests], [self._given(request) for request in requests]
+        plain = [at for at, params in enumerate(given) if not params]
+        answers = dict(zip(plain, self.hosted.answers([batches[at] for at in plain], self._together), strict=True))
+        for at, params in enumerate(given):
+            if params:
+                answers[at] = self._with_params(batches[at], params)
+        return [
+            error_of(answer) if isinstance(answer, ModelFailed) else answer for _, answer in sorted(answers.items())
+        ]
 
     def finalize(self) -> None:
         self.hosted.close()
 
-    def _together(self, batches: Sequence[Arrays]) -> list[pb_utils.InferenceResponse]:
+    def _with_params(self, batch: Arrays, given: Mapping[str, Any]) -> Any:
+        """The answer to a request with parameters of its own, which joins no other; they count if the process dies."""
+        asked = {**batch, _PARAMS: np.array([json.dumps(given, sort_keys=True)], dtype=object)}
+        return self.hosted.answers([asked], lambda _: self._together([batch], given))[0]
+
+    def _together(
+        self, batches: Sequence[Arrays], given: Mapping[str, Any] | None = None
+    ) -> list[pb_utils.InferenceResponse]:
         if not _fit(batches):
             raise Raised("these requests can't be joined")
         joined = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-        return [self._response(part) for part in split(self._ask(joined), list(map(rows, batches)))]
+        answers = self._ask(joined, _params(given) if given else None)
+        return [self._response(part) for part in split(answers, list(map(rows, batches)))]
 
-    def _ask(self, inputs: Arrays) -> Arrays:
+    def _ask(self, inputs: Arrays, params: dict[str, Any] | None = None) -> Arrays:
         try:
-            return self.hosted.host.ask(inputs, self.limit_s)
+            answers: Arrays = self.hosted.host.ask(inputs, self.limit_s, params)
         except TookTooLong as error:
             print(f"shiplift: {self.name}: {error}", file=sys.stderr)
             self.stopped.count()
             setting = "limits.cpu_s" if isinstance(error, UsedTooMuch) else "request_timeout_s"
             raise TookTooLong(f"{error} (serving.{setting} in the model's spec)") from None
+        if params and self.form and _shape(self.hosted.host.form) != self.form:
+            raise Raised("with these params, predict answers in another form than with the logged ones, as is served")
+        return answers
+
+    def _given(self, request: pb_utils.InferenceRequest) -> dict[str, Any]:
+        """The request's parameters that the model takes: by their names, or all as JSON. Others are none of its own."""
+        if not self.params:
+            return {}
+        return {
+            name: value
+            for name, value in json.loads(request.parameters() or "{}").items()
+            if name == _PARAMS or name in self.params
+        }
 
     def _read(self, request: pb_utils.InferenceRequest) -> Arrays:
         read = ((name, _input(request, name, rank, text)) for name, rank, text in self.inputs)
@@ -126,6 +157,26 @@ def _input(request: pb_utils.InferenceRequest, name: str, rank: int, text: bool)
         texts = [item.decode(errors="replace") if isinstance(item, bytes) else str(item) for item in array.ravel()]
         array = np.array(texts, dtype=object).reshape(array.shape)
     return array.reshape(-1) if rank == 1 else array
+
+
+def _params(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters for `predict`, which checks them against the logged schema.
+
+    Raises:
+        Raised: they are no JSON object, or too large.
+    """
+    named, text = {name: value for name, value in given.items() if name != _PARAMS}, given.get(_PARAMS, "{}")
+    if len(str(text)) > _MOST_PARAMS:
+        raise Raised(f"the parameter {_PARAMS!r} has {len(text)} characters, the limit is {_MOST_PARAMS}")
+    try:
+        return {**named, **json.loads(text)}
+    except (RecursionError, TypeError, ValueError) as error:
+        raise Raised(f"the parameter {_PARAMS!r} is no JSON object: {str(error)[:200]}") from None
+
+
+def _shape(form: Any) -> Any:
+    """What of an answer's form decides how clients read it; None if it is not known."""
+    return form and (form["kind"], [(part["name"], part["tensor"], part["rank"]) for part in form["parts"]])
 
 
 def _carried(name: str, kind: str, array: Array) -> Array:

@@ -141,7 +141,7 @@ def dates(x):
             header, _ = asked(process, "dates", x=np.arange(3))
             assert "'y' is an array of datetime64[s], which is not a tensor's type" in header["error"]
         process.stdin.close()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_what_can_t_be_loaded_is_told_and_ends(tmp_path: Path, source: str, erro
     with started(tmp_path, source, "run") as process:
         header, _ = received(process)
         assert error in header["error"]
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
 
 
 def test_a_function_allocates_no_more_than_it_may(tmp_path: Path) -> None:
