@@ -30,6 +30,7 @@ class Model:
     def __init__(self, settings: dict[str, Any]) -> None:
         import mlflow.pyfunc  # noqa: PLC0415 - installed in the model's environment
 
+        _trace_nothing()
         self._model = mlflow.pyfunc.load_model(settings["model"])
         self._outputs: list[str] = settings["outputs"]
         metadata = self._model.metadata
@@ -116,6 +117,15 @@ class Model:
                 array.shape
             )
         return np.array([np.nan if is_missing(item) else float(item) for item in items]).reshape(array.shape)
+
+
+def _trace_nothing() -> None:
+    """Switches MLflow's traces off: the first would wait minutes for a database that no confined process can open."""
+    try:
+        from mlflow.tracing import disable  # noqa: PLC0415 - MLflow gained it in 2.14
+    except ImportError:
+        return
+    disable()
 
 
 def _numbers() -> tuple[type, ...]:
