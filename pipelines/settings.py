@@ -28,6 +28,7 @@ class Settings(BaseSettings):
     grpc_port: Port = Field(8001, ge=1, le=65535)
     metrics_port: Port = Field(8002, ge=1, le=65535)
     scoring_port: Port = Field(8005, ge=1, le=65535)
+    page_port: Port = Field(8007, ge=1, le=65535)
     free_ports: bool = False
     registry_uri: str = ""
     server_environment: Path | None = None

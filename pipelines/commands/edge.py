@@ -1,6 +1,7 @@
 """Input and output that the commands share: settings, the engine, files, results. Imports nothing slow at the top."""
 
 import os
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from shiplift.runtime.records.base import Record
 
 R = TypeVar("R", bound="Record")
+_MAX_REASON_CHARACTERS = 500
 HOME: ContextVar[Path | None] = ContextVar("home", default=None)  # the value of `--home`
 
 
@@ -72,6 +74,21 @@ def version_of(name: str) -> tuple[str, int]:
     return model, version
 
 
+def reason(text: str) -> str:
+    """The reason for a decision, as one line.
+
+    Raises:
+        UsageError: it is too long for the registry and the cluster.
+    """
+    from shiplift.runtime.base.errors import UsageError
+
+    line = " ".join(text.split())
+    if len(line) > _MAX_REASON_CHARACTERS:
+        what = f"the reason has {len(line)} characters; the limit is {_MAX_REASON_CHARACTERS}"
+        raise UsageError(what, do="Say it shorter, and link to the rest.")
+    return line
+
+
 def read(path: Path) -> str:
     """The content of a text file that the user named.
 
@@ -99,3 +116,9 @@ def print_result(result: R, show: Callable[[R], None], *, as_json: bool) -> None
         typer.echo(result.model_dump_json())
     else:
         show(result)
+
+
+def has_display() -> bool:
+    """Whether a browser could show a page. Only Linux can tell that none can."""
+    known = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
+    return sys.platform != "linux" or any(os.environ.get(name) for name in known)

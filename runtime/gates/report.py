@@ -141,8 +141,14 @@ def pareto(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def _page(template: str, **variables: Any) -> str:
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return environment().get_template(template).render(when=now, **variables)
+
+
+def environment() -> Environment:
+    """How pages are rendered: values are text, never markup, with invisible characters made visible."""
     loader = PackageLoader("shiplift.templates", ".")
-    environment = Environment(
+    made = Environment(
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -150,9 +156,8 @@ def _page(template: str, **variables: Any) -> str:
         loader=loader,
         finalize=_shown,
     )
-    environment.filters.update(number=_number, ms=lambda value: f"{value:.2f}", short=lambda digest: digest[:12])
-    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return environment.get_template(template).render(when=now, **variables)
+    made.filters.update(number=_number, ms=lambda value: f"{value:.2f}", short=lambda digest: digest[:12])
+    return made
 
 
 def _shown(value: object) -> object:

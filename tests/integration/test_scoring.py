@@ -147,6 +147,7 @@ def test_a_data_frame_is_answered_or_refused_as_mlflow_does(frames: Door) -> Non
         require_same(frames, body, kind)
 
 
+@pytest.mark.slow
 def test_tensors_are_answered_or_refused_as_mlflow_does(tensors: Door) -> None:
     x = [[1, 2.5, -3], [4, 5, float("nan")]]
     for body in (
@@ -170,6 +171,7 @@ def test_mlflows_own_client_needs_nothing_but_another_address(frames: Door) -> N
     assert answer[0].tolist() == frames.pyfunc.predict(FRAME).tolist()
 
 
+@pytest.mark.slow
 def test_many_rows_are_answered_in_their_order(tensors: Door) -> None:
     x = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
     answer = tensors.post({"inputs": {"x": x.tolist()}}).json()["predictions"]

@@ -24,7 +24,8 @@ def gate(
     `shiplift gate digits/3 --policy stricter.yaml`
     """
     from shiplift.pipelines.commands.releases import gate_replay
+    from shiplift.pipelines.engines.replay import replay
 
-    replay = gate_replay.replay(edge.engine(engine, namespace), name, str(policy), edge.read(policy))
-    edge.print_result(replay, gate_replay.show, as_json=as_json)
-    raise typer.Exit(replay.outcome.exit_code)
+    replayed = replay(edge.engine(engine, namespace), name, str(policy), edge.read(policy))
+    edge.print_result(replayed, gate_replay.show, as_json=as_json)
+    raise typer.Exit(replayed.outcome.exit_code)

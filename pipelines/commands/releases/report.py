@@ -1,7 +1,5 @@
 """`shiplift report`."""
 
-import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -58,11 +56,5 @@ def _open(page: Path) -> None:
 
     if not page.is_file():
         raise NotFound("this release has no report page", do="`shiplift rerun` writes one.")
-    if not _has_display() or typer.launch(page.absolute().as_uri()):
+    if not edge.has_display() or typer.launch(page.absolute().as_uri()):
         edge.say(f"no browser can be opened here; the page is {page.absolute()}")
-
-
-def _has_display() -> bool:
-    """Whether a browser could show a page. Only Linux can tell that none can."""
-    known = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
-    return sys.platform != "linux" or any(os.environ.get(name) for name in known)

@@ -167,7 +167,8 @@ def _ports(settings: Settings) -> Iterator[CheckResult]:
     if running is not None and all(running.runs(name) for name in running.names):
         yield CheckResult(name="ports", state="ok", found="in use by the running stack")
         return
-    for name in ("mlflow_port", "http_port", "grpc_port", "metrics_port", "receiver_port", "scoring_port"):
+    parts = ("mlflow", "http", "grpc", "metrics", "receiver", "scoring", "page")
+    for name in (f"{part}_port" for part in parts):
         port = getattr(running or settings, name)
         flag = f"--{name.replace('_', '-')}"
         try:

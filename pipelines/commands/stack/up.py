@@ -15,6 +15,7 @@ def up(
     grpc_port: Port = None,
     metrics_port: Port = None,
     scoring_port: Port = None,
+    page_port: Port = None,
     free_ports: Annotated[
         bool, typer.Option("--free-ports", help="Use any free ports instead of the defaults.")
     ] = False,
@@ -46,7 +47,7 @@ def up(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Start the embedded stack: MLflow, production Triton and its scoring server, the webhook receiver, the dispatcher.
+    """Start the embedded stack: MLflow, production Triton, its scoring server, the webhook receiver, the live page.
 
     Processes that are already running are left alone. Example: `shiplift up --free-ports`
     """
@@ -61,6 +62,7 @@ def up(
         grpc_port=grpc_port,
         metrics_port=metrics_port,
         scoring_port=scoring_port,
+        page_port=page_port,
         free_ports=free_ports or None,
         registry_uri=registry,
         rate_limiter=rate_limiter or None,

@@ -1,4 +1,4 @@
-"""The embedded stack: MLflow, Triton, its scoring server, the receiver and the dispatcher, as daemons of a home.
+"""The embedded stack: MLflow, Triton, its scoring server, the receiver, the page and the dispatcher, as daemons.
 
 Starting is idempotent: running processes are left alone, dead ones are restarted on the same ports. The processes are
 independent of each other and of the command that started them: production keeps serving when everything else is gone.
@@ -37,7 +37,8 @@ from shiplift.runtime.store.registry.lease import LASTS_S, RegistryLease, this_h
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 
 HOST = "127.0.0.1"
-NAMES = ("mlflow", "triton", "scoring", "receiver", "dispatcher")
+NAMES = ("mlflow", "triton", "scoring", "receiver", "page", "dispatcher")
+_ONLY_SHOWS = "page"  # a stack works without it
 AHEAD = "ahead"  # below the home: the folders of sandboxes that wait for the next release
 _START_S = 120
 Tell = Callable[[str], None]
@@ -52,6 +53,7 @@ class Stack(Record):
     grpc_port: int
     metrics_port: int
     scoring_port: int = 0
+    page_port: int = 0
     registry_uri: str
     server_environment: str
     cache_mb: int
@@ -89,12 +91,12 @@ def require(home: Path) -> Stack:
     """The running stack of a home.
 
     Raises:
-        StackDown: it was never started, or one of its processes has died.
+        StackDown: it was never started, or one of its processes has died, other than the page.
     """
     stack = read(home)
     if stack is None:
         raise StackDown(f"no stack was started in {home}", do="Run `shiplift up`.")
-    dead = [name for name in stack.names if not stack.runs(name)]
+    dead = [name for name in stack.names if name != _ONLY_SHOWS and not stack.runs(name)]
     if dead:
         raise StackDown(f"{', '.join(dead)} of the stack in {home} is not running", do="Run `shiplift up`.")
     return stack
@@ -154,8 +156,8 @@ def _configured(home: Path, settings: Settings) -> Stack:
     stack = stack.model_copy(update={name: getattr(settings, name) for name in asked})
     if not stack.holder:  # a home of version 0.1
         stack = stack.model_copy(update={"holder": _new_holder()})
-    if not stack.scoring_port:  # one that had no scoring server yet
-        stack = stack.model_copy(update={"scoring_port": _port("scoring_port", settings)})
+    missing = [name for name in ("scoring_port", "page_port") if not getattr(stack, name)]  # a home without them
+    stack = stack.model_copy(update={name: _port(name, settings) for name in missing})
     if before and stack != before:
         write_atomically(home / "stack.json", stack.model_dump_json(indent=1))
     return stack
@@ -171,6 +173,7 @@ def start_missing(home: Path, stack: Stack, tell: Tell = lambda _: None, *, but:
         "triton": _start_triton,
         "scoring": _start_scoring,
         "receiver": _start_receiver,
+        "page": _start_page,
         "dispatcher": _start_dispatcher,
     }
     for name in stack.names:
@@ -199,7 +202,9 @@ def down(home: Path, tell: Tell = lambda _: None) -> bool:
                 lease(home, stack).release()
         for name in running:
             tell(f"stopping {name}")
-            stop(stack.processes[name], grace_s=30 if name in ("triton", "dispatcher") else 10)
+            # A server that died was started again by the dispatcher, as its child: it still ends in its own turn.
+            grace_s = 30 if name in ("triton", "dispatcher") else 10
+            stop(stack.processes[name], grace_s=grace_s, apart=tuple(stack.processes.values()))
         shutil.rmtree(home / "staging", ignore_errors=True)
         _sweep(home)
     return bool(running)
@@ -230,7 +235,7 @@ def _new_holder() -> str:
 
 
 def _new(settings: Settings) -> Stack:
-    names = ("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port", "scoring_port")
+    names = ("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port", "scoring_port", "page_port")
     ports = {name: _port(name, settings) for name in names}
     return Stack(
         **ports,
@@ -259,6 +264,7 @@ def _check_ports(stack: Stack) -> None:
         "triton": [("http_port", "--http-port"), ("grpc_port", "--grpc-port"), ("metrics_port", "--metrics-port")],
         "scoring": [("scoring_port", "--scoring-port")],
         "receiver": [("receiver_port", "--receiver-port")],
+        "page": [("page_port", "--page-port")],
     }
     for name, ports in flags.items():
         if name in stack.names and not stack.runs(name):
@@ -343,6 +349,10 @@ def _start_scoring(home: Path, stack: Stack) -> Process:
 
 def _start_receiver(home: Path, stack: Stack) -> Process:
     return _start_listener(home, "receiver", "shiplift.pipelines.triggers.receiver", stack.receiver_port)
+
+
+def _start_page(home: Path, stack: Stack) -> Process:
+    return _start_listener(home, "page", "shiplift.pipelines.daemons.page", stack.page_port)
 
 
 def _start_listener(home: Path, name: str, module: str, port: int) -> Process:

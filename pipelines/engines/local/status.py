@@ -34,6 +34,7 @@ class Endpoints(Record):
     grpc: str
     metrics: str
     scoring: str
+    page: str
 
 
 def endpoints(running: stack.Stack) -> Endpoints:
@@ -46,6 +47,7 @@ def endpoints(running: stack.Stack) -> Endpoints:
         grpc=f"{host}:{running.grpc_port}",
         metrics=f"http://{host}:{running.metrics_port}/metrics",
         scoring=f"http://{host}:{running.scoring_port}",
+        page=f"http://{host}:{running.page_port}",
     )
 
 
@@ -56,7 +58,13 @@ def of_stack(home: Path) -> StackStatus:
         return StackStatus(home=str(home), running=False)
     memory = stack.memory(saved)
     where = endpoints(saved)
-    addresses = {"mlflow": where.mlflow, "receiver": where.receiver, "triton": where.http, "scoring": where.scoring}
+    addresses = {
+        "mlflow": where.mlflow,
+        "receiver": where.receiver,
+        "triton": where.http,
+        "scoring": where.scoring,
+        "page": where.page,
+    }
     parts = tuple(
         Part(
             name=name,

@@ -85,7 +85,7 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
             },
             limits,
         )
-        require_regular(comparing.sandbox.work, "reference.npz")
+        require_regular(comparing.sandbox.work, "reference.npz", "asked.npz")
         return ExportedPython(
             model=work.version.files,
             signature=Signature.model_validate(told["signature"]),
@@ -94,6 +94,7 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
             proof=Proof.model_validate(told["proof"]),
             parity=tuple(ParityCase.model_validate(case) for case in told["parity"]),
             reference=store.put_file(comparing.sandbox.work / "reference.npz"),
+            asked=store.put_file(comparing.sandbox.work / "asked.npz"),
             isolation=isolation,
             scoring=passing_params(answered_as(contract.scoring, result["answer"])),
             notes=(*contract.notes, *told["notes"]),

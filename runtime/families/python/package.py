@@ -6,6 +6,7 @@ from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.families.packaging.draft import Draft
 from shiplift.runtime.families.packaging.recorded import RecordedMaker
 from shiplift.runtime.model.python.layers import name_of
+from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import ExportedPython
 from shiplift.runtime.records.kinds.package import PythonPackage
 from shiplift.runtime.records.model import PythonEnvironment
@@ -22,6 +23,10 @@ class PythonMaker(RecordedMaker[ExportedPython]):
     def environment(self) -> PythonEnvironment:
         """The model's own environment."""
         return self.work.exported.python.environment
+
+    def served_questions(self) -> Artifact | None:
+        """The proof's rows."""
+        return self.work.exported.asked
 
     def write(self, draft: Draft) -> None:
         """Writes the logged model, and its environment as a file if that has to travel.

@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+import webbrowser
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 import typer
 
 from shiplift.pipelines.commands.app import app, main
+from shiplift.runtime.base.errors import StackDown, UsageError
 from shiplift.runtime.spec import document
 from tests.unit.examples import Golden
+from tests.unit.pipelines.engines.local.test_stack import GONE, ME, all_of, started
 from tests.unit.pipelines_of_models import STATIC
 
 COMMAND = Path(sys.executable).with_name("shiplift")
@@ -53,13 +56,18 @@ def test_the_commands_are_these() -> None:
         "up",
         "down",
         "status",
+        "open",
         "release",
         "rerun",
         "push",
         "cancel",
+        "abort",
+        "approve",
+        "reject",
         "rollback",
         "report",
         "gate",
+        "ask",
         "logs",
         "infer",
         "init",
@@ -248,7 +256,7 @@ def test_a_pipeline_needs_a_stack_that_knows_its_members(shiplift: Shiplift, tmp
 def test_for_a_missing_log_the_error_lists_the_logs_there_are(shiplift: Shiplift, name: str, tmp_path: Path) -> None:
     done = shiplift("logs", name, home=tmp_path)
     assert done.returncode == 66
-    assert "mlflow, triton, scoring, receiver, dispatcher" in done.stderr
+    assert "mlflow, triton, scoring, receiver, page, dispatcher" in done.stderr
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -257,3 +265,22 @@ def test_help_imports_nothing_heavy() -> None:
     script = f"import sys, shiplift.pipelines.commands.app; print(sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_page_s_address_is_that_of_what_is_asked_for(
+    shiplift: Shiplift, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROWSER", "true")
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    done = shiplift("open", "--print", home=tmp_path)
+    assert done.returncode == StackDown.exit_code
+    started(tmp_path, all_of(ME))
+    for name, path in {"": "/", "a b": "/model?name=a+b", "digits/3": "/release?model=digits&version=3"}.items():
+        assert shiplift("open", name, "--print", home=tmp_path).stdout == f"http://127.0.0.1:8007{path}\n"
+    assert opened == []
+    shiplift("open", home=tmp_path)
+    assert opened == ["http://127.0.0.1:8007/"]
+    assert shiplift("open", "digits/x", home=tmp_path).returncode == UsageError.exit_code
+    started(tmp_path, all_of(ME) | {"page": GONE})
+    assert "the page of this stack is not running" in shiplift("open", home=tmp_path).stderr

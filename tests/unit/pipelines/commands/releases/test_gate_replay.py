@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from shiplift.pipelines.commands.releases import gate_replay
-from shiplift.pipelines.commands.releases.gate_replay import Replay
 from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.pipelines.engines.local.releases import Releases
+from shiplift.pipelines.engines.replay import Replay
+from shiplift.pipelines.engines.replay import replay as judge_again
 from shiplift.runtime.base.errors import NotFound, SpecInvalid
 from shiplift.runtime.gates import policy
 from shiplift.runtime.records.base import Record
@@ -52,7 +53,7 @@ def measured(p99_ms: float = 10) -> Any:
 
 
 def judged(home: Path, text: str, name: str = "digits/3") -> Replay:
-    return gate_replay.replay(LocalEngine(home), name, "policy.yaml", text)
+    return judge_again(LocalEngine(home), name, "policy.yaml", text)
 
 
 def test_the_released_limits_give_the_released_verdict(home: Path) -> None:

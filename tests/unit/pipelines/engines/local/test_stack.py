@@ -25,6 +25,7 @@ def started(home: Path, processes: dict[str, Process] | None = None, *, registry
         grpc_port=8001,
         metrics_port=8002,
         scoring_port=8005,
+        page_port=8007,
         registry_uri=registry or "http://127.0.0.1:5000",
         server_environment=str(home / "server"),
         cache_mb=64,
@@ -54,18 +55,26 @@ def test_a_stack_that_runs_is_found_again(tmp_path: Path) -> None:
     assert stack.require(tmp_path) == running
 
 
-@pytest.mark.parametrize("name", stack.NAMES)
+@pytest.mark.parametrize("name", [name for name in stack.NAMES if name != "page"])
 def test_a_stack_of_which_a_part_is_gone_is_down(tmp_path: Path, name: str) -> None:
     started(tmp_path, all_of(ME) | {name: GONE})
     with pytest.raises(StackDown, match=f"{name} of the stack in .* is not running"):
         stack.require(tmp_path)
 
 
+def test_a_stack_works_on_without_its_page(tmp_path: Path) -> None:
+    running = started(tmp_path, all_of(ME) | {"page": GONE})
+    assert stack.require(tmp_path) == running
+
+
 def test_somebody_else_s_registry_is_no_part_of_the_stack(tmp_path: Path) -> None:
     parts = all_of(ME)
     del parts["mlflow"]
     running = started(tmp_path, parts, registry="https://mlflow.example.org")
-    assert (running.embedded_registry, running.names) == (False, ("triton", "scoring", "receiver", "dispatcher"))
+    assert (running.embedded_registry, running.names) == (
+        False,
+        ("triton", "scoring", "receiver", "page", "dispatcher"),
+    )
     assert stack.require(tmp_path) == running
 
 
@@ -94,6 +103,7 @@ def test_a_port_that_is_taken_stops_the_start_before_anything_runs(tmp_path: Pat
             metrics_port=free_port(),
             receiver_port=free_port(),
             scoring_port=free_port(),
+            page_port=free_port(),
         )
         with pytest.raises(PortTaken, match=f"port {taken}, needed by triton \\(grpc\\), is taken"):
             stack.up(settings)
@@ -110,6 +120,7 @@ def test_the_status_tells_every_part_and_what_is_down(tmp_path: Path) -> None:
         "triton": (True, os.getpid()),
         "scoring": (False, 0),
         "receiver": (False, 0),
+        "page": (False, 0),
         "dispatcher": (False, 0),
     }
     assert shown.memory_mb > 0
@@ -124,6 +135,7 @@ def test_the_addresses_of_a_stack_are_complete(tmp_path: Path, capsys: pytest.Ca
         "grpc": "127.0.0.1:8001",
         "metrics": "http://127.0.0.1:8002/metrics",
         "scoring": "http://127.0.0.1:8005",
+        "page": "http://127.0.0.1:8007",
     }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.guest import python
-from shiplift.runtime.guest.python import host
+from shiplift.runtime.guest.python import host, hosted, keeper
 
 FORM = {"kind": "array", "parts": [{"name": "", "tensor": "y", "rank": 1, "column": -1}]}
 
@@ -58,6 +58,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
         "triton_python_backend_utils": utils(),
         "python_host": ModuleType("python_host"),
         "python_host.host": host,
+        "python_host.hosted": hosted,
     }
     for name, module in beside.items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -66,6 +67,8 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    process = object.__new__(hosted.HostedModel)
+    vars(process).update(host=Hosted(), keeper=keeper.Keeper("m", 1))
     made = object.__new__(module.TritonPythonModel)
     vars(made).update(
         inputs=[("x", 2, False)],
@@ -73,7 +76,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
         params=frozenset(["k", "frame"]),
         form=module._shape(FORM),
         limit_s=1,
-        host=Hosted(),
+        hosted=process,
     )
     return made
 
@@ -88,7 +91,7 @@ def test_requests_with_parameters_of_their_own_are_never_mixed_with_others(model
         Request(7, triton_enable_empty_final_response=False),
     ]
     assert model.execute(requests) == [[1], [4], [3, 4], [15], [12], [7]]
-    assert model.host.asked == [([1, 3, 4, 7], None), ([2], {"k": 2}), ([5], {"k": 3}), ([6], {"k": 2})]
+    assert model.hosted.host.asked == [([1, 3, 4, 7], None), ([2], {"k": 2}), ([5], {"k": 3}), ([6], {"k": 2})]
 
 
 def test_a_request_with_wrong_parameters_fails_alone(model: Any) -> None:

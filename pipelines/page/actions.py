@@ -1,0 +1,110 @@
+"""What people may do on the page: a line in `ACTIONS` is a button, a page that asks for the reason, and an audit entry.
+
+Entries are tags of the version in the registry, one for each action.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shiplift.pipelines.engines.answers import VersionStatus
+from shiplift.pipelines.engines.protocol import Engine
+from shiplift.runtime.base.text import printable
+
+TAG = "action_"  # with the time: no action hides an earlier one
+_REASON = 500  # characters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """Something to do with a version. `label` is on its button, `asks` is the sentence that people confirm.
+
+    `fits` says for which versions it makes sense. `run` does it, and says what it did; it raises what the engine does.
+    `grave`: it takes something away from those who use the model.
+    """
+
+    label: str
+    asks: str
+    fits: Callable[[VersionStatus], bool]
+    run: Callable[[Engine, str, int], str]
+    grave: bool = False
+
+
+def _release(engine: Engine, model: str, version: int) -> str:
+    accepted = engine.order(f"{model}/{version}", "", again=False, allow_older=False)
+    return f"release {accepted.name} {'begins' if accepted.queued else 'was already there'}"
+
+
+def _rerun(engine: Engine, model: str, version: int) -> str:
+    return f"release {engine.order(f'{model}/{version}', '', again=True, allow_older=False).name} begins again"
+
+
+def _cancel(engine: Engine, model: str, version: int) -> str:
+    stopped = engine.cancel(model, version)
+    return f"cancelled {stopped}" if stopped else "no release of that version was running"
+
+
+def _rollback(engine: Engine, model: str, _: int) -> str:
+    promotion = engine.rollback(model)
+    return f"version {promotion.version} is the champion again (before: {promotion.previous})"
+
+
+def _released(version: VersionStatus) -> bool:
+    return bool(version.release)
+
+
+ACTIONS: dict[str, Action] = {
+    "release": Action(
+        label="Release",
+        asks="Release this version: it is proved, measured and judged, and serves if it passes.",
+        fits=lambda version: version.under_way is None and not _released(version),
+        run=_release,
+    ),
+    "rerun": Action(
+        label="Release again",
+        asks="Run this version's release again. Stages with unchanged inputs come from the cache.",
+        fits=lambda version: version.under_way is None and _released(version),
+        run=_rerun,
+    ),
+    "cancel": Action(
+        label="Cancel the release",
+        asks="Cancel this version's release. Nothing half-deployed is left behind.",
+        fits=lambda version: version.under_way is not None,
+        run=_cancel,
+        grave=True,
+    ),
+    "rollback": Action(
+        label="Roll back",
+        asks="Make the previous champion serve again, instead of this version.",
+        fits=lambda version: "champion" in version.aliases,
+        run=_rollback,
+        grave=True,
+    ),
+}
+
+
+def fitting(version: VersionStatus) -> dict[str, Action]:
+    """The actions that make sense for a version, by name."""
+    return {name: action for name, action in ACTIONS.items() if action.fits(version)}
+
+
+def do(engine: Engine, name: str, model: str, version: int, *, reason: str, who: str) -> str:
+    """Does it, and returns what it did. The registry is told before, so nothing happens that it can't be told.
+
+    Raises what the engine raises. The entry then says that, too.
+    """
+    key = f"{TAG}{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}_{time.time_ns() % 10**9:09}"
+    entry = {"action": name, "reason": printable(reason, limit=_REASON), "who": who, "at": round(time.time(), 3)}
+
+    def tell(outcome: str) -> None:
+        engine.tag(model, version, key, json.dumps(entry | {"outcome": printable(outcome, limit=_REASON)}))
+
+    tell("begun")
+    try:
+        outcome = ACTIONS[name].run(engine, model, version)
+    except Exception as error:
+        tell(f"failed: {error}")
+        raise
+    tell(outcome)
+    return outcome

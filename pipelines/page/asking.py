@@ -1,0 +1,104 @@
+"""What the engine says, for many browsers: one thread at a time asks each question, and a page waits for seconds.
+
+While the registry is away, a page shows what was known before, and says since when. It never hangs.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from shiplift.runtime.base.errors import NotFound, ShipliftError, Temporary
+from shiplift.runtime.records.failure import Failure
+
+T = TypeVar("T")
+_THREADS = 16
+_KEPT = 512  # answers
+_GIVEN_UP_S = 15.0  # a question that hangs for so long is asked again beside it: the registry may be back
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told(Generic[T]):
+    """An answer, and when it was given, in seconds since the epoch; `problem` says why there is no newer one."""
+
+    value: T
+    at: float
+    problem: str = ""
+
+
+@dataclass
+class _Question:
+    told: Told[Any] | None = None
+    error: ShipliftError | None = None
+    asked_at: float = float("-inf")
+    running: asyncio.Task[None] | None = None
+
+
+class Asking:
+    """Asks questions in threads. An answer is fresh for `fresh_s`; a page waits `patience_s` for a newer one."""
+
+    def __init__(self, *, fresh_s: float = 1.0, patience_s: float = 4.0) -> None:
+        self._fresh_s, self._patience_s = fresh_s, patience_s
+        self._questions: OrderedDict[Hashable, _Question] = OrderedDict()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="asking")
+
+    async def ask(self, key: Hashable, ask: Callable[[], T], *, fresh_s: float = 0.0) -> Told[T]:
+        """The answer to a question, which `key` names.
+
+        Raises:
+            NotFound: what was asked about does not exist.
+            ShipliftError: there is no answer, not even an earlier one.
+        """
+        question = self._question(key)
+        self._begin(question, ask, max(fresh_s, self._fresh_s))
+        if question.running:
+            await asyncio.wait({question.running}, timeout=self._patience_s)
+        problem = self._problem(question)
+        if isinstance(problem, NotFound) or (problem and question.told is None):
+            raise problem
+        assert question.told is not None  # noqa: S101 - else there is a problem
+        told = question.told
+        return Told(value=told.value, at=told.at, problem=str(problem) if problem else "")
+
+    def forget(self) -> None:
+        """Makes the next questions be asked again: something was changed."""
+        for question in self._questions.values():
+            question.asked_at = float("-inf")
+
+    def _question(self, key: Hashable) -> _Question:
+        question = self._questions.setdefault(key, _Question())
+        self._questions.move_to_end(key)
+        if len(self._questions) > _KEPT:
+            self._questions.popitem(last=False)
+        return question
+
+    def _begin(self, question: _Question, ask: Callable[[], Any], fresh_s: float) -> None:
+        age = time.monotonic() - question.asked_at
+        hangs = question.running is not None and age > _GIVEN_UP_S
+        if hangs or (question.running is None and age > fresh_s):
+            question.asked_at = time.monotonic()
+            question.running = asyncio.create_task(self._answer(question, ask))
+
+    async def _answer(self, question: _Question, ask: Callable[[], Any]) -> None:
+        task = asyncio.current_task()
+        try:
+            value = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+            question.told, question.error = Told(value=value, at=time.time()), None
+        except ShipliftError as error:
+            question.error = error
+        except Exception as error:  # our own bug: the other pages go on
+            structlog.get_logger().exception("a question failed")
+            question.error = Failure.of(error).error()
+        finally:
+            if question.running is task:
+                question.running = None
+
+    def _problem(self, question: _Question) -> ShipliftError | None:
+        if question.running:
+            return Temporary(f"no answer for {self._patience_s:g} s", do="This page asks again by itself.")
+        return question.error
