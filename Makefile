@@ -2,13 +2,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DOCS := .venv-docs
 INSTALLED := $(VENV)/.installed
+SERVER := $(VENV)/.server
 TESTS_INSTALLED := $(VENV)/.installed-tests
 READY := $(VENV)/.ready
 TESTS_READY := $(VENV)/.ready-tests
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-# pip compiles with one core, so it is not asked to. Some packages carry files of Python 2, which fail to compile.
-COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
+INSTALL := $(BIN)/python .ci/packages.py -c constraints.txt
+# Sandboxes can't write compiled files. What they don't import is left out.
+# Some packages have files of Python 2, which fail.
+NOT_COMPILED := '/(tests?|kubernetes/client|plotly|transformers/models)/'
+COMPILE := $(BIN)/python -m compileall -q -j 0 -x $(NOT_COMPILED) $(VENV)/lib >/dev/null 2>&1 || true
 BUILD ?= docker build
 CLUSTER_TESTS ?= cluster and not slow
 # CI sets SECOND_CHANCE: what failed beside other tests runs once more, by itself; what passes then is printed as flaky.
@@ -17,16 +21,20 @@ again = $(if $(SECOND_CHANCE),|| { echo "What failed runs again by itself: a tes
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
 .PHONY: setup demo test test-all attack check check-github unit integration soak test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
-	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner bench-proof bench-scoring bench-text mutants zoo check-gpu constraints clean
+	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner bench-proof bench-scoring bench-text docs mutants zoo check-gpu constraints clean
 
-# Two at a time: pip uses one core, and what the demo needs is compiled while the tests' packages are installed.
+# The bundled server's environment is made while Python's packages are compiled.
 setup:
-	@$(MAKE) --no-print-directory -j 2 $(TESTS_READY)
+	@$(MAKE) --no-print-directory $(TESTS_INSTALLED)
+	@$(MAKE) --no-print-directory -j 2 $(SERVER) $(TESTS_READY)
 
 # What the demo needs, and no more: these are somebody's first five minutes.
-$(INSTALLED): pyproject.toml constraints.txt runtime/serving/triton/requirements.txt
+$(INSTALLED): pyproject.toml constraints.txt runtime/serving/triton/requirements.txt .ci/packages.py
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) -e '.[local,torch,sklearn]'
+	@touch $@
+
+$(SERVER): $(INSTALLED)
 	$(BIN)/python -m shiplift.runtime.serving.triton.environment
 	@touch $@
 
@@ -39,14 +47,15 @@ $(TESTS_INSTALLED): $(INSTALLED)
 	$(INSTALL) --no-deps silero-vad  # its ONNX file
 	@touch $@
 
-$(TESTS_READY): $(READY) $(TESTS_INSTALLED)
+$(TESTS_READY): $(TESTS_INSTALLED)
 	@$(COMPILE)
-	@touch $@
+	@touch $(READY) $@
 
-demo: $(READY)  ## the whole workflow: three versions, one refused, one promoted under load, one rolled back
+demo:  ## the whole workflow: three versions, one refused, one promoted under load, one rolled back
+	@$(MAKE) --no-print-directory -j 2 $(SERVER) $(READY)
 	@$(BIN)/shiplift demo
 
-test: check unit integration  ## what needs no cluster, in a quarter of an hour
+test: check unit integration  ## what needs no cluster, in ten minutes
 test-all: export HYPOTHESIS_PROFILE = long
 test-all: check integration  ## the same, the tests that take longest, and property tests with many examples
 	$(BIN)/pytest tests/unit -n 2 -q
@@ -111,6 +120,15 @@ image-gpu:  ## the image in which models are quantized and tuned for NVIDIA targ
 golden: setup  ## regenerate the golden files; read the diff before you commit it
 	$(BIN)/pytest tests/unit -q --update-golden
 
+# Its own small environment: pages and the reference need none of the libraries that models do.
+$(DOCS)/.installed: pyproject.toml constraints.txt .ci/packages.py
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python .ci/packages.py -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(DOCS)/.installed  ## the documentation, into docs/_build; a warning ends the build
+	$(DOCS)/bin/python -m sphinx --fail-on-warning --keep-going --quiet --jobs auto docs docs/_build
+
 bench-cluster: setup  ## a release, webhooks and thirty models at once, on the Shiplift installed in KUBECONFIG's cluster
 	$(BIN)/python -m benchmarks.cluster
 
@@ -159,9 +177,10 @@ bench-proof: setup  ## wrong models refused, sabotage noticed, right models kept
 mutants: setup  ## how many small changes of the pure cores the unit tests notice (one core, half an hour)
 	$(BIN)/python -m benchmarks.mutation $(MUTANTS)
 
-constraints: setup  ## pin the packages that are installed now
-	(head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' | sort -f) > constraints.new
+constraints: setup $(DOCS)/.installed  ## pin the packages that are installed now
+	(head -1 constraints.txt; for bin in $(BIN) $(DOCS)/bin; do $$bin/pip freeze --exclude-editable; done \
+		| sed 's/+cpu//' | sort -fu) > constraints.new
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) .shiplift .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(DOCS) docs/_build .shiplift .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

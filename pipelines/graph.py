@@ -5,16 +5,23 @@ named after its type. The parts of a `Sections` are edges too, so a step takes o
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import GenericAlias
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from shiplift.runtime.confinement.policy import Entry
 from shiplift.runtime.records.base import Record, Sections
+from shiplift.runtime.records.promotion import Abort
 from shiplift.runtime.records.release import Ending
 
 Step = Callable[..., Record]
+Halt = Callable[[Abort, Mapping[str, Any]], bool]
+
+
+def _runs_on(_order: Abort, _arguments: Mapping[str, Any]) -> bool:
+    """The `halt` of a stage that can't be aborted."""
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +31,9 @@ class Placement:
     `keep` says whether a rerun can use a finished stage's record. "result": the record is all the stage produces, so
     it is a cache hit. "effect": it is a hit too, but the stage also set something up (a staging server), so it runs
     again before a stage that `uses` its step. "never": the stage reads or changes the world, and always runs.
-    A `shielded` stage moves traffic: it runs to its end even if the release is cancelled.
+    A `shielded` stage moves traffic: it runs to its end even if the release is cancelled. A person's order to abort the
+    release goes to `halt`, with the step's arguments by name, before the step runs again: it returns whether the step
+    has something to end or to give back.
     A `cluster` stage may use the cluster's API, where there is one; no other stage may.
     A `bench` stage measures: in its own pod on the target's nodes or, for NVIDIA's image, in a pod that it creates
     there. Only it may create that pod.
@@ -44,6 +53,7 @@ class Placement:
     sandbox: bool = False
     warm: Entry | None = None
     shielded: bool = False
+    halt: Halt = _runs_on
     cluster: bool = False
     bench: bool = False
     gpu_tools: bool = False

@@ -10,6 +10,7 @@ from shiplift.runtime.families.graph.export import CONVERT
 from shiplift.runtime.families.packaging.packages import ANSWER
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.give_back import halt_promotion
 from shiplift.runtime.serving.reinstate import reinstate
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.targets import machine
@@ -56,7 +57,7 @@ RELEASE = Pipeline(
         Stage(deploy, replace(DELIVER, keep="effect")),
         Stage(load_test, replace(DELIVER, cpu=CPU, memory="2Gi", deadline_s=7200, uses=deploy)),
         Stage(gate, DELIVER),
-        Stage(promote, replace(DELIVER, keep="never", shielded=True)),
+        Stage(promote, replace(DELIVER, keep="never", shielded=True, halt=halt_promotion)),
     ),
     on_exit=Stage(conclude, Placement(keep="never", cluster=True)),
 )

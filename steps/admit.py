@@ -96,4 +96,5 @@ def _admitted(
         ),
         serving=with_states(spec.serving, inspected.states),
         rollout=spec.rollout,
+        promoting=spec.promotion,
     )

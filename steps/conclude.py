@@ -42,6 +42,7 @@ def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> 
     If the version was promoted, pipelines that follow the model are registered again.
     """
     staging(site, request.model, request.version).end()
+    production(site).settle(request.model, request.version)
     ledger = Ledger(site, request)
     story = _story(site, ledger, ending)
     page = Path(site.home) / "releases" / ending.release / "report.html"

@@ -7,7 +7,7 @@ from shiplift.runtime.families import table
 from shiplift.runtime.families.work import Exporting
 from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.kinds.exported import Exported
-from shiplift.runtime.records.model import Datasets, ModelVersion
+from shiplift.runtime.records.model import Datasets, ModelVersion, RecordedRequests
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.model import Conversion, Data
 
@@ -19,8 +19,9 @@ def export(
     conversion: Conversion,
     datasets: Datasets,
     data: Data,
+    recorded_requests: RecordedRequests,
 ) -> Exported:
-    """Makes the version as it will be served, and compares it with the original, on the example and validation data.
+    """Makes the version as it will be served, and compares it with the original, on the author's data among others.
 
     Raises:
         ExportFailed: the model does not load, convert or run, or what would be served answers differently.
@@ -30,7 +31,13 @@ def export(
     """
     exported = table.of(contract).export(
         Exporting(
-            site=site, version=model_version, contract=contract, conversion=conversion, datasets=datasets, data=data
+            site=site,
+            version=model_version,
+            contract=contract,
+            conversion=conversion,
+            datasets=datasets,
+            data=data,
+            recorded_requests=recorded_requests,
         )
     )
     return exported if exported.scoring else exported.model_copy(update={"scoring": contract.scoring})

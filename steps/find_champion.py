@@ -36,6 +36,9 @@ def find_champion(site: Site, request: Request, trigger: Trigger) -> Incumbents:
     """
     registry, place = Registry(site.registry_uri), production(site)
     champion = _champion(site, request, trigger, registry, place)
+    if why := place.quarantine(request.model, request.version):
+        progress(f"version {request.version} served before, and {why}")
+        champion = champion.model_copy(update={"quarantined": why})
     return Incumbents(champion=champion, members=_members(site, request, registry, place))
 
 

@@ -1,16 +1,21 @@
 """Promotion: traffic first, then the registry's aliases. Killed at any line and run again, it converges.
 
 In order: check that the registry still has the version that was judged; store a signed record of the promotion; start
-the new version next to the old one and verify it; move the traffic to it; check the registry's version again; move the
-aliases `previous` and then `champion`; store that the promotion is finished; remove the old version's files. A rerun
-skips what is already done. Aliases that were moved by hand are first moved back: `previous` is the version that
-production served.
+the new version next to the old one and verify it; move the traffic to it; check the registry's version again; commit;
+move the aliases `previous` and then `champion`; store that the promotion is finished; remove the old version's files. A
+rerun skips what is already done. Aliases that were moved by hand are first moved back: `previous` is the version that
+production served. Until the commit, a person can abort: then all traffic goes back to what served before.
 """
 
-from shiplift.runtime.base.errors import MeasurementFailed, PromotionConflict
+import time
+
+from shiplift.runtime.base.errors import Aborted, MeasurementFailed, PromotionConflict
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.gates import approval
 from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.decision import Approval
 from shiplift.runtime.records.deployment import Deployment
+from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.promotion import Beside, Champion, Promotion
@@ -18,10 +23,12 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.serving.champion import champion_state, move_traffic, point, point_at_judged, restore_aliases
+from shiplift.runtime.serving.give_back import give_back
 from shiplift.runtime.serving.packaging.earlier_versions import require_as_promoted
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.serving.scaling.capacity import capacity
 from shiplift.runtime.spec.measurement import LatencyTarget
+from shiplift.runtime.spec.promoting import Promoting
 from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import Ledger
@@ -42,12 +49,15 @@ def promote(
     champion: Champion,
     rollout: Rollout,
     latency_target: LatencyTarget,
+    promoting: Promoting,
 ) -> Promotion:
     """Makes a model version that passed the gate the champion.
 
     Raises:
         RegistryHeld: another installation of Shiplift releases from this registry.
         VersionReplaced: the version was deleted and another one has its number, or its files were overwritten.
+        AwaitingApproval, Rejected: the spec asks for a person's approval, and nobody has approved this yet.
+        Aborted: a person ended the promotion; what served before has all the traffic again.
         PromotionConflict: another version was promoted since the comparison, or a newer version is the champion.
         ArtifactCorrupt: the package has earlier versions that differ from what was promoted.
         GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the previous version still serves.
@@ -58,6 +68,8 @@ def promote(
     RegistryLease(RestRegistry(site.registry_uri, timeout_s=PATIENT_S), site.holder, "").check()
     report = verdict.evidence.load_report if verdict.evidence else None
     package, ledger = deployment.package, Ledger(site, request, registry=registry)
+    if promoting.approval == "required":
+        _require_approval(site, request, trigger, ledger, _asked(request, model_version, package, champion, promoting))
     before = tuple(each for each in (champion.package, champion.own) if each)
     require_as_promoted(ArtifactStore(site.artifacts_uri), package, before)
     with place.lock(request.model):
@@ -78,10 +90,16 @@ def promote(
             capacity=_capacity(report, latency_target),
             others=_others(deployment, verdict, latency_target),
         )
-        if not place.serves(package, promotion.others):
-            move_traffic(place, ledger, promotion.model_copy(update={"unfinished": "promotion"}), rollout)
-            info = registry.version(request.model, request.version)
-            require_unchanged(site, info, model_version, registry)  # again, since a rollout takes minutes
+        try:
+            if not place.serves(package, promotion.others):
+                begun = promotion.model_copy(update={"unfinished": "promotion"})
+                move_traffic(place, ledger, begun, rollout, trigger.requested_at)
+                info = registry.version(request.model, request.version)
+                require_unchanged(site, info, model_version, registry)  # again, since a rollout takes minutes
+            place.commit(request.model)
+        except Aborted:
+            give_back(site, place, ledger, promotion, champion)
+            raise
         progress("moving the aliases")
         point_at_judged(site, registry, request.model, PREVIOUS, promotion.previous)
         point(registry, request.model, CHAMPION, request.version)
@@ -89,6 +107,36 @@ def promote(
         ledger.put_promotion(promotion)
         place.retire(request.model)
     return promotion
+
+
+def _asked(
+    request: Request, version: ModelVersion, package: Package, champion: Champion, promoting: Promoting
+) -> Approval:
+    """What a person has to approve from now on: these bytes, in the place of this champion."""
+    now = time.time()
+    return Approval(
+        spec=request.spec,
+        digest=version.digest,
+        package=package.repository.sha256,
+        champion=champion.version,
+        since=now,
+        until=now + promoting.deadline_h * 3600,
+    )
+
+
+def _require_approval(site: Site, request: Request, trigger: Trigger, ledger: Ledger, asked: Approval) -> None:
+    """Records what waits for approval, or what a person decided; raises what keeps the version from being promoted."""
+    known = ledger.approval()
+    answer = approval.decide(
+        request, asked=asked, known=known, decision=trigger.decision, approvers=site.policy.approvers
+    )
+    if answer.approval != known:
+        ledger.put_approval(answer.approval)
+        decision = answer.approval.decision
+        told = decision.sentence if decision else f"waiting until {answer.approval.deadline}"
+        ledger.registry.tag(request.model, request.version, approval=told)
+    if answer.error:
+        raise answer.error
 
 
 def _others(deployment: Deployment, verdict: Verdict, latency: LatencyTarget) -> tuple[Beside, ...]:

@@ -3,6 +3,7 @@
 from contextlib import suppress
 
 from shiplift.runtime.base.errors import NothingToRollBack, ShipliftError
+from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
@@ -47,6 +48,8 @@ def rollback(site: Site, model: str) -> Promotion:
         if former is None:
             raise _nothing(now)
         require_unchanged(site, registry.version(model, former.version), former, registry)
+        if why := place.quarantine(model, former.version):
+            progress(f"warning: version {former.version} served before, and {why}")
         promotion = former.model_copy(
             update={"previous": now.champion, "endpoint": place.endpoint(model), "unfinished": "rollback"}
         )

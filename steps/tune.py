@@ -126,8 +126,8 @@ def _require_another(
     while not search.measured:
         if (point := search.unmeasured()) is None:
             raise GoldenMismatch(
-                f"no package answers what the model answers: {'; '.join(map(str, differing))}",
-                do="See the report for the request that shows it. Log what was meant, or set another `engine`.",
+                f"no package answers what the model answers: {'; '.join(each.told for each in differing)}",
+                do="Log what was meant, or set another `engine`.",
             )
         search.tell(point, _trial(workbench, search, journal, point, workbench.space.window_ms))
 

@@ -17,6 +17,7 @@ SERVER, MODEL, NVIDIA, IMAGE = "the server's", "the model's", "that of NVIDIA's 
 _ELSEWHERE = {  # what lies beside a file under another name than here, or comes from another folder
     ("graphs", "front.py"): "fronts/text_front.py",
     ("graphs", "python_model.py"): "python/python_model.py",
+    ("pipelines", "keeper.py"): "python/keeper.py",
     ("fronts", "front.py"): "fronts/text_front.py",
     ("pipelines", "front.py"): "fronts/pixel_front.py",
     ("pipelines", "encoded.py"): "fronts/encoded.py",

@@ -32,7 +32,7 @@ from shiplift.runtime.families.python import export as python_export
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.kinds.exported import Exported
-from shiplift.runtime.records.model import Datasets, Isolation, ModelVersion, PythonEnvironment
+from shiplift.runtime.records.model import Datasets, Isolation, ModelVersion, PythonEnvironment, RecordedRequests
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -133,7 +133,8 @@ class Workshop:
         family.check(self.site, spec, inspected)
         files = self.store.put_tree(folder)
         version = ModelVersion(name=case.name, version=1, digest=files.sha256, flavor=inspected.flavor, files=files)
-        return export(self.site, version, family.contract(self.site, spec, inspected), spec.export, datasets, spec.data)
+        contract = family.contract(self.site, spec, inspected)
+        return export(self.site, version, contract, spec.export, datasets, spec.data, RecordedRequests())
 
     @contextmanager
     def _unconfined(self) -> Iterator[None]:

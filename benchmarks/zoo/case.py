@@ -35,9 +35,9 @@ class Case:
     """A line of the zoo's table.
 
     `build` gets an empty folder. `reason` is a part of the message with which a `refused` case has to be refused, and
-    `why` says it in README's words. `needs` are the modules to import, `install` what brings those beyond Shiplift's
-    extra `all`. `spec` is added to the release spec. With `sequence`, the samples are the steps of one. `input` is the
-    kind of data, in the cases that differ by it.
+    `why` says it in the documentation's words. `needs` are the modules to import, `install` what brings those beyond
+    Shiplift's extra `all`. `spec` is added to the release spec. With `sequence`, the samples are the steps of one.
+    `input` is the kind of data, in the cases that differ by it.
     """
 
     name: str

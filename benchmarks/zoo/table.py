@@ -1,4 +1,4 @@
-"""All cases of the zoo, and README's table of how those that were run ended."""
+"""All cases of the zoo, and the documentation's table of how those that were run ended."""
 
 from benchmarks.zoo.case import Case
 from benchmarks.zoo.cases.graphs import GRAPHS

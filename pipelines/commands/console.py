@@ -30,6 +30,10 @@ _STYLES = {
     "fail": "red",
     "failed": "red",
     "inconclusive": "yellow",
+    "waiting": "yellow",
+    "waiting for approval": "yellow",
+    "rejected": "red",
+    "aborted": "yellow",
     "cancelled": "yellow",
     "skipped": "dim",
 }

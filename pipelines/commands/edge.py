@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from shiplift.runtime.records.base import Record
 
 R = TypeVar("R", bound="Record")
+_MAX_REASON_CHARACTERS = 500
 HOME: ContextVar[Path | None] = ContextVar("home", default=None)  # the value of `--home`
 
 
@@ -71,6 +72,21 @@ def version_of(name: str) -> tuple[str, int]:
     if version is None:
         raise UsageError(f"{name!r} has no version", do="Write MODEL/VERSION, such as digits/3.")
     return model, version
+
+
+def reason(text: str) -> str:
+    """The reason for a decision, as one line.
+
+    Raises:
+        UsageError: it is too long for the registry and the cluster.
+    """
+    from shiplift.runtime.base.errors import UsageError
+
+    line = " ".join(text.split())
+    if len(line) > _MAX_REASON_CHARACTERS:
+        what = f"the reason has {len(line)} characters; the limit is {_MAX_REASON_CHARACTERS}"
+        raise UsageError(what, do="Say it shorter, and link to the rest.")
+    return line
 
 
 def read(path: Path) -> str:

@@ -14,6 +14,7 @@ Engine = Annotated[EngineName | None, typer.Option(help="Where releases run. [de
 Namespace = Annotated[
     str | None, typer.Option(help="Shiplift's namespace on the cluster. [default: shiplift, or $SHIPLIFT_NAMESPACE]")
 ]
+Reason = Annotated[str, typer.Option(help="Why, in a sentence; the release's verdict and report say so.")]
 Port = Annotated[int | None, typer.Option(min=1, max=65535)]
 Spec = Annotated[Path | None, typer.Option(help="Release spec to use instead of the one logged with the model.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Return at once; don't wait for the release to end.")]

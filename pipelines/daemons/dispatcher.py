@@ -23,6 +23,7 @@ from shiplift.pipelines.daemons.deaths import Deaths
 from shiplift.pipelines.daemons.warm_worker import WarmWorker, note_flavor
 from shiplift.pipelines.daemons.watchdog import Watchdog
 from shiplift.pipelines.engines.local import incidents, leftovers, runner, stack
+from shiplift.pipelines.engines.local.aborting import moved_by
 from shiplift.pipelines.engines.local.notes import Notes
 from shiplift.pipelines.engines.local.releases import MAX_ATTEMPTS, Order, Releases
 from shiplift.pipelines.graph import Stage
@@ -199,7 +200,10 @@ def work(home: Path, name: str) -> int:
     if running is None:
         return StackDown.exit_code
     site = stack.site(home, running)
-    return _conclude(releases, order, name, site, failure) if failure else _run(releases, order, name, site)
+    moved = moved_by(home, order)
+    if failure and not (moved and moved.abort):  # a promotion that a person aborted gives its traffic back first
+        return _conclude(releases, order, name, site, failure)
+    return _run(releases, order, name, site)
 
 
 def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
@@ -216,6 +220,7 @@ def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
         on_signal=stopped.append,
         scratch=Path(site.home),
         entering=partial(_enter, releases.notes(name)),
+        ordered=releases.notes(name).ordered,
     )
     if isinstance(version := known.get(ModelVersion.parameter()), ModelVersion):
         note_flavor(Path(site.home), version.flavor)

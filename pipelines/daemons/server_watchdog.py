@@ -33,7 +33,7 @@ from shiplift.runtime.host.processes import stop
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.machine import server_memory
 from shiplift.runtime.serving.machine.loading import Loader
-from shiplift.runtime.serving.machine.quarantine import crashed
+from shiplift.runtime.serving.machine.quarantine import crashed, note_quarantined
 from shiplift.runtime.serving.machine.recovery import reinstall, reload_stuck, unload_stuck
 from shiplift.runtime.serving.machine.restarts import HEALTHY_S, Restarts
 from shiplift.runtime.serving.machine.served import every_served, names_in_server
@@ -161,6 +161,9 @@ class ServerWatchdog:
                     f"its worker {printable(each.why)}, crash {each.crashes} in a row: it waits {each.pause_s:.0f} s"
                 )
                 incidents.note(self._home, printable(each.model), event)
+                for package in (served.package for served in every_served(self._home)):
+                    if each.model in names_in_server(package):
+                        note_quarantined(self._home, package.model, package.version, each)
 
     def _free(self, running: stack.Stack, stuck: dict[str, str], now: float) -> None:
         self._reloaded = {model: at for model, at in self._reloaded.items() if model in stuck}

@@ -63,6 +63,8 @@ class Watchdog:
             return None
         self._cancelled_since = self._cancelled_since or now
         if now > self._cancelled_since + self._patience.cancelled_s:
+            if ordered := self._notes.ordered():
+                return ordered.error()
             return Cancelled("the release was cancelled; its process did not stop by itself and was killed", do=RESUME)
         return None
 

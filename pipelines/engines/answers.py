@@ -5,11 +5,24 @@ from typing import Any
 
 from pydantic import Field
 
-from shiplift.runtime.base.errors import by_exit_code
+from shiplift.runtime.base.errors import (
+    Aborted,
+    AlreadyDecided,
+    AwaitingApproval,
+    NothingToAbort,
+    NothingToDecide,
+    PolicyRefused,
+    ShipliftError,
+    by_exit_code,
+)
+from shiplift.runtime.gates.approval import allowed
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.promotion import Drift
 from shiplift.runtime.records.proof import ServedProof
+from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.registry.terms import CHAMPION
 
@@ -25,6 +38,78 @@ class Accepted(Record):
 def final(exit_code: int) -> bool:
     """Whether a release ended because of the model itself, so that running it again would change nothing."""
     return exit_code == 0 or by_exit_code(exit_code).about_model
+
+
+def waits(report: ReleaseReport | None) -> bool:
+    """Whether a release ended because its version waits for a person's approval."""
+    return report is not None and report.exit_code == AwaitingApproval.exit_code
+
+
+def not_to_decide(name: str, decided: Decision | None, why: str) -> ShipliftError:
+    """Why nobody can decide about a version: another person did, or it does not wait."""
+    if decided:
+        return AlreadyDecided(f"{name} was already {decided.sentence}", do="See `shiplift status` for what followed.")
+    return NothingToDecide(f"{name} does not wait for approval: {why}", do="See `shiplift status`.")
+
+
+def require_approver(site: Site, decision: Decision) -> None:
+    """Checks that the site's policy lets a person decide.
+
+    Raises:
+        PolicyRefused: it does not.
+    """
+    if not allowed(decision.by, site.policy.approvers):
+        raise PolicyRefused(
+            f"{decision.by} may not approve or reject a version, only {', '.join(site.policy.approvers)}",
+            do="Ask one of them, or the owner of this site to change `policy.approvers` (site.yaml, or the values).",
+        )
+
+
+class AbortedRelease(Record):
+    """A release that a person aborted. `champion` is the version that serves (0: none); `message` says who, and why."""
+
+    model: str
+    version: int
+    release: str
+    champion: int
+    message: str
+
+
+def aborted_release(report: ReleaseReport | None, model: str, champion: int) -> AbortedRelease:
+    """The answer to an order to abort, once the release has ended.
+
+    Raises:
+        NothingToAbort: it ended in another way before.
+    """
+    if report and report.exit_code == Aborted.exit_code:
+        message = report.failure.what if report.failure else report.reason
+        return AbortedRelease(
+            model=model, version=report.version, release=report.release, champion=champion, message=message
+        )
+    if report and report.alias:
+        raise NothingToAbort(
+            f"version {report.version} of {model!r} was promoted before it could be aborted",
+            do=f"`shiplift rollback {model}` makes the previous champion serve again.",
+        )
+    how = f"the release ended by itself: {report.message}" if report else "the release was cancelled before it began"
+    raise NothingToAbort(how, do="The champion serves, as before.")
+
+
+def already_aborted(newest: ReleaseReport | None, model: str, champion: int, *, waiting: bool) -> AbortedRelease:
+    """The answer if no release of a model has begun: the last one was aborted, and is only once.
+
+    Raises:
+        NothingToAbort: it was not.
+    """
+    if waiting:
+        raise NothingToAbort(
+            f"no release of {model!r} has begun; at least one waits in the queue",
+            do="`shiplift cancel MODEL/VERSION` takes it off the queue.",
+        )
+    if newest is None or newest.exit_code != Aborted.exit_code:
+        do = f"`shiplift rollback {model}` undoes a finished promotion."
+        raise NothingToAbort(f"no release of {model!r} is under way", do=do)
+    return aborted_release(newest, model, champion)
 
 
 class Answer(Record):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from shiplift.runtime.base.errors import Cancelled, DeadlineExceeded, ShipliftError
+from shiplift.runtime.base.errors import DeadlineExceeded, ShipliftError
 
 GRACE_S = 60  # how long a stage may clean up after its deadline before its process is killed from outside
 _ENDING = (signal.SIGINT, signal.SIGTERM)
@@ -29,7 +29,7 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible(
-    cancelled: Callable[[signal.Signals], Cancelled], on_signal: Callable[[int], None] = lambda _: None
+    cancelled: Callable[[signal.Signals], ShipliftError], on_signal: Callable[[int], None] = lambda _: None
 ) -> Iterator[Callable[[], None]]:
     """The first SIGINT or SIGTERM raises `Interrupted` with the error from `cancelled`; later signals are ignored.
 

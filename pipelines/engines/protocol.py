@@ -4,13 +4,14 @@ Methods raise only subclasses of `ShipliftError`. Besides those they name, any m
 stack is not running, and `ClusterUnreachable`, `ClusterRefused` or `Temporary` if a cluster does not answer.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from shiplift.pipelines.engines.answers import Accepted, Answer, Catalogue, Status
+from shiplift.pipelines.engines.answers import AbortedRelease, Accepted, Answer, Catalogue, Status
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.gates.report import Story
+from shiplift.runtime.records.asked import AskedAgain
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
@@ -66,10 +67,31 @@ class Releasing(Protocol):
         """
 
     def cancel(self, model: str, version: int) -> str:
-        """Cancels a version's release, and waits for it to clean up; returns its name, or "" if there was none."""
+        """Cancels a version's release, and waits for it to clean up; returns its name, or "" if there was none.
+
+        A promotion whose traffic moves is aborted.
+        """
 
     def stop(self, name: str) -> None:
         """Cancels a release by its name, and waits for it to clean up."""
+
+    def abort(self, model: str, reason: str) -> AbortedRelease:
+        """Ends the release of a model that has begun. All traffic goes back to the champion, or stays there.
+
+        The release that ended last is not aborted twice: its answer is given again.
+
+        Raises:
+            NothingToAbort: no release of the model has begun, or it ended in another way.
+        """
+
+    def decide(self, model: str, version: int, *, approve: bool, reason: str) -> Accepted:
+        """Approves or rejects a version that waits for approval: its release goes on, from its kept results.
+
+        Raises:
+            NothingToDecide: the version does not wait for approval.
+            AlreadyDecided: another person decided before.
+            PolicyRefused: the site's policy does not let this person decide.
+        """
 
     def rollback(self, model: str) -> Promotion:
         """Makes the previous champion serve again.
@@ -104,6 +126,15 @@ class PastReleases(Protocol):
 
     def champions(self) -> dict[str, int] | None:
         """The champion of each model (0: none); None if the registry does not answer."""
+
+    def ask(self, model: str, version: int, form: str, rows: Sequence[int], clients: int) -> AskedAgain:
+        """Asks rows of a version's newest release again: its original, and a form of it on a private server here.
+
+        Raises:
+            NotFound: the version was never released, or its release kept no rows.
+            UsageError: the release has no such form, or no such row.
+            MissingTool, ServerFailed: the form can't be served on this machine.
+        """
 
     def members(self, pipeline: PipelineSpec) -> dict[str, Package | Unusable]:
         """A pipeline's members as they were promoted, by the pipeline's names for them, or why they can't be used."""

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from shiplift.runtime.admission.front_questions import made_texts
-from shiplift.runtime.admission.known_rows import as_float32, asked_of, validation_rows
+from shiplift.runtime.admission.known_rows import as_float32, asked_of, known_rows
 from shiplift.runtime.admission.pyfunc_answers import Judged, judge
 from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, record
 from shiplift.runtime.admission.second_forms import First, SecondForm, write_second
@@ -75,7 +75,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
 
     A model whose answer to a row depends on the other rows of its batch is written for a batch of 1.
 
-    `known` is where the validation data are, as `validation_rows` takes it; they are asked, too. Also writes
+    `known` is where the author's data are, as `known_rows` takes it; they are asked, too. Also writes
     `out/torchscript/model.pt` if the spec asks for it. For a model that takes text, `out/text` gets the tokenizer's
     files, and `out/texts.npz` texts of the author and made ones, with the answers of `mlflow.pyfunc`. For an ensemble
     of trees, `out/trees` gets them as they were trained, and `out/trees.npz` questions near their thresholds with
@@ -186,12 +186,12 @@ def _making(
     coarse: bool,
 ) -> Callable[[float], Asked]:
     """What makes the questions, once it is known how many seconds a row takes."""
-    validation = validation_rows(known if facts else None, logged.inputs)
+    given = known_rows(known if facts else None, logged.inputs, requests["example"])
 
     def make(seconds_per_row: float) -> Asked:
         if facts is None:
             return Asked(questions=())
-        return asked_of(facts, requests["example"], validation, seconds_per_row, coarse=coarse)
+        return asked_of(facts, given, seconds_per_row, coarse=coarse)
 
     return make
 

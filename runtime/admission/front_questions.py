@@ -6,12 +6,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from shiplift.runtime.model.conversion.original import Original
-from shiplift.runtime.model.tensors import Arrays, concatenate
+from shiplift.runtime.model.tensors import MADE, Arrays, concatenate
 from shiplift.runtime.proof.questions.column import Column
 from shiplift.runtime.proof.questions.texts import Texts
 from shiplift.runtime.records.facts import ColumnFacts
 
-MADE = "made/"
 _SEED = 20240229
 _MOST, _BYTES, _SECONDS = 128, 4 << 20, 2.0  # texts, their answers, and for all of them
 _WORDS = 8  # of a text

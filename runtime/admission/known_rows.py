@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.model.datasets import load_samples
-from shiplift.runtime.model.tensors import Arrays, DataLimits
+from shiplift.runtime.model.logged_requests import recorded
+from shiplift.runtime.model.tensors import Arrays, DataLimits, as_input
 from shiplift.runtime.proof.questions.asking import questions
 from shiplift.runtime.proof.questions.question import Asked, Budget, KnownRows
 from shiplift.runtime.records.facts import ModelFacts
-from shiplift.runtime.records.tensor import TensorSpec
+from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 GIVEN = ("example", "validation", "recorded")  # origins of rows that somebody asked, or will
 _SEED = 20240229
@@ -19,17 +21,14 @@ _FEW, _ROWS, _SECONDS = 64, 2000, 2.0
 _BYTES = 16 << 20  # of all questions: fewer images than rows of a table
 
 
-def asked_of(
-    facts: ModelFacts, example: Arrays, validation: Arrays, seconds_per_row: float, *, coarse: bool = False
-) -> Asked:
+def asked_of(facts: ModelFacts, known: KnownRows, seconds_per_row: float, *, coarse: bool = False) -> Asked:
     """The questions for a model of which these `facts` are known, fewer of one that is slow.
 
     `coarse`: clients send FP32 where the signature says FP64, so all values are such that FP32 holds them.
     """
-    each = max(1, sum(array[:1].nbytes for array in example.values()))
+    each = max(1, sum(array[:1].nbytes for array in known.example.values()))
     rows = max(_FEW, min(_ROWS, _BYTES // each))
     budget = Budget(rows=rows, seconds=_SECONDS, seconds_per_row=seconds_per_row)
-    known = KnownRows(example=example, validation=validation)
     asked = questions(facts, known, budget, _SEED, coarse=coarse)
     if not coarse:
         return asked
@@ -45,18 +44,46 @@ def as_float32(inputs: Arrays) -> Arrays:
         }
 
 
-def validation_rows(known: dict[str, Any] | None, inputs: tuple[TensorSpec, ...]) -> Arrays:
-    """The inputs of the author's validation data; none if nothing is `known`.
+def known_rows(known: dict[str, Any] | None, inputs: tuple[TensorSpec, ...], example: Arrays) -> KnownRows:
+    """The example, the inputs of the author's validation data, and the requests that were recorded.
 
-    `known` has the `file` and its `name`, the `label`, more `columns` that are no inputs, and the limits `unpacked_mb`
-    and `samples` of the site.
+    If anything is `known`, it has the limits `unpacked_mb` and `samples` of the site. Of the validation data, it has
+    the `file` (None: there are none) and its `name`, the `label`, and more `columns` that are no inputs; of recorded
+    requests, the file as `recorded` (None: there are none) and its name as `recorded_name`.
 
     Raises:
-        DataInvalid: the file can't be read, or does not match the model's inputs.
+        DataInvalid: the validation data can't be read, or do not match the model's inputs.
     """
     if known is None:
-        return {}
+        return KnownRows(example=example)
     limits = DataLimits(unpacked_bytes=known["unpacked_mb"] << 20, samples=known["samples"])
+    return KnownRows(
+        example=example,
+        validation=_validation(known, inputs, limits) if known["file"] else {},
+        recorded=_recorded(known, inputs, limits) if known["recorded"] else {},
+    )
+
+
+def _validation(known: dict[str, Any], inputs: tuple[TensorSpec, ...], limits: DataLimits) -> Arrays:
     body, columns = Path(known["file"]).read_bytes(), tuple(known["columns"])
     rows, _ = load_samples(body, known["name"], inputs, known["label"], columns, limits)
     return rows
+
+
+def _recorded(known: dict[str, Any], inputs: tuple[TensorSpec, ...], limits: DataLimits) -> Arrays:
+    """Recorded requests that have the shape of the first one; none if clients send something else than was logged.
+
+    Tuning sends all of them, in the names of what is served, and says what is wrong with them.
+    """
+    try:
+        body = Path(known["recorded"]).read_bytes()
+        samples = recorded(body, known["recorded_name"], Signature(inputs=inputs, outputs=()), limits)
+        alike = [sample for sample in samples if _shapes(sample) == _shapes(samples[0])]
+        specs = {spec.name: spec for spec in inputs}
+        return {name: as_input(np.stack([sample[name] for sample in alike]), specs[name]) for name in samples[0]}
+    except DataInvalid:
+        return {}
+
+
+def _shapes(sample: Arrays) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in sample.items()}

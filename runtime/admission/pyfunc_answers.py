@@ -58,28 +58,35 @@ def judge(folder: Path, original: Original, specs: tuple[TensorSpec, ...], asked
         answers: Arrays = model.answer({name: inputs[spec.name] for name, spec in zip(names, specs, strict=True)})
         return answers
 
-    origins, right, given = _answers(ask, original, asked)
-    compared = [
-        row
-        for row, origin in enumerate(origins)
-        if not right.errors[row] and (not given.errors[row] or origin in GIVEN)  # pyfunc checks a schema, too
-    ]
+    answers = list(_answers(ask, original, asked))
+    compared = [each for each in answers if each.both or (each.right.answered.all() and each.origin in GIVEN)]
     if not compared:
-        return _not_asked(next(error for error in (*right.errors, *given.errors) if error))
-    return _matched(right.take(compared), given.take(compared), [origins[row] for row in compared], model.form)
+        errors = (error for each in answers for error in (*each.right.errors, *each.given.errors) if error)
+        return _not_asked(next(errors))
+    right, given = joined([each.right for each in compared]), joined([each.given for each in compared])
+    return _matched(right, given, [each.origin for each in compared], model.form)
 
 
-def _answers(ask: Ask, original: Original, asked: Mapping[str, Questions]) -> tuple[list[str], Answers, Answers]:
-    """The origins of some rows, pyfunc's answers to them and the original's, until the time is up."""
-    end, origins = time.monotonic() + _SECONDS, list[str]()
-    right, given = list[Answers](), list[Answers]()
-    for rows in _few(asked):
-        if origins and time.monotonic() >= end:
-            break
-        origins += rows.origins
-        right.append(alone(ask, rows.inputs))
-        given.append(alone(original.answer, rows.inputs))
-    return origins, joined(right), joined(given)
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """A row's origin, and what pyfunc and the original answer to it. Pyfunc checks a schema, too."""
+
+    origin: str
+    right: Answers
+    given: Answers
+
+    @property
+    def both(self) -> bool:
+        return bool(self.right.answered.all() and self.given.answered.all())
+
+
+def _answers(ask: Ask, original: Original, asked: Mapping[str, Questions]) -> Iterator[_Row]:
+    """Some rows, until the time is up; at least one."""
+    end = time.monotonic() + _SECONDS
+    for number, rows in enumerate(_few(asked)):
+        if number and time.monotonic() >= end:
+            return
+        yield _Row(origin=rows.origins[0], right=alone(ask, rows.inputs), given=alone(original.answer, rows.inputs))
 
 
 def _few(asked: Mapping[str, Questions]) -> Iterator[Questions]:

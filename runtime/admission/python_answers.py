@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shiplift.runtime.admission.known_rows import asked_of, validation_rows
+from shiplift.runtime.admission.known_rows import asked_of, known_rows
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.guest.python.host import Host
 from shiplift.runtime.model.python.asking import asking, restored, settings_of
@@ -21,7 +21,7 @@ from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_n
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.oracle import answers_to
-from shiplift.runtime.proof.questions.question import Questions
+from shiplift.runtime.proof.questions.question import KnownRows, Questions
 from shiplift.runtime.proof.settings import Ask, alone, count_of, joined, rows_of, together
 from shiplift.runtime.records.facts import ColumnFacts, ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
@@ -56,7 +56,7 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     answered alone. `again` is the first row in the first process, after all others. `place-N` are the rows of the set
     `neighbours` in one batch, turned by N. `shapes/NAME` are the shapes of an output's rows.
 
-    `known` is where the validation data are, as `validation_rows` takes it. A sandbox entry.
+    `known` is where the author's data are, as `known_rows` takes it. A sandbox entry.
 
     Raises:
         ExportFailed: the model does not load.
@@ -64,11 +64,11 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     """
     specs = [TensorSpec.model_validate(spec) for spec in inputs]
     settings = settings_of(model, outputs, read, memory_mb, allow_without)
-    validation = validation_rows(known, tuple(specs))
+    given = known_rows(known, tuple(specs), restored(load_npz(Path(example)), specs))
     seen = _Seen(limit_s / _SHARE)
     with asking(code, environment, settings) as host:
         progress("asking the model, each row alone")
-        seen.alone(host, restored(load_npz(Path(example)), specs), validation, specs)
+        seen.alone(host, given, specs)
         form = host.form
     with asking(code, environment, settings) as host:
         progress("asking a second process, and in batches")
@@ -98,12 +98,12 @@ class _Seen:
         self._others: Arrays = {}
         self._shapes: dict[str, set[tuple[int, ...]]] = {}
 
-    def alone(self, host: Host, example: Arrays, validation: Arrays, specs: list[TensorSpec]) -> None:
-        """Asks each row alone: the example, and questions made of it, the validation data and each column's kind."""
+    def alone(self, host: Host, given: KnownRows, specs: list[TensorSpec]) -> None:
+        """Asks each row alone: the example, and questions made of it, the author's data and each column's kind."""
         ask, started = self._asker(host), time.monotonic()
         end = started + _ALONE_S
-        self._ask_alone(EXAMPLE, ask, _example(example, specs), end, fewest=2)
-        asked = asked_of(_facts(specs), example, validation, self._seconds)
+        self._ask_alone(EXAMPLE, ask, _example(given.example, specs), end, fewest=2)
+        asked = asked_of(_facts(specs), given, self._seconds)
         self.left_out += asked.left_out
         for index, questions in enumerate(asked.questions):
             if time.monotonic() < end:

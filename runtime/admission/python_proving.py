@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shiplift.runtime.admission.kept_rows import kept_rows
 from shiplift.runtime.admission.known_rows import GIVEN
 from shiplift.runtime.admission.python_answers import EXAMPLE, NEIGHBOURS
 from shiplift.runtime.base.errors import ExportFailed
@@ -23,7 +24,7 @@ from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.proof import ColumnDifference, Counterexample, Proof, SettingAsked
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
-REFERENCE = "reference.npz"
+REFERENCE, KEPT = "reference.npz", "asked.npz"
 SINGLE_NOTE = (
     "Warning: the model gets one sample at a time, without batching: its answers to a batch differ from those to each "
     "of its samples ({})."
@@ -31,6 +32,7 @@ SINGLE_NOTE = (
 _UNSERVED = "Warning: the model answers made rows in a way that can't be served, so clients get an error: {}."
 _ONE_ROW = "no two rows have an answer"
 _NO_ANSWER = ("Raised:", "Died:", "TookTooLong:", "Starting:")  # what the host raises instead of an answer
+_ENDED = _NO_ANSWER[1:]  # where the process has to be started again
 _UNSERVABLE = "Raised: Unservable"  # what `guest/python/pyfunc.py` raises
 
 
@@ -47,7 +49,7 @@ def prove(
     """Judges the answers that `python_answers.answer` recorded, with what it returned.
 
     Returns the signature, the proof, the cases and notes, and writes `out/reference.npz`: requests as `input/NAME` and
-    their answers as `output/NAME`. A sandbox entry.
+    their answers as `output/NAME`; and `out/asked.npz`: rows of all sets, for the packaged server. A sandbox entry.
 
     Raises:
         ExportFailed: the example has no answer, an answer can't be served, or the model is not repeatable.
@@ -64,6 +66,7 @@ def prove(
     rows, right = _reference(*judged[EXAMPLE])
     reference = {f"input/{name}": array for name, array in rows.items()}
     (Path(out) / REFERENCE).write_bytes(dump_npz(reference | {f"output/{n}": array for n, array in right.items()}))
+    (Path(out) / KEPT).write_bytes(dump_npz(kept_rows([_askable(*judged[name]) for name in sets], guards=())))
     proof = Proof(
         asked=counted([origin.partition(":")[0] for questions, _ in judged.values() for origin in questions.origins]),
         settings=tuple(SettingAsked(name=name, rows=count) for name, count in seen.settings.items()),
@@ -204,6 +207,12 @@ def _reference(questions: Questions, right: Answers) -> tuple[Arrays, Arrays]:
     own = np.array([origin == "example" for origin in questions.origins], dtype=np.bool_)
     at = np.flatnonzero(own & right.answered)
     return {name: array[at] for name, array in questions.inputs.items()}, right.take(at).outputs
+
+
+def _askable(questions: Questions, right: Answers) -> tuple[Questions, Answers]:
+    """All but the rows that ended the process or took too long: production pauses a model for these."""
+    at = [row for row, error in enumerate(right.errors) if not error.startswith(_ENDED)]
+    return questions.take(at), right.take(at)
 
 
 def _signature(inputs: list[dict[str, Any]], outputs: Arrays, recorded: Arrays, size: int) -> Signature:

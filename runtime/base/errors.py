@@ -39,6 +39,28 @@ class Inconclusive(ShipliftError):
     about_model = True
 
 
+class Aborted(ShipliftError):
+    """A person ended a release: the champion has all the traffic."""
+
+    exit_code = 22
+    title = "aborted"
+
+
+class AwaitingApproval(ShipliftError):
+    """Every check passed, and the spec asks for a person's approval, which is not there yet."""
+
+    exit_code = 23
+    title = "waiting for approval"
+
+
+class Rejected(ShipliftError):
+    """A person decided that the version is not promoted."""
+
+    exit_code = 24
+    title = "rejected"
+    about_model = True
+
+
 class NotAdmitted(ShipliftError):
     """The version lacks something a release needs, or its files are unsafe."""
 
@@ -206,6 +228,27 @@ class NoPlan(ShipliftError):
 
     exit_code = 56
     title = "no plan"
+
+
+class NothingToAbort(ShipliftError):
+    """No release of the model is under way."""
+
+    exit_code = 58
+    title = "nothing to abort"
+
+
+class NothingToDecide(ShipliftError):
+    """The version does not wait for approval."""
+
+    exit_code = 59
+    title = "nothing to decide"
+
+
+class AlreadyDecided(ShipliftError):
+    """Another person decided about the version before."""
+
+    exit_code = 60
+    title = "already decided"
 
 
 class UsageError(ShipliftError):

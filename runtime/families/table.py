@@ -38,7 +38,8 @@ def recognised(inspected: Inspected) -> Family[Any, Any, Any]:
         if family.recognises(inspected):
             return family
     raise NotAdmitted(
-        f"no kind of model has the flavor {inspected.flavor}", do="Log the model with a flavor that the README lists."
+        f"no kind of model has the flavor {inspected.flavor}",
+        do="Log the model with a flavor that is released: docs/concepts/models.md lists them.",
     )
 
 

@@ -7,7 +7,7 @@ from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.confinement.policy import SandboxLimits
 from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.kinds.exported import Exported
-from shiplift.runtime.records.model import Datasets, ModelVersion
+from shiplift.runtime.records.model import Datasets, ModelVersion, RecordedRequests
 from shiplift.runtime.records.precision import Candidates
 from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.site import Site
@@ -42,6 +42,7 @@ class Exporting(Work, Generic[C]):
     conversion: Conversion
     datasets: Datasets
     data: Data
+    recorded_requests: RecordedRequests = RecordedRequests()  # noqa: RUF009 - frozen
 
     def limits(self, task: str) -> SandboxLimits:
         """The spec's limits for a task in the sandbox, capped by the site's."""

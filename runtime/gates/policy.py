@@ -49,6 +49,7 @@ def judge(evidence: GateEvidence, limits: Requirements) -> tuple[Check, ...]:
     checks += rule_checks(evidence, limits)
     checks += _checks_beside(evidence, limits)
     checks += targets_check(evidence)
+    checks += quarantine_check(evidence)
     return tuple(checks)
 
 
@@ -78,6 +79,7 @@ def evidence_of(
         champion=scored(champion.package) if champion.package else None,
         load_report=_without_bytes(load_report),
         not_served=not_served,
+        quarantined=champion.quarantined,
     )
 
 
@@ -92,6 +94,13 @@ def targets_check(evidence: GateEvidence) -> Iterator[Check]:
         reason = which_targets_serve(serving, evidence.not_served, evidence.left_out)
         served, limit = float(len(serving)), float(len(serving) + len(evidence.not_served))
         yield check("targets", served, limit, "targets served", Outcome.FAIL, reason, severity="warn")
+
+
+def quarantine_check(evidence: GateEvidence) -> Iterator[Check]:
+    """Warns if production kept this version apart once, because it crashed again and again."""
+    if why := evidence.quarantined:
+        reason = f"{why}. Find out why before it serves again"
+        yield check("quarantine", None, None, "", Outcome.FAIL, reason, severity="warn")
 
 
 def _checks_beside(evidence: GateEvidence, limits: Requirements) -> Iterator[Check]:

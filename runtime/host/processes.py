@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import random
 import re
 import signal
 import socket
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,7 @@ from shiplift.runtime.base.errors import PortTaken, ShipliftError
 from shiplift.runtime.records.process import Process
 
 _PR_SET_PDEATHSIG = 1
+_SERVERS_PORTS = range(10_000, 32_000)  # Linux' default for outgoing connections is 32768 to 60999
 _NOTICE_S = 5
 _POLL_S = 0.02
 _CGROUP = Path("/sys/fs/cgroup")
@@ -81,11 +83,15 @@ def start_daemon(
     return identify(_start(command, environment, log, folder, None).pid)
 
 
-def stop(process: Process, *, grace_s: float = 10) -> None:
-    """Terminates a process and its children, and kills what is left after `grace_s` seconds. A no-op if it is gone."""
+def stop(process: Process, *, grace_s: float = 10, apart: Collection[Process] = ()) -> None:
+    """Terminates a process and its children, and kills what is left after `grace_s` seconds. A no-op if it is gone.
+
+    `apart`: processes that are left to run with their children, even where `process` is their parent.
+    """
     if not alive(process):
         return
-    family = _family(process.pid)
+    spared = {member for other in apart if other != process for member in _family(other.pid)}
+    family = [member for member in _family(process.pid) if member not in spared]
     with contextlib.suppress(psutil.Error):
         psutil.Process(process.pid).terminate()
     wait_for(_kill_late(family, grace_s), limit_s=5)
@@ -183,10 +189,18 @@ def total_memory_mb() -> int:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that is free at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that nothing on this machine uses at the moment.
+
+    It lies outside the range from which the kernel takes ports for outgoing connections: one of them could take it
+    before a server does.
+    """
+    for port in random.sample(_SERVERS_PORTS, len(_SERVERS_PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise PortTaken(
+        f"every port from {_SERVERS_PORTS.start} to {_SERVERS_PORTS[-1]} is taken", do="Stop what takes them."
+    )
 
 
 def listening(host: str, port: int) -> bool:

@@ -102,7 +102,7 @@ def read_model(
         logged = _of_graph(graph) if graph else _of_signature(meta, flavor, advice)
     with _readable("the input example does not match the signature", advice):
         example = _example(examples or folder, meta, logged, graph, advice)
-        scoring = scoring_of(meta)
+        scoring = scoring_of(meta, flavor)
     return replace(_without_unknown(logged, example), example=example, requirements=requirements, scoring=scoring)
 
 

@@ -3,20 +3,23 @@
 import json
 from typing import Any
 
-from shiplift.runtime.records.scoring import Scoring
+from shiplift.runtime.records.scoring import ParamsUse, Scoring
 
 _MAX_BYTES = 128 << 10  # it travels in records
+# Flavors whose `predict` takes parameters and never looks at them. Others give them to the library.
+_WITHOUT_PARAMS = ("onnx", "sklearn", "lightgbm", "catboost", "tensorflow", "keras")
 
 
-def scoring_of(meta: dict[str, Any]) -> Scoring | None:
-    """The logged signature; None if there is none, or if it is too large to travel."""
+def scoring_of(meta: dict[str, Any], flavor: str) -> Scoring | None:
+    """The logged signature of a model of that flavor; None if there is none, or if it is too large to travel."""
     signature = meta.get("signature")
     if not isinstance(signature, dict) or not isinstance(signature.get("inputs"), str):
         return None
     texts = {name: _text(signature.get(name)) for name in ("inputs", "outputs", "params")}
     if sum(map(len, texts.values())) > _MAX_BYTES:
         return None
-    return Scoring(**texts, hinted=bool(meta.get("is_signature_from_type_hint")))
+    use: ParamsUse = "ignored" if flavor in _WITHOUT_PARAMS else "defaults"
+    return Scoring(**texts, hinted=bool(meta.get("is_signature_from_type_hint")), params_use=use)
 
 
 def _text(schema: Any) -> str:

@@ -140,7 +140,8 @@ def parse(text: str) -> Profiles:
         return Profiles.model_validate(load_mapping(text, "the file of profiles"))
     except ValidationError as error:
         raise SpecInvalid(
-            "\n".join(problems(error, Profiles)), do="The README has an example, in `Pipelines of models`."
+            "\n".join(problems(error, Profiles)),
+            do="The documentation has an example: docs/howto/pipelines.md, `Plan for a limit`.",
         ) from error
 
 

@@ -6,8 +6,7 @@ each row must be answered in any company as it is answered alone.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,19 +15,16 @@ from shiplift.runtime.model.tensors import filled
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare, counted, worst_of
 from shiplift.runtime.proof.parts import parts
-from shiplift.runtime.proof.questions.question import Questions
-from shiplift.runtime.proof.settings import Ask, joined, rows_of, together
+from shiplift.runtime.proof.requests import Asked, Requests, Seen, batches, drawn, send, shuffled
+from shiplift.runtime.proof.settings import Ask, joined
 from shiplift.runtime.proof.tolerances import NOISE_FACTOR
 from shiplift.runtime.records.proof import ColumnDifference, Counterexample, ServedProof, SettingAsked
 
 CLIENTS = 16
 SECONDS = 3.0  # for all settings
-_PATIENCE_S = 30.0  # for one request of each client, if a server answers them in turn
+PATIENCE_S = 30.0  # for the rows that a server has at once, if it answers them in turn
 _LARGEST = 8  # rows of a request
 _SEED = 20240229
-
-Asked = Sequence[tuple[Questions, Answers]]
-Requests = list[tuple[int, list[int]]]  # each has rows of one set, which is given by its index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +36,15 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A row that is answered differently: of which set it is, and how."""
+    """A row that is answered differently: of which set it is, and how.
+
+    `company` are other rows of this set that were asked with it; `clients` asked at once.
+    """
 
     of: int
     found: Counterexample
+    company: tuple[int, ...]
+    clients: int
 
 
 def prove_served(
@@ -53,26 +54,33 @@ def prove_served(
     *,
     most: int,
     seconds: float = SECONDS,
+    patience: float = PATIENCE_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> ServedProof | Difference:
-    """Asks the server, whose requests have at most `most` rows. What `ask` raises is taken for the answer."""
+    """Asks the server, whose requests have at most `most` rows. What `ask` raises is taken for the answer.
+
+    All settings together take about these `seconds`, of a slow model at least one request of each client. The server
+    never has more rows at once than it answers in turn within its `patience`, in seconds.
+    """
     draw = np.random.default_rng(_SEED)
-    alone = [(of, [row]) for of, row in _drawn(asked, draw)]
-    batches = list(_batches(asked, min(most, _LARGEST), draw)) if most > 1 else []
-    share, started = seconds / (3 if batches else 2), clock()
+    alone: Requests = [(of, [row]) for of, row in drawn(asked, draw)]
+    share, started = seconds / (3 if most > 1 else 2), clock()
     proving = _Proving(asked=asked, form=form, own={}, worst=[], settings=[], left_out=[])
 
     def found(name: str, requests: Requests, clients: int = 1) -> Difference | None:
-        seen = _answers(ask, asked, requests, clients, clock() + share, clock)
-        return proving.compare(name, requests, seen)
+        return proving.compare(name, send(ask, asked, requests, clients, clock() + share, clock), clients)
 
     if difference := found("alone", alone):
         return difference
-    clients = _affordable((clock() - started) / max(1, proving.settings[0].rows))
-    if batches and (difference := found("in batches", batches)):
+    each = (clock() - started) / max(1, proving.settings[0].rows)
+    at_once = int(min(patience / each, CLIENTS)) if each > 0 else CLIENTS
+    if at_once < 2:
+        proving.left_out.append(f"all rows among others: each takes {each:.3g} s")
+        return proving.proof(1, seconds)
+    if most > 1 and (difference := found("in batches", list(batches(asked, min(most, _LARGEST, at_once), draw)))):
         return difference
-    crowd = _shuffled(alone, draw)
-    return found(f"to {clients} clients at once", crowd, clients) or proving.proof(clients)
+    crowd = shuffled(alone, draw)
+    return found(f"to {at_once} clients at once", crowd, at_once) or proving.proof(at_once, seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,21 +94,21 @@ class _Proving:
     settings: list[SettingAsked]
     left_out: list[str]
 
-    def compare(self, name: str, requests: Requests, seen: Sequence[Answers]) -> Difference | None:
-        """Compares the answers to the first requests, as many as there are, and notes how many rows were late."""
+    def compare(self, name: str, seen: Seen, clients: int) -> Difference | None:
+        """Compares what was answered, and notes how many rows were not."""
         total = 0
         for of, (questions, right) in enumerate(self.asked):
-            rows = [row for at, (own, each) in enumerate(requests[: len(seen)]) if own == of for row in each]
+            rows, answers = seen.of(of)
             if not rows:
                 continue
             total += len(rows)
-            served = joined([seen[at] for at, (own, _) in enumerate(requests[: len(seen)]) if own == of])
-            served = _padded(served, right)
+            served = padded(joined(answers), right)
             if found := self._of(of, name, rows, right, served, questions.origins):
-                return Difference(of=of, found=found)
+                return Difference(of=of, found=found, company=seen.company(of, found.row), clients=clients)
         self.settings.append(SettingAsked(name=name, rows=total))
-        if late := sum(len(rows) for _, rows in requests[len(seen) :]):
-            self.left_out.append(f"{late} rows {name}: the time was up")
+        for rows_out, why in ((seen.late, "the time was up"), (seen.busy, "the server took no more requests")):
+            if rows_out:
+                self.left_out.append(f"{rows_out} rows {name}: {why}")
         return None
 
     def _of(
@@ -121,21 +129,17 @@ class _Proving:
             found = unsteady(mine, served.take(known), [origins[row] for row in rows], self.form.lossy, name)
         return found.model_copy(update={"row": rows[found.row]}) if found else None
 
-    def proof(self, clients: int) -> ServedProof:
+    def proof(self, clients: int, seconds: float) -> ServedProof:
         """What was asked, now that nothing differs."""
         origins = [origin.partition(":")[0] for questions, _ in self.asked for origin in questions.origins]
         return ServedProof(
             asked=counted(origins),
             settings=tuple(self.settings),
             clients=clients,
+            budget_s=seconds,
             worst=worst_of(self.worst),
             left_out=tuple(self.left_out),
         )
-
-
-def _affordable(seconds_each: float) -> int:
-    """How many clients: fewer if requests that wait for each other would take too long."""
-    return max(2, min(CLIENTS, int(_PATIENCE_S / seconds_each))) if seconds_each > 0 else CLIENTS
 
 
 def unsteady(
@@ -156,7 +160,7 @@ def unsteady(
     return None
 
 
-def _padded(served: Answers, right: Answers) -> Answers:
+def padded(served: Answers, right: Answers) -> Answers:
     """Shorter answers as they are kept beside longer ones."""
     shapes = {name: array.shape[1:] for name, array in right.outputs.items()}
     outputs = {
@@ -175,43 +179,3 @@ def _loosened(alone: Answers, tolerance: float) -> Answers:
             sizes = np.abs(np.where(np.isfinite(array), array, 0)).reshape(len(array), -1).astype(np.float64)
             noise[name] = tolerance / NOISE_FACTOR * sizes.max(axis=0, initial=0.0)
     return replace(alone, noise=noise)
-
-
-def _answers(
-    ask: Ask, asked: Asked, requests: Requests, clients: int, end: float, clock: Callable[[], float]
-) -> list[Answers]:
-    """The answers to the first requests, until the time is up: to at least one."""
-    seen: list[Answers | None] = [None] * len(requests)
-
-    def send(at: int) -> None:
-        if at < clients or clock() < end:
-            of, rows = requests[at]
-            seen[at] = together(ask, rows_of(asked[of][0].inputs, rows))
-
-    with ThreadPoolExecutor(clients) as pool:
-        list(pool.map(send, range(len(requests))))
-    first_late = next((at for at, each in enumerate(seen) if each is None), len(seen))
-    return [each for each in seen[:first_late] if each is not None]
-
-
-def _drawn(asked: Asked, draw: np.random.Generator) -> list[tuple[int, int]]:
-    """Every row of every set in any order, but first those that somebody gave as an example."""
-    rows = [(of, row) for of, (questions, _) in enumerate(asked) for row in range(len(questions.origins))]
-    mixed = [rows[at] for at in draw.permutation(len(rows))]
-    return sorted(mixed, key=lambda each: asked[each[0]][0].origins[each[1]] != "example")
-
-
-def _shuffled(requests: Requests, draw: np.random.Generator) -> Requests:
-    return [requests[at] for at in draw.permutation(len(requests))]
-
-
-def _batches(asked: Asked, most: int, draw: np.random.Generator) -> Iterator[tuple[int, list[int]]]:
-    """Rows of each set in any order, in requests of several sizes, the sets in turn."""
-    parts: Requests = []
-    for of, (questions, right) in enumerate(asked):
-        order = [row for row in draw.permutation(len(questions.origins)).tolist() if right.answered[row]]
-        while order:
-            size = int(draw.integers(2, most + 1))
-            parts.append((of, order[:size]))
-            order = order[size:]
-    yield from _shuffled(parts, draw)

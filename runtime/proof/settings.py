@@ -15,6 +15,11 @@ from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare
 from shiplift.runtime.records.proof import Counterexample
 
+
+class Busy(Exception):
+    """An `Ask` gets no answer now, for reasons that have nothing to do with the row."""
+
+
 Ask = Callable[[Arrays], Arrays]  # outputs by name, with as many rows as the inputs; raises whatever it does
 _SHOWN = 200  # characters of an error
 MOST_NEIGHBOURS = 3  # in a batch: each row takes every place in it, so twice as many take four times as long
@@ -26,10 +31,16 @@ def alone(ask: Ask, inputs: Arrays) -> Answers:
 
 
 def together(ask: Ask, inputs: Arrays) -> Answers:
-    """All rows in one batch: an error is that of each. So is an answer without a row for each of them."""
+    """All rows in one batch: an error is that of each. So is an answer without a row for each of them.
+
+    Raises:
+        Busy: there is no answer now.
+    """
     count = count_of(inputs)
     try:
         outputs = {name: np.asarray(value) for name, value in ask(inputs).items()}
+    except Busy:
+        raise
     except Exception as error:
         reason = " ".join(str(error).split())[:_SHOWN]
         return Answers(outputs={}, errors=(f"{type(error).__name__}: {reason}",) * count)

@@ -2,7 +2,7 @@
 
 from typing import Literal, Self
 
-from shiplift.runtime.base.errors import Cancelled, ShipliftError, by_exit_code
+from shiplift.runtime.base.errors import Aborted, AwaitingApproval, Cancelled, Rejected, ShipliftError, by_exit_code
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.records.base import Record
 
@@ -42,6 +42,15 @@ class Failure(Record):
         return by_exit_code(self.exit_code).about_model
 
     @property
-    def outcome(self) -> Literal["cancelled", "failed"]:
+    def outcome(self) -> Literal["aborted", "cancelled", "failed", "rejected", "waiting"]:
         """The outcome of a stage that ends with this failure."""
-        return "cancelled" if self.exit_code == Cancelled.exit_code else "failed"
+        match self.exit_code:
+            case Aborted.exit_code:
+                return "aborted"
+            case AwaitingApproval.exit_code:
+                return "waiting"
+            case Cancelled.exit_code:
+                return "cancelled"
+            case Rejected.exit_code:
+                return "rejected"
+        return "failed"

@@ -9,6 +9,8 @@ from shiplift.runtime.records.precision import Variant
 from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.records.serving import ServingConfig
 
+_SHOWN = 400  # characters of a row in a sentence
+
 
 class Timings(Record):
     """A server's counters for a model: requests, executions and their rows; ms that requests queued and computed.
@@ -95,16 +97,24 @@ class LengthsSent(Record):
 class Differing(Variant):
     """A package that was left out because the server answered a question differently than the original.
 
-    `request` is that row as the body of an inference request, empty if it is long or no JSON.
+    `request` is that row as the body of an inference request, empty if it is long or no JSON. `repeat` is the command
+    that asks the row again, among those that were asked with it.
     """
 
     config: ServingConfig
     found: Counterexample
     request: str = ""
+    repeat: str = ""
 
     def __str__(self) -> str:
         """In one sentence, for errors and reports."""
         return f"{self.described}: {self.found}"
+
+    @property
+    def told(self) -> str:
+        """The same with the row, if it is short, and the command."""
+        row = f"; the row is {self.request}" if 0 < len(self.request) <= _SHOWN else ""
+        return f"{self}{row}; repeat it by `{self.repeat}`" if self.repeat else f"{self}{row}"
 
 
 class Tuned(Record):

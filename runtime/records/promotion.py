@@ -11,12 +11,14 @@ from shiplift.runtime.records.kinds.package import Package
 class Champion(Record):
     """The version that a challenger is compared with; version 0 if there is none yet.
 
-    `own` is the released version's package, if that version is itself the champion and is released again.
+    `own` is the released version's package, if that version is itself the champion and is released again. `quarantined`
+    says why production kept the released version apart once; empty if it never did.
     """
 
     version: int = 0
     package: Package | None = None
     own: Package | None = volatile(None)
+    quarantined: str = ""
 
 
 class Beside(Record):
@@ -47,6 +49,48 @@ class Promotion(Record):
     capacity: Capacity | None = volatile(None)
     others: tuple[Beside, ...] = ()
     unfinished: Literal["", "promotion", "rollback"] = volatile("")
+
+
+class Abort(Record):
+    """A person's order to end a release: all traffic goes back to the champion. `at` is in seconds since the epoch."""
+
+    by: str
+    reason: str = ""
+    at: float = 0.0
+
+    @property
+    def sentence(self) -> str:
+        """Who aborted it and why, for people."""
+        return f"aborted by {self.by}{f': {self.reason}' if self.reason else ''}"
+
+
+class Moving(Record):
+    """A promotion whose traffic moves, as the place that serves notes it. `abort` ends it, until it is `committed`.
+
+    `requested_at` is the time of the release's trigger, which tells two releases of a version apart. An order to abort
+    may come before the promotion has `begun`. On a cluster, `revision` is the `TritonRevision` that gets the traffic,
+    and `before` the one that has it until then.
+    """
+
+    version: int
+    requested_at: float = 0.0
+    begun: bool = True
+    revision: str = ""
+    before: str = ""
+    committed: bool = False
+    abort: Abort | None = None
+
+    def is_of(self, version: int, requested_at: float) -> bool:
+        """Whether this is the promotion of a version by the release that was requested then."""
+        return (self.version, self.requested_at) == (version, requested_at)
+
+    def set_back(self, revision: str) -> bool:
+        """Whether `revision`, which a `TritonService` names, means that someone has set that back by hand."""
+        return bool(self.before) and revision == self.before and not (self.committed or self.abort)
+
+    def keeps(self, revision: str) -> str:
+        """The revision that has to stay ready, because all traffic may go back to it; empty if there is none."""
+        return self.before if revision == self.revision and not (self.committed or self.abort) else ""
 
 
 class Drift(Record):

@@ -113,8 +113,8 @@ class ServedProof(Record):
     """What was asked of the packaged server, by up to `clients` at once, before it was promoted: it differed nowhere.
 
     `worst` is the column that came closest to its tolerance; None for a lossy precision, whose answers have a score.
-    It took `seconds`, with the start of the server. `dropped` tells of packages that were preferred and answered
-    differently: which, and their first difference.
+    The questions had `budget_s`, and took `seconds`, with the start of the server. `dropped` tells of packages that
+    were preferred and answered differently: which, and their first difference.
     """
 
     asked: tuple[RowsAsked, ...]
@@ -122,6 +122,7 @@ class ServedProof(Record):
     clients: int
     worst: ColumnDifference | None = None
     left_out: tuple[str, ...] = ()
+    budget_s: float = 3.0
     seconds: float = volatile(0.0)
     dropped: tuple[str, ...] = ()
 

@@ -13,7 +13,22 @@ from shiplift.runtime.records.proof import Form, guarded_by, served_by
 from shiplift.runtime.records.verdict import Check, Outcome, Verdict
 
 _MESSAGE_CHARACTERS = 500
-StageOutcome = Literal["ok", "refused", "inconclusive", "failed", "cancelled", "skipped"]
+StageOutcome = Literal[
+    "ok", "refused", "inconclusive", "failed", "cancelled", "aborted", "waiting", "rejected", "skipped"
+]
+
+ReleaseOutcome = Literal[
+    "promoted",
+    "refused",
+    "inconclusive",
+    "not admitted",
+    "waiting for approval",
+    "rejected",
+    "aborted",
+    "cancelled",
+    "failed",
+]
+_OF_PEOPLE = ("waiting for approval", "rejected", "aborted", "cancelled")
 
 
 class Event(Record):
@@ -134,14 +149,16 @@ class ReleaseReport(Record):
         return guarded_by(self.forms)
 
     @property
-    def outcome(self) -> Literal["promoted", "refused", "inconclusive", "not admitted", "cancelled", "failed"]:
+    def outcome(self) -> ReleaseOutcome:
         """The outcome in a word or two, for people."""
         if self.alias:
             return "promoted"
         if self.failure:
-            return "not admitted" if self.failure.exit_code == NotAdmitted.exit_code else self.failure.outcome
-        outcome = self.verdict.stage_outcome
-        return "inconclusive" if outcome == "ok" else outcome
+            admitted = self.failure.exit_code != NotAdmitted.exit_code
+            outcome = self.failure.outcome
+            return "not admitted" if not admitted else "waiting for approval" if outcome == "waiting" else outcome
+        judged = self.verdict.stage_outcome
+        return "inconclusive" if judged == "ok" else judged
 
     @property
     def message(self) -> str:
@@ -151,5 +168,5 @@ class ReleaseReport(Record):
 
     @property
     def heading(self) -> str:
-        """The verdict in capitals; a release that was cancelled has none."""
-        return (self.outcome if self.outcome == "cancelled" else str(self.verdict)).upper()
+        """The verdict in capitals; a release that a person ended, or that waits for one, has none."""
+        return (self.outcome if self.outcome in _OF_PEOPLE else str(self.verdict)).upper()

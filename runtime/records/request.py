@@ -3,6 +3,7 @@
 from typing import Literal
 
 from shiplift.runtime.records.base import Record, volatile
+from shiplift.runtime.records.decision import Decision
 
 
 class Request(Record):
@@ -29,10 +30,14 @@ def same_time(registered_at: float, other: float) -> bool:
 
 
 class Trigger(Record):
-    """Who asked for a release, for lineage. `allow_older` permits promoting a version older than the champion."""
+    """Who asked for a release, for lineage. `allow_older` permits promoting a version older than the champion.
+
+    `decision` is a person's, about a version that waits for approval.
+    """
 
     kind: Literal["webhook", "sweep", "manual", "git"] = volatile("manual")
     delivery: str = volatile("")
     commit: str = volatile("")
     requested_at: float = volatile(0.0)
     allow_older: bool = volatile(default=False)
+    decision: Decision | None = volatile(None)

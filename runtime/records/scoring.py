@@ -7,6 +7,11 @@ from pydantic import Field, ValidationError
 from shiplift.runtime.records.base import Record
 
 
+def _of_defaults(use: str) -> bool:
+    """Whether older clients, which don't know the field, do the same."""
+    return use == "defaults"
+
+
 class AnswerPart(Record):
     """A part of pyfunc's answer: its `name` there (empty in an array), and the served tensor with its values.
 
@@ -18,6 +23,11 @@ class AnswerPart(Record):
     tensor: str = Field(max_length=1024)
     rank: int = Field(ge=1, le=32)
     column: int = Field(-1, ge=-1)
+
+
+# What becomes of a request's parameters: `defaults` (others than the logged ones are refused), `ignored` as by pyfunc
+# of that flavor, or `passed` to the author's own code.
+ParamsUse = Literal["defaults", "ignored", "passed"]
 
 
 class AnswerForm(Record):
@@ -39,19 +49,25 @@ class Scoring(Record):
     """How MLflow's scoring protocol speaks of a model. Without `answer`, its form follows from the outputs.
 
     `inputs`, `outputs` and `params` are the schemas of the logged signature, in MLflow's JSON; empty: none. `hinted`:
-    they were made from the type hints of `predict`.
+    they were made from the type hints of `predict`. `params_use` says what becomes of a request's parameters.
     """
 
     inputs: str
     outputs: str = ""
     params: str = ""
     hinted: bool = False
+    params_use: ParamsUse = Field(default="defaults", exclude_if=_of_defaults)
     answer: AnswerForm | None = None
 
 
 def answered_as(scoring: Scoring | None, form: Any) -> Scoring | None:
     """The same with the form of the answer, as a sandbox told it."""
     return scoring.model_copy(update={"answer": AnswerForm.told(form)}) if scoring else None
+
+
+def passing_params(scoring: Scoring | None) -> Scoring | None:
+    """The same of a model that the author's own code answers, which gets each request's parameters."""
+    return scoring.model_copy(update={"params_use": "passed"}) if scoring else None
 
 
 def absent(scoring: Scoring | None) -> bool:

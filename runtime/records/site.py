@@ -117,7 +117,7 @@ class SitePolicy(Record):
     only index from which Python models get packages (empty: those that pip is configured with), `packages` the names of
     the permitted packages (empty: any). `max_size_mb` bounds a version's files, `memory_mb` and `timeout_s` the
     sandbox. `unpacked_mb` and `samples` bound a dataset as arrays in memory, `targets` a spec's targets, and `served`
-    what a served model may use.
+    what a served model may use. `approvers` names who may approve or reject a version (empty: who may release).
     """
 
     pickle: tuple[Literal["refuse", "sandbox"], ...] = ("refuse", "sandbox")
@@ -131,6 +131,7 @@ class SitePolicy(Record):
     samples: int = Field(10_000_000, ge=1, strict=True)
     targets: int = Field(16, ge=1, strict=True)
     served: Limits = Limits()
+    approvers: tuple[str, ...] = ()
 
 
 class Site(Record):

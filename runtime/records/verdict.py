@@ -118,7 +118,7 @@ class GateEvidence(Record):
     """Everything behind a verdict, stored with it so that it can be judged again under another policy.
 
     `others` are the scores of the targets that serve with the challenger's. `not_served` are the release's remaining
-    targets, which were not measured under load; `left_out` says why, by target.
+    targets, which were not measured under load; `left_out` says why, by target. `quarantined` is as in `Champion`.
     """
 
     parity: tuple[ParityCase, ...]
@@ -128,6 +128,7 @@ class GateEvidence(Record):
     others: tuple[Scored, ...] = ()
     not_served: tuple[str, ...] = ()
     left_out: dict[str, str] = Field(default_factory=dict)
+    quarantined: str = ""
 
 
 class Verdict(Judged):

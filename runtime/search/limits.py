@@ -25,5 +25,4 @@ def _enforced(package: Package) -> bool:
     """Whether the package's model has a process of its own, whose memory is limited."""
     if package.python_environment is not None:
         return not package.member_models
-    texts = any(spec.datatype == "BYTES" for spec in (*package.signature.inputs, *package.signature.outputs))
-    return package.server == "bundled" and not (texts or package.stateful or package.member_models)
+    return package.server == "bundled" and not (package.signature.streamed or package.member_models)

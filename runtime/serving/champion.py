@@ -131,18 +131,21 @@ def point_at_judged(site: Site, registry: Registry, model: str, alias: str, vers
     return point(registry, model, alias, version)
 
 
-def move_traffic(place: Production, ledger: Ledger, promotion: Promotion, rollout: Rollout) -> None:
-    """Moves the traffic to a promotion's packages.
+def move_traffic(
+    place: Production, ledger: Ledger, promotion: Promotion, rollout: Rollout, requested_at: float | None = None
+) -> None:
+    """Moves the traffic to a promotion's packages; with `requested_at`, a person can abort it, as in `place.move`.
 
     The record is written first, so that production never serves a version without a record of its promotion.
 
     Raises:
+        Aborted: a person ended it.
         GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the previous version still serves.
     """
     former = ledger.promotion()
     ledger.put_promotion(promotion)
     try:
-        place.move(promotion.package, rollout, promotion.capacity, promotion.others)
+        place.move(promotion.package, rollout, promotion.capacity, promotion.others, requested_at)
     except ShipliftError:
         ledger.put_promotion(former)
         raise

@@ -12,7 +12,7 @@ from typing import Protocol
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.kinds.package import Package
-from shiplift.runtime.records.promotion import Beside
+from shiplift.runtime.records.promotion import Abort, Beside, Moving
 from shiplift.runtime.records.site import Cluster, Machine, Site
 from shiplift.runtime.spec.serving_settings import Rollout
 
@@ -33,21 +33,53 @@ class Production(Protocol):
     def serving(self, model: str) -> int:
         """The version that answers most of a model's requests, whatever the registry says; 0 if none does."""
 
+    def quarantine(self, model: str, version: int) -> str:
+        """Why a version was kept apart here once, because it crashed; empty if it never was."""
+
     def serves(self, package: Package, others: Sequence[Beside] = ()) -> bool:
         """Whether exactly this package answers every request under its name, with the `others` where they can serve."""
 
     def move(
-        self, package: Package, rollout: Rollout, capacity: Capacity | None = None, others: Sequence[Beside] = ()
+        self,
+        package: Package,
+        rollout: Rollout,
+        capacity: Capacity | None = None,
+        others: Sequence[Beside] = (),
+        requested_at: float | None = None,
     ) -> None:
         """Makes this package answer every request under its name; `capacity` is what one replica of it can take.
 
         `others` are the packages of other targets, which share the requests where the place has nodes for them.
+        With `requested_at`, the time of a release's trigger, a person can abort this until `commit`.
 
         Raises:
+            Aborted: a person did; what served before has the traffic, or gets it from `give_back`.
             GoldenMismatch: it answers wrongly; the previous package still serves.
             ServerFailed: Triton can't serve it; the previous package still serves.
             CanaryFailed: it failed requests during the rollout; the previous package has all the traffic again.
         """
+
+    def moving(self, model: str) -> Moving | None:
+        """The promotion whose traffic moves, or that ended and is not concluded; None if there is none."""
+
+    def abort(self, model: str, order: Abort) -> Moving | None:
+        """Orders that the traffic of a promotion goes back; the first order counts.
+
+        Returns the promotion as it is then: with an `abort`, or `committed` if it is too late. None: none is under way.
+        """
+
+    def commit(self, model: str) -> None:
+        """Ends the time in which a promotion can be aborted.
+
+        Raises:
+            Aborted: it was, before.
+        """
+
+    def settle(self, model: str, version: int) -> None:
+        """Forgets the promotion of a version, whose release is concluded."""
+
+    def withdraw(self, model: str) -> None:
+        """Serves the model no longer."""
 
     def retire(self, model: str) -> None:
         """Stops former versions, once their last requests are answered."""

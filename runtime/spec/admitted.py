@@ -10,6 +10,7 @@ from shiplift.runtime.records.model import FALL_BACK, PIPELINE, PYTHON, Datasets
 from shiplift.runtime.spec.groups import Acceptance, Requirements, ServingSpace
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load, ScoreTarget, SearchSpace, Slo
 from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
+from shiplift.runtime.spec.promoting import Promoting
 from shiplift.runtime.spec.rules import Policy
 from shiplift.runtime.spec.serving_settings import Rollout, Serving
 from shiplift.runtime.spec.target import Wanted
@@ -39,6 +40,7 @@ class Admitted(Sections):
     score_target: ScoreTarget = ScoreTarget()
     serving: Serving
     rollout: Rollout
+    promoting: Promoting = Promoting()
 
     @property
     def requirements(self) -> Requirements:

@@ -18,6 +18,7 @@ from shiplift.runtime.records.precision import SCALES
 from shiplift.runtime.spec.fields import Section
 from shiplift.runtime.spec.measurement import Load, SearchSpace, Slo
 from shiplift.runtime.spec.model import Admission, Conversion, Data, OwnMetric, Quality, Quantization
+from shiplift.runtime.spec.promoting import Promoting
 from shiplift.runtime.spec.rules import Policy
 from shiplift.runtime.spec.serving_settings import Rollout, Serving
 from shiplift.runtime.spec.target import Target, Targets
@@ -41,6 +42,7 @@ class ReleaseSpec(Section):
     policy: Policy = Policy()
     serving: Serving = Serving()
     rollout: Rollout = Rollout()
+    promotion: Promoting = Promoting()
 
     @model_validator(mode="after")
     def _scores(self) -> Self:

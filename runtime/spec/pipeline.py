@@ -217,11 +217,17 @@ class Step(Section):
 class PythonAdmission(Section):
     """Whether the author's Python runs: it is refused, or runs inside the confined server with `python: sandbox`.
 
-    Each of the pipeline's `instances` has a process for it, which may allocate `memory_mb`.
+    Each of the pipeline's `workers` has a process for it, which may allocate `memory_mb`, have `open_files`, and write
+    files of `temporary_mb` each. With what it starts, it may be `processes`. A call may use `cpu_s` of CPU time of all
+    of them together (default: only its time limits it). A worker that ends is started again after a pause.
     """
 
     python: Literal["refuse", "sandbox"] = "refuse"
     memory_mb: int = Field(1024, ge=256, le=1 << 20)
+    cpu_s: float | None = Field(None, ge=0.1, le=86_400)
+    processes: int = Field(32, ge=1, le=1024)
+    open_files: int = Field(256, ge=64, le=65_536)
+    temporary_mb: int = Field(1024, ge=1, le=1_048_576)
 
 
 class PipelineSpec(Section):

@@ -138,12 +138,11 @@ class ServedLimits(Limits, Section):
 
     Loading may take `load_s` (default 180). Each of its processes may use `memory_mb`: by default twice what tuning
     measured, and at least 1024. One execution may use `cpu_s` of CPU time, of all its threads together (default: only
-    `request_timeout_s` limits it). Each process may have `threads` (default 512) and `open_files` (default 512; a
-    Python model's 256). None can start another process. `temporary_mb` is what an engine may keep in its cache of the
-    compiled model (default 512); nothing else of a model can write files.
+    `request_timeout_s` limits it). Each process may have `threads` (default 512) and `open_files` (default 512; 256
+    for Python models, and for models with texts, images or states). None can start another process. `temporary_mb` is
+    what an engine may keep in its cache of the compiled model (default 512); nothing else of a model can write files.
 
-    They hold for graphs, trees and Python models. A model with texts, images or states that runs in Triton's own Python
-    backend has only the limit of its time.
+    They hold for graphs, trees, Python models, and models with texts, images or states.
 
     The site's `policy.served` has the highest values; where the spec says nothing, it caps the defaults.
     """

@@ -17,6 +17,7 @@ from shiplift.runtime.base.secrets import load_secrets, sign, signed_by
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.decision import Approval
 from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.request import Request, same_time
@@ -28,7 +29,7 @@ from shiplift.runtime.store.registry.terms import FOLDER, VersionInfo
 from shiplift.runtime.store.same_version import is_unchanged, require_registration
 
 R = TypeVar("R", bound=Record)
-PROMOTION = f"{FOLDER}/promotion.json"
+PROMOTION, APPROVAL = f"{FOLDER}/promotion.json", f"{FOLDER}/approval.json"
 
 
 class Ledger:
@@ -161,6 +162,23 @@ class Ledger:
     def _promotion_key(self) -> str:
         return f"promotion {self._request.model}/{self._request.version}"
 
+    # --- approvals: what waits for a person, and what the person decided ---
+
+    def approval(self) -> Approval | None:
+        """What last waited for a person's approval; None if nothing did, or if the record is not genuine."""
+        text = self._genuine(self.registry.read_text(self.run_id, APPROVAL), self._approval_key)
+        return Approval.model_validate_json(text) if text else None
+
+    def put_approval(self, approval: Approval) -> None:
+        """Stores what waits for a person's approval, or what the person decided."""
+        text = approval.model_dump_json()
+        envelope = {"record": text, "signature": sign(self._secret, self._approval_key, text)}
+        self.registry.write_text(self.run_id, APPROVAL, json.dumps(envelope))
+
+    @property
+    def _approval_key(self) -> str:
+        return f"approval {self._request.model}/{self._request.version} {self.info.created_at}"
+
 
 class UncheckedLedger:
     """The same entries for readers without the key to check signatures: good only for display and simulation.
@@ -188,6 +206,14 @@ class UncheckedLedger:
         envelope = self._texts.read_text(self._run_id, PROMOTION) if self._run_id else None
         try:
             return Promotion.model_validate_json(str(json.loads(envelope or "{}")["record"]))
+        except (ValueError, KeyError, TypeError, RecursionError):  # ValidationError is a ValueError
+            return None
+
+    def approval(self) -> Approval | None:
+        """What last waited for a person's approval, whoever wrote it; None if nothing did."""
+        envelope = self._texts.read_text(self._run_id, APPROVAL) if self._run_id else None
+        try:
+            return Approval.model_validate_json(str(json.loads(envelope or "{}")["record"]))
         except (ValueError, KeyError, TypeError, RecursionError):  # ValidationError is a ValueError
             return None
 

@@ -23,6 +23,7 @@ import pytest
 
 from shiplift.pipelines.engines.argo.engine import ArgoEngine
 from shiplift.pipelines.release import RELEASE
+from shiplift.runtime.base.errors import AlreadyDecided
 from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS
 from tests.cluster.conftest import ABSENT_IMAGE, Kube, Lab, stage_runs, until
 from tests.cluster.traffic import Traffic, row
@@ -111,6 +112,10 @@ def serving(lab: Lab, model: str = MODEL) -> set[str]:
     """The versions that have pods."""
     deployments = lab.kube.get("deployment", lab.serving, selector=f"shiplift.dev/model={model}")
     return {deployment["metadata"]["labels"]["shiplift.dev/version"] for deployment in deployments}
+
+
+def service_of(lab: Lab) -> Any:
+    return lab.kube.get("tritonservice", lab.serving, MODEL)
 
 
 def traffic(lab: Lab, model: str = MODEL) -> Traffic:
@@ -457,20 +462,49 @@ def test_cancelled_in_a_stage_it_leaves_nothing_behind(lab: Lab, tmp_path: Path,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", ["cancel", "abort", "argo stop", "kubectl"])
 @pytest.mark.usefixtures("released")
-def test_cancelled_while_its_traffic_moves_it_is_promoted_and_says_so(lab: Lab) -> None:
-    other = 1 if lab.registry.alias(MODEL, CHAMPION) == 2 else 2
+def test_aborted_while_its_traffic_moves_the_champion_has_it_again(lab: Lab, command: str) -> None:
+    champion = lab.registry.alias(MODEL, CHAMPION)
+    other = 1 if champion == 2 else 2
+    revision = service_of(lab)["spec"]["revision"]
     with traffic(lab) as client:
         name = json.loads(rerun(lab, f"{MODEL}/{other}", "--allow-older"))["name"]
-        pod_of(lab, name, "promote")
-        told = lab.kube.shiplift("cancel", f"{MODEL}/{other}", "--engine", "argo", "--namespace", lab.namespace)
-        workflow = ended(lab, name)
-        until(lambda: serving(lab) == {str(other)}, seconds=60)
-    assert workflow["spec"]["shutdown"] == "Stop"
-    assert "promoted before it could be cancelled" in told.stderr
-    assert tag(lab, MODEL, other, "outcome") == "promoted"
-    assert lab.registry.alias(MODEL, CHAMPION) == other
+        until(
+            lambda: lab.kube.get("tritonservice", lab.serving, MODEL)["status"].get("weight") == 50, seconds=RELEASE_S
+        )
+        if command == "argo stop":
+            argo(lab, "stop", name)
+        elif command == "kubectl":
+            patch = json.dumps({"spec": {"revision": revision}})
+            lab.kube.run("-n", lab.serving, "patch", "tritonservice", MODEL, "--type=merge", "-p", patch)
+        else:
+            named = MODEL if command == "abort" else f"{MODEL}/{other}"
+            why = ("--reason", "it looks wrong") if command == "abort" else ()
+            lab.kube.shiplift(command, named, *why, "--engine", "argo", "--namespace", lab.namespace)
+            assert service_of(lab)["status"]["version"] == champion
+        ended(lab, name)
+        until(lambda: serving(lab) == {str(champion)}, seconds=60)
+    assert tag(lab, MODEL, other, "outcome") == "aborted"
+    assert tag(lab, MODEL, other, "reason").startswith("aborted by ")
+    assert lab.registry.alias(MODEL, CHAMPION) == champion
     assert client.failures == []
+
+
+@pytest.mark.slow
+def test_a_version_waits_for_a_person_and_the_first_decision_counts(lab: Lab) -> None:
+    model = "approved"
+    where = ("--engine", "argo", "--namespace", lab.namespace)
+    version = lab.log_classifier(model, spec=SPEC + "promotion: {approval: required}\n")
+    until(lambda: tag(lab, model, version, "outcome") == "waiting for approval", seconds=RELEASE_S)
+    assert ended(lab, workflow_of(lab, model, version))["status"]["phase"] == "Failed"
+    assert serving(lab, model) == set()
+    lab.kube.shiplift("approve", f"{model}/{version}", "--reason", "looked at it", *where)
+    refused = lab.kube.shiplift("reject", f"{model}/{version}", *where, check=False)
+    assert refused.returncode == AlreadyDecided.exit_code
+    until(lambda: tag(lab, model, version, "outcome") == "promoted", seconds=RELEASE_S)
+    assert tag(lab, model, version, "approval").endswith(": looked at it")
+    assert lab.registry.alias(model, CHAMPION) == version
 
 
 def deployments(lab: Lab) -> set[str]:

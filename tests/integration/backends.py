@@ -131,13 +131,20 @@ def served(work: Path, onnx_model: Any, **options: Any) -> Iterator[Server]:
         yield server
 
 
-def ask(server: Server, arrays: dict[str, NDArray[Any]], *, only: str = "", name: str = "m") -> Any:
+def ask(
+    server: Server,
+    arrays: dict[str, NDArray[Any]],
+    *,
+    only: str = "",
+    name: str = "m",
+    options: dict[str, Any] | None = None,
+) -> Any:
     inputs = []
     for key, array in arrays.items():
         inputs.append(grpc.InferInput(key, list(array.shape), NAMES.get(array.dtype, "BYTES")))
         inputs[-1].set_data_from_numpy(array)
     outputs = [grpc.InferRequestedOutput(only)] if only else None
-    return grpc.InferenceServerClient(server.grpc).infer(name, inputs, outputs=outputs)
+    return grpc.InferenceServerClient(server.grpc).infer(name, inputs, outputs=outputs, **(options or {}))
 
 
 def two_by_two() -> Any:

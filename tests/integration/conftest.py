@@ -29,6 +29,7 @@ search: {time_budget_s: 2, max_batch: [8], queue_delay_us: [0], instances: [1], 
 load: {concurrency: [1, 4], window_ms: 100, attempts: 1, comparison_rounds: 1, open_loop_s: 0}
 slo: {regression: {p99_percent: 1000, throughput_percent: 1000, score: 1}}
 """
+JUDGED = f"{FAST}quality: {{min_score: 0.85}}\n"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -158,7 +159,7 @@ class Lab:
     def wait(self, name: str, version: int, spec: str = "", *, seconds: float = 180) -> ReleaseReport:
         """Waits for the release that a registration started; returns its report."""
         release = release_name(name, version, spec)
-        until(lambda: self.releases.folder(release).is_dir(), seconds=30)
+        until(lambda: self.releases.folder(release).is_dir())
         report = until(lambda: not self.releases.active(release) and self.releases.result(release), seconds=seconds)
         assert isinstance(report, ReleaseReport)
         return report
@@ -178,6 +179,15 @@ class Lab:
         file = self.home / "request.npz"
         np.savez(file, **inputs)  # type: ignore[arg-type]
         return self.engine.infer(model, file, version=version).model_dump()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Released:
+    """A version that a registration alone made the champion of its model."""
+
+    model: str
+    version: int
+    report: ReleaseReport
 
 
 def request(name: str, version: int, spec: str = "") -> Request:
@@ -203,3 +213,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield Lab(home=home, running=running, registry=Registry(running.registry_uri), mlflow=mlflow)
     finally:
         stack.down(home)
+
+
+@pytest.fixture(scope="session")
+def champion(lab: Lab) -> Released:
+    """A classifier in production, released once for all tests that ask it or register worse versions of it."""
+    version = lab.log_classifier("champion", spec=JUDGED)
+    report = lab.wait("champion", version)
+    assert report.exit_code == 0, report.reason
+    return Released(model="champion", version=version, report=report)

@@ -1,13 +1,15 @@
 """Runs promotions and rollbacks that die at their n-th executed line of our code.
 
-It reads orders from stdin, one JSON line each (`{"verb", "model", "version", "point"}`), and forks for each; at point 0
-nothing is killed. It answers with a JSON line: `{"killed", "lines", "failed"}`.
+It reads orders from stdin, one JSON line each (`{"verb", "model", "version", "point", "abort"}`), and forks for each.
+At point 0 nothing is killed. At line `abort`, a person aborts the promotion (0: nobody does). It answers with a JSON
+line: `{"killed", "lines", "failed"}`.
 """
 
 import json
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,13 +17,16 @@ from typing import Any
 import mlflow  # noqa: F401 - imported once, before the forks
 
 from shiplift.pipelines.engines.local import stack
+from shiplift.runtime.base.errors import Aborted
 from shiplift.runtime.records.deployment import Deployment, Endpoint, ServerProcess
 from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.process import Process
-from shiplift.runtime.records.promotion import Champion
+from shiplift.runtime.records.promotion import Abort, Champion
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome, Verdict
+from shiplift.runtime.serving.machine import moving
 from shiplift.runtime.spec.measurement import LatencyTarget
+from shiplift.runtime.spec.promoting import Promoting
 from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
@@ -33,13 +38,14 @@ FILES = (
     "steps/promote.py",
     "steps/rollback.py",
     "runtime/serving/champion.py",
+    "runtime/serving/give_back.py",
     "runtime/serving/machine/production.py",
     "runtime/serving/triton/repository.py",
 )
 executed = 0
 
 
-def act(home: Path, verb: str, model: str, version: int, point: int) -> None:
+def act(home: Path, verb: str, model: str, version: int, point: int, abort: int) -> None:
     site = stack.site(home, stack.require(home))
     registry = Registry(site.registry_uri)
 
@@ -49,6 +55,8 @@ def act(home: Path, verb: str, model: str, version: int, point: int) -> None:
             return None
         if event == "line":
             executed += 1
+            if executed == abort:
+                moving.abort(home, model, Abort(by="ana", reason="it looks wrong"))
             if executed == point:
                 os.kill(os.getpid(), 9)
         return trace
@@ -79,7 +87,10 @@ def act(home: Path, verb: str, model: str, version: int, point: int) -> None:
         request, trigger = Request(model=model, version=version), Trigger(allow_older=True)
         sys.settrace(trace)
         verdict = Verdict(outcome=Outcome.PASS, checks=())
-        promote(site, request, trigger, judged, verdict, deployment, champion, Rollout(), LatencyTarget())
+        with suppress(Aborted):
+            promote(
+                site, request, trigger, judged, verdict, deployment, champion, Rollout(), LatencyTarget(), Promoting()
+            )
     sys.settrace(None)
 
 
@@ -91,7 +102,7 @@ def main(home: Path) -> None:
         if child == 0:
             code = 1
             try:
-                act(home, order["verb"], order["model"], order["version"], order["point"])
+                act(home, order["verb"], order["model"], order["version"], order["point"], order["abort"])
                 os.write(writer, str(executed).encode())
                 code = 0
             except BaseException:

@@ -26,6 +26,7 @@ from shiplift.runtime.store.registry.rest import RestRegistry
 from shiplift.runtime.store.registry.terms import MEMBER_TAG, PIPELINE_TAG
 from tests.integration.conftest import digits, until
 
+pytestmark = pytest.mark.slow  # an MLflow of its own, with accounts
 API = "/api/2.0/mlflow"
 
 
@@ -175,6 +176,7 @@ def test_a_release_writes_to_anybody_s_versions_and_runs(mlflow: Guarded, monkey
     assert mlflow.ask("PATCH", f"{API}/users/update-admin", name=accounts.RELEASE, json=itself).status_code == 403
 
 
+@pytest.mark.slow
 def test_a_person_changes_what_is_theirs_and_neither_others_models_nor_a_release_s_artifacts(
     mlflow: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,7 @@ def activator(server: Server, **bounds: Any) -> Iterator[Activator]:
     thread = threading.Thread(target=run)
     thread.start()
     ready.wait()
-    until(lambda: all(listening("127.0.0.1", port) for port in ports), seconds=10)
+    until(lambda: all(listening("127.0.0.1", port) for port in ports))
     try:
         http, over_grpc, admin = (f"127.0.0.1:{port}" for port in ports)
         yield Activator(addresses=addresses, http=http, grpc=over_grpc, admin=admin)
@@ -109,7 +109,7 @@ def test_what_is_held_is_answered_as_if_nothing_was_between(triton: Server) -> N
     with activator(triton) as front, ThreadPoolExecutor(4) as pool:
         over_http = [pool.submit(front.post) for _ in range(2)]
         over_grpc = [pool.submit(front.infer) for _ in range(2)]
-        until(lambda: front.counts() == {"held": 4, "arrived": 4}, seconds=10)
+        until(lambda: front.counts() == {"held": 4, "arrived": 4})
         time.sleep(0.3)
         assert not any(call.done() for call in (*over_http, *over_grpc))
         front.wake()
@@ -151,9 +151,9 @@ def test_a_binary_answer_over_a_stream_is_passed_on(triton: Server) -> None:
         tensor.set_data_from_numpy(np.array([[1, 2, 3, 4]], np.float32))
         for _ in range(2):
             client.async_stream_infer("m", [tensor])
-        until(lambda: front.counts()["held"] == 1, seconds=10)
+        until(lambda: front.counts()["held"] == 1)
         front.wake()
-        until(lambda: len(answers) == 2, seconds=10)
+        until(lambda: len(answers) == 2)
         client.stop_stream()
     np.testing.assert_array_equal(answers, [[[2, 4, 6, 8]]] * 2)
 
@@ -161,7 +161,7 @@ def test_a_binary_answer_over_a_stream_is_passed_on(triton: Server) -> None:
 def test_no_more_requests_and_bytes_are_held_than_allowed(triton: Server) -> None:
     with activator(triton, requests=2, size_bytes=2000) as front, ThreadPoolExecutor(2) as pool:
         held = [pool.submit(front.post), pool.submit(front.infer)]
-        until(lambda: front.counts()["held"] == 2, seconds=10)
+        until(lambda: front.counts()["held"] == 2)
         refused = front.post()
         assert refused.status_code == 429
         assert "2 requests already wait for a pod of m, which is the limit" in refused.json()["error"]
@@ -178,7 +178,7 @@ def test_no_more_requests_and_bytes_are_held_than_allowed(triton: Server) -> Non
 def test_bytes_of_several_requests_count_together(triton: Server) -> None:
     with activator(triton, size_bytes=120) as front, ThreadPoolExecutor(1) as pool:
         held = pool.submit(front.post)
-        until(lambda: front.counts()["held"] == 1, seconds=10)
+        until(lambda: front.counts()["held"] == 1)
         assert "more than the limit of 120" in front.post().json()["error"]
         front.wake()
         assert held.result().status_code == 200
@@ -204,7 +204,7 @@ def test_a_client_that_gives_up_frees_its_place_and_is_not_served(triton: Server
             front.post(timeout=0.5)
         with pytest.raises(InferenceServerException, match="Deadline Exceeded"):
             front.infer(timeout=0.5)
-        until(lambda: front.counts() == {"held": 0, "arrived": 2}, seconds=5)
+        until(lambda: front.counts() == {"held": 0, "arrived": 2})
         front.wake()
         time.sleep(0.5)
         assert _executed(triton) == before

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import onnx
 
-from shiplift.pipelines.daemons.prober import EVERY_S
 from shiplift.pipelines.engines.local import incidents, pulses
 from shiplift.runtime.records.site import Machine
 from shiplift.runtime.serving.machine.production import LocalProduction
 from shiplift.runtime.serving.triton.client import TritonClient
-from tests.integration.conftest import Lab, digits, until
-
-MODEL = "falsified"
+from tests.integration.conftest import Lab, Released, digits, until
 
 
 def falsify(file: Path) -> None:
@@ -29,26 +26,25 @@ def falsify(file: Path) -> None:
     os.utime(file, (later, later))
 
 
-def test_a_model_that_answers_wrongly_is_loaded_again_from_the_artifact_store(lab: Lab) -> None:
-    version = lab.log_classifier(MODEL)
-    assert lab.wait(MODEL, version).exit_code == 0
+def test_a_model_that_answers_wrongly_is_loaded_again_from_the_artifact_store(lab: Lab, champion: Released) -> None:
+    model, version, began = champion.model, champion.version, time.time()
     images, _ = digits()
-    right = lab.ask(MODEL, {"input": images[:8]})["outputs"]
-    until(lambda: pulses.read(lab.home, MODEL).verified_at, seconds=4 * EVERY_S)
-    assert pulses.read(lab.home, MODEL).finding == ""
+    right = lab.ask(model, {"input": images[:8]})["outputs"]
+    until(lambda: pulses.read(lab.home, model).verified_at)
+    assert pulses.read(lab.home, model).finding == ""
     machine = lab.site.place
     assert isinstance(machine, Machine)
-    (file,) = (LocalProduction(lab.site, machine).repository / MODEL).glob("*/model.onnx")
+    (file,) = (LocalProduction(lab.site, machine).repository / model).glob("*/model.onnx")
     falsify(file)
     with TritonClient(machine.grpc) as client:
-        client.load(MODEL)
-    assert lab.ask(MODEL, {"input": images[:8]})["outputs"] != right
-    until(lambda: lab.ask(MODEL, {"input": images[:8]})["outputs"] == right, seconds=10 * EVERY_S)
-    until(lambda: pulses.read(lab.home, MODEL).finding == "", seconds=4 * EVERY_S)
-    events = [entry.event for entry in incidents.recent(lab.home) if entry.model == MODEL]
+        client.load(model)
+    assert lab.ask(model, {"input": images[:8]})["outputs"] != right
+    until(lambda: lab.ask(model, {"input": images[:8]})["outputs"] == right, seconds=120)
+    until(lambda: pulses.read(lab.home, model).finding == "")
+    events = [entry.event for entry in incidents.recent(lab.home) if entry.model == model and entry.at > began]
     assert len(events) == 1, events
     assert "answers a golden request wrongly" in events[0]
     assert events[0].endswith("the model is loaded again")
-    assert lab.ask(MODEL, {"input": images[:1]})["version"] == version
-    shown = json.loads(lab.engine.status(MODEL).model_dump_json())
-    assert shown["verified_at"] > time.time() - 3 * EVERY_S
+    assert lab.ask(model, {"input": images[:1]})["version"] == version
+    shown = json.loads(lab.engine.status(model).model_dump_json())
+    assert shown["verified_at"] > began

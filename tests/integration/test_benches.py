@@ -130,13 +130,13 @@ class LoopbackPod:
             log=self.folder / "log",
         )
         both = (ports.grpc, ports.http, METER)
-        until(lambda: self.child.poll() is not None or all(listening(host, port) for port in both), seconds=30)
+        until(lambda: self.child.poll() is not None or all(listening(host, port) for port in both))
         return Running(host, f"key{self.started}")
 
     def end(self) -> None:
         if self.child is not None and self.child.poll() is None:
             kill(identify(self.child.pid))
-            until(lambda: not listening(self.host, METER), seconds=10)  # a container would end at once
+            until(lambda: not listening(self.host, METER))  # a container would end at once
 
     def why_ended(self) -> str:
         return "" if self.child.poll() is None else f"triton ended with exit code {self.child.wait()}"
@@ -216,6 +216,7 @@ def test_a_bench_reports_its_servers_memory_cores_and_hardware(
         assert bench.memory_mb() == pytest.approx(private.memory_mb(), rel=0.2)
 
 
+@pytest.mark.slow
 def test_a_configuration_that_does_not_load_or_kills_the_server_fails_alone(
     site: Site, packages: tuple[Package, ...], tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ def test_bundles_are_promoted_and_rolled_back_under_traffic(tmp_path: Path, way:
         assert place.loaded() == {"chain", *first.member_models, *second.member_models}
 
 
+@pytest.mark.slow
 def test_only_the_bundles_that_serve_and_served_last_stay_loaded(tmp_path: Path) -> None:
     with placed(Shelf(tmp_path), CHAIN) as place:
         first, second, third = (place.bundle(version, version) for version in (1, 2, 3))
@@ -172,6 +173,7 @@ def test_a_bundle_that_does_not_work_leaves_nothing_behind(
         assert place.production.serves(good)
 
 
+@pytest.mark.slow
 def test_a_member_that_is_gone_is_loaded_again_from_the_store(tmp_path: Path) -> None:
     with placed(Shelf(tmp_path), WAYS["bls"]) as place:
         package = place.bundle(1, 2)
@@ -183,6 +185,7 @@ def test_a_member_that_is_gone_is_loaded_again_from_the_store(tmp_path: Path) ->
         np.testing.assert_array_equal(request(place.server, "chain", {"x": ROWS})["six"], 6 * ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", EVERYDAY)
 def test_a_server_that_starts_again_serves_the_bundle(tmp_path: Path, way: str) -> None:
     """All models of production's repository are loaded at once, in an order of Triton's own."""

@@ -33,6 +33,7 @@ def test_its_dry_run_measures_every_model_and_precision_on_the_cpu(tmp_path: Pat
     assert "memory_mb" not in str(rows)  # there is no GPU to ask
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_says_so_and_measures_nothing(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():

@@ -184,6 +184,7 @@ def test_without_a_display_open_says_where_the_page_is(server: ApiServer, releas
     assert f"no browser can be opened here; the page is {tmp_path / 'home' / 'reports'}" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_release_is_ordered_as_a_workflow(server: ApiServer, released: int, tmp_path: Path) -> None:
     order = ("rerun", f"{MODEL}/{released}", "--json")
     accepted = json.loads(shiplift(server, tmp_path, *order).stdout)

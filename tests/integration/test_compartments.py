@@ -98,7 +98,7 @@ def answers(server: Server, inputs: dict[str, Any], output: str = "y") -> Any:
                 return None
             raise
 
-    return until(once, seconds=20)
+    return until(once)
 
 
 def test_a_magic_request_ends_the_worker_is_remembered_and_costs_a_neighbour_nothing(tmp_path: Path) -> None:

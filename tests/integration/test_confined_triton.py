@@ -164,7 +164,7 @@ def test_the_process_that_is_recorded_is_the_server_s_life(tmp_path: Path) -> No
     assert any("tritonserver" in process.name() for process in family)
     started = time.monotonic()
     kill(server.process)
-    until(lambda: not any(process.is_running() for process in family), seconds=10)
+    until(lambda: not any(process.is_running() for process in family))
     assert not alive(server.process)
     assert time.monotonic() - started < 10
 

@@ -13,7 +13,7 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
 from shiplift.runtime.records.kinds.exported import ExportedGraph
-from shiplift.runtime.records.model import Datasets, ModelVersion
+from shiplift.runtime.records.model import Datasets, ModelVersion, RecordedRequests
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
@@ -49,7 +49,7 @@ def test_naive_bayes_on_digits_is_served_in_fp64_to_many_clients_at_once(tmp_pat
         example=store.put_bytes(dump_npz({"x": rows[:50]})),
     )
 
-    exported = export(place, version, contract, Conversion(timeout_s=120), Datasets(), Data())
+    exported = export(place, version, contract, Conversion(timeout_s=120), Datasets(), Data(), RecordedRequests())
     assert isinstance(exported, ExportedGraph)
     assert exported.form == "FP64 graph", exported.notes
     assert [(each.name, bool(each.dropped)) for each in exported.forms] == [("FP32 graph", True), ("FP64 graph", False)]

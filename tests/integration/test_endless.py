@@ -60,6 +60,7 @@ def quantizing(lab: Lab, name: str, folder: Path) -> int:
     return version
 
 
+@pytest.mark.slow
 def test_a_cancel_ends_it_at_once(lab: Lab, tmp_path: Path) -> None:
     version = quantizing(lab, "endless-cancelled", tmp_path)
     before = time.monotonic()

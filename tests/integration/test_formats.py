@@ -114,6 +114,7 @@ def exported_of(lab: Lab, admitted: Admitted, conversion: Conversion | None = No
         conversion or admitted.conversion,
         admitted.datasets,
         admitted.data,
+        admitted.recorded_requests,
     )
 
 
@@ -135,7 +136,7 @@ def admit_and_export(lab: Lab, name: str, log: Log, *, spec: str = FAST) -> tupl
             "sklearn-cloudpickle", lambda lab: sklearn_as(lab, "cloudpickle"), TRUSTED, marks=pytest.mark.slow
         ),
         pytest.param("sklearn-regressor", lambda lab: sklearn_as(lab, "regressor"), FAST, marks=pytest.mark.slow),
-        ("sklearn-columns", columns, FAST),
+        pytest.param("sklearn-columns", columns, FAST, marks=pytest.mark.slow),
         pytest.param("sklearn-iris", iris, FAST, marks=pytest.mark.slow),
     ],
 )
@@ -182,6 +183,7 @@ def test_a_torchscript_file_is_exported_with_parity(lab: Lab, tmp_path: Path) ->
     assert "older exporter" in exported.notes[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "spec"), [("pt2", ""), pytest.param("pickle", "admission: {pickle: sandbox}", marks=pytest.mark.slow)]
 )
@@ -273,6 +275,7 @@ def test_text_columns_are_served_as_text(lab: Lab) -> None:
     assert [row[0] for row in answer["outputs"]["label"]] == [1, 0]
 
 
+@pytest.mark.slow
 def test_the_sandbox_ends_an_export_at_its_limits(lab: Lab) -> None:
     version = lab.log("limits", torch_as(lab, "pt2"))
     admitted = admit(lab.site, request("limits", version))

@@ -124,6 +124,7 @@ def packed(layer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fronts, "pack_front_environment", pack)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize("kind", ["texts", pytest.param("images", marks=pytest.mark.slow)])
 def test_the_front_calls_its_graph_and_answers_as_on_the_bundled_server(kind: str, tmp_path: Path) -> None:

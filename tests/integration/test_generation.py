@@ -135,7 +135,7 @@ def test_a_client_that_leaves_harms_no_other(lab: Lab, released: Any, service: A
     assert first.wait(30)
     assert told(pieces(service, "a", max_tokens=4, temperature=0))[2] == 4
     leaver.join()
-    until(lambda: pending(lab) == 0, seconds=20)
+    until(lambda: pending(lab) == 0)
 
 
 def test_a_flood_of_requests_is_refused_beyond_the_limit_and_the_rest_is_answered(lab: Lab, service: Any) -> None:
@@ -188,7 +188,7 @@ def api(lab: Lab, released: Any) -> Iterator[Any]:
                 return False
 
         try:
-            until(answers, seconds=30)
+            until(answers)
             yield openai.OpenAI(base_url=f"{url}/v1", api_key="unused", http_client=http, max_retries=0)
         finally:
             process.send_signal(signal.SIGINT)
@@ -238,7 +238,7 @@ def test_a_template_that_never_ends_or_takes_all_memory_fails_its_own_request(ap
     with pytest.raises((openai.InternalServerError, openai.BadRequestError), match=why):
         say(api, ("user", word))
     assert api.completions.create(model=NAME, prompt="a", max_tokens=2).choices
-    until(lambda: answered(api) == before, seconds=20)
+    until(lambda: answered(api) == before)
 
 
 def answered(api: Any) -> str:
@@ -268,7 +268,7 @@ def test_a_client_of_openai_s_api_that_leaves_harms_no_other(lab: Lab, api: Any)
     stream = api.completions.create(model=NAME, prompt="a", max_tokens=250, temperature=1.0, seed=3, stream=True)
     assert next(iter(stream)).choices
     stream.close()
-    until(lambda: pending(lab) == 0, seconds=20)
+    until(lambda: pending(lab) == 0)
 
 
 def pending(lab: Lab) -> float:

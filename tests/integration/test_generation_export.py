@@ -16,7 +16,7 @@ from shiplift.runtime.model.generation.signature import CHAT_SIGNATURE, ROOM, SI
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.kinds.contract import DeclaredGeneration
 from shiplift.runtime.records.kinds.exported import Exported
-from shiplift.runtime.records.model import Datasets, ModelVersion
+from shiplift.runtime.records.model import Datasets, ModelVersion, RecordedRequests
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.document import parse
 from shiplift.runtime.spec.model import Conversion, Data
@@ -42,9 +42,10 @@ def exported(home: Path, model: Any, prompts: list[str]) -> Exported:
         name="writer", version=1, digest="d", flavor="transformers", files=store.put_tree(home / "model")
     )
     contract = DeclaredGeneration(signature=signature(), example=store.put_bytes(dump_npz(example)))
-    return export(site(home), version, contract, Conversion(), Datasets(), Data())
+    return export(site(home), version, contract, Conversion(), Datasets(), Data(), RecordedRequests())
 
 
+@pytest.mark.slow
 def test_one_by_one_and_together_the_tokens_are_those_of_transformers(tmp_path: Path) -> None:
     model = pipeline()
     result = exported(tmp_path, model, PROMPTS)

@@ -106,6 +106,7 @@ def test_only_the_wheel_is_importable(installed: Installed) -> None:
         assert f"No module named '{room}'" in done.stderr
 
 
+@pytest.mark.slow
 def test_its_data_files_are_found(installed: Installed) -> None:
     installed.run("shiplift", "init", "starter")
     assert "shiplift.yaml" in {path.name for path in (installed.folder / "starter").iterdir()}

@@ -11,7 +11,7 @@ from shiplift.runtime.base.errors import ArtifactCorrupt
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
-from shiplift.runtime.records.model import Datasets, ModelVersion
+from shiplift.runtime.records.model import Datasets, ModelVersion, RecordedRequests
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.model import Conversion, Data
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -50,7 +50,7 @@ def test_a_model_over_two_gibibytes_is_exported_stored_and_verified_in_pieces(tm
     )
 
     conversion = Conversion(memory_mb=12_000, timeout_s=300)
-    exported = export(site(tmp_path), version, contract, conversion, Datasets(), Data())
+    exported = export(site(tmp_path), version, contract, conversion, Datasets(), Data(), RecordedRequests())
 
     assert exported.model.size_bytes > SIZE > 2**31
     assert max(case.max_rel for case in exported.parity) < 1e-3

@@ -19,7 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 from shiplift.runtime.base.errors import MeasurementFailed
 from shiplift.runtime.measure.generator import Demand, LoadTarget, Window
 from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer
-from shiplift.runtime.measure.requests import recorded, synthetic
+from shiplift.runtime.measure.requests import synthetic
+from shiplift.runtime.model.logged_requests import recorded
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec

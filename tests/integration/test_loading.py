@@ -88,7 +88,7 @@ def test_a_model_that_failed_is_tried_again_after_its_pause(tmp_path: Path) -> N
         (tmp_path / "models" / "m" / "1" / "model.py").unlink()
         put(tmp_path, two_by_two(), "m")
         now += 1
-        assert until(lambda: not loader.look(), seconds=20)
+        assert until(lambda: not loader.look())
         loader.wait(5)
         assert attempts(tmp_path)["m"].failures == 0
         with TritonClient(server.grpc) as client:

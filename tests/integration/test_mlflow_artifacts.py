@@ -102,7 +102,7 @@ def test_an_upload_cut_off_by_a_kill_leaves_nothing_that_counts(
             ArtifactStore(server.uri).put_file(tmp_path / "big")
         finally:
             os._exit(0)
-    until(lambda: any((server.folder / "artifacts").rglob("*/sha256/*/*")) or _ended(child), seconds=30)
+    until(lambda: any((server.folder / "artifacts").rglob("*/sha256/*/*")) or _ended(child))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     artifact = store.put_file(tmp_path / "big")

@@ -73,6 +73,7 @@ def test_a_graph_that_openvino_cannot_read_is_refused_and_the_server_keeps_runni
         assert ask(server, {"x": np.array([[3]], np.int64)}).as_numpy("y").tolist() == [[3.0]]
 
 
+@pytest.mark.slow
 def test_a_model_that_compiles_for_too_long_is_refused_and_the_server_keeps_running(tmp_path: Path) -> None:
     put(tmp_path, wide(64), "slow", settings={"COMPILE_TIMEOUT_MS": "1"})
     put(tmp_path, lookup())

@@ -13,6 +13,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.model.python.environments import readable
 from shiplift.runtime.model.tensors import dump_npz, load_npz
+from shiplift.runtime.proof.file import from_file, sets_in
 from tests.unit.examples import tensor
 
 EXAMPLE = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
@@ -63,6 +64,21 @@ class Model:
 
     def changing(self, inputs):
         return {"y": inputs["x"] if inputs["x"][0, 0] < 0 else inputs["x"].astype(np.float64)}
+
+    def remembering(self, inputs):
+        before, self.last = getattr(self, "last", inputs["x"][-1:]), inputs["x"][-1:]
+        return {"y": inputs["x"] + before}
+
+    def silent_for_some(self, inputs):
+        if not np.isfinite(inputs["x"]).all():
+            raise Unservable("predict answered None as 'y'")
+        return {"y": inputs["x"]}
+
+    def changing_for_some(self, inputs):
+        return {"y": inputs["x"] if np.isfinite(inputs["x"]).all() else inputs["x"].astype(np.float64)}
+
+    def unknown_for_some(self, inputs):
+        return {"y": np.where(inputs["x"] < 0, np.nan, inputs["x"])}
 
     def slow(self, inputs):
         time.sleep(0.4 * len(inputs["x"]))
@@ -129,6 +145,7 @@ def test_a_model_whose_rows_mix_is_told_to_get_one_at_a_time(tmp_path: Path, kin
     [
         ("sampling", r"not repeatable: to row 0 of the example rows \(asked again, after other rows\)"),
         ("counting", r"not repeatable: to row 0 of the example rows \(asked again, after other rows\)"),
+        ("remembering", r"not repeatable: to row 0 of the example rows"),
         ("silent", r"can't be served: row 1 of the example rows: predict answered None as 'y'"),
         (
             "changing",
@@ -139,6 +156,27 @@ def test_a_model_whose_rows_mix_is_told_to_get_one_at_a_time(tmp_path: Path, kin
 def test_a_model_that_nobody_can_rely_on_is_refused(tmp_path: Path, kind: str, told: str) -> None:
     with pytest.raises(ExportFailed, match=told):
         judged(tmp_path, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("silent_for_some", "predict answered None as 'y'"),
+        ("changing_for_some", "'y' is float64 with 2 axes, the first row has float32"),
+        ("unknown_for_some", ""),
+    ],
+)
+def test_rows_that_nobody_gave_may_have_no_answer_and_numbers_may_be_missing(
+    tmp_path: Path, kind: str, told: str
+) -> None:
+    result = judged(tmp_path, kind)
+    assert result["proof"]["batches"]
+    assert [told in note for note in result["notes"]] == ([True] if told else [])
+    kept = load_npz(tmp_path / "asked.npz")
+    right = [from_file(kept, name)[1] for name in sets_in(kept)]
+    assert all(each.answered.all() for each in right)
+    assert sum(len(each.errors) for each in right) > 100
 
 
 @pytest.mark.slow

@@ -58,7 +58,9 @@ def with_pytorch(root: Path) -> ServerEnvironment:
 
 
 @contextmanager
-def served(work: Path, step: str, *, delay_us: int = 0) -> Iterator[tuple[Server, Signature, Arrays]]:
+def served(
+    work: Path, step: str, *, delay_us: int = 0, max_batch: int = 8
+) -> Iterator[tuple[Server, Signature, Arrays]]:
     """Serves version 3 of the model `m`, exported with one post-processing step."""
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, CLASSES)).eval()
@@ -75,7 +77,7 @@ def served(work: Path, step: str, *, delay_us: int = 0) -> Iterator[tuple[Server
         signature=signature,
         serving=Serving(),
         engine="pytorch",
-        config=ServingConfig(max_batch=8, queue_delay_us=delay_us, instances=1, threads=1),
+        config=ServingConfig(max_batch=max_batch, queue_delay_us=delay_us, instances=1, threads=1),
     )
     answers = dict(zip((spec.name for spec in signature.outputs), expected.values(), strict=True))
     golden = golden_arrays({"INPUT__0": X}, answers)
@@ -102,17 +104,22 @@ def executions_of(server: Server, samples: int) -> int:
         return int(until(counted).execution_count)
 
 
-@pytest.mark.parametrize("step", OUTPUTS)
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, marks=() if step == "argmax" else pytest.mark.slow) for step in OUTPUTS]
+)
 def test_a_traced_model_with_post_processing_answers_its_golden_requests(tmp_path: Path, step: str) -> None:
     with served(tmp_path, step) as (server, signature, golden), TritonClient(server.grpc) as client:
-        assert client.ready("m", 3)
+        until(lambda: client.ready("m", 3))  # an answer that takes long on a busy machine counts as no
         check_golden(client, "m", signature, golden, tolerance=1e-5)
         executions_of(server, WARM_UP + len(X))
 
 
 def test_requests_of_several_clients_are_one_batch(tmp_path: Path) -> None:
-    with served(tmp_path, "argmax", delay_us=300_000) as (server, _, golden), ThreadPoolExecutor(4) as pool:
-        before = executions_of(server, WARM_UP)
+    with (
+        served(tmp_path, "argmax", delay_us=3_000_000, max_batch=4) as (server, _, golden),
+        ThreadPoolExecutor(4) as pool,
+    ):
+        before = executions_of(server, 1 + 4)
 
         def ask(row: int) -> Any:
             tensor = grpc.InferInput("INPUT__0", [1, 4], "FP32")
@@ -121,4 +128,4 @@ def test_requests_of_several_clients_are_one_batch(tmp_path: Path) -> None:
 
         answers = np.concatenate(list(pool.map(ask, range(4))))
         np.testing.assert_array_equal(answers, golden["output/OUTPUT__0"][:4])
-        assert executions_of(server, WARM_UP + 4) == before + 1
+        assert executions_of(server, 1 + 4 + 4) == before + 1

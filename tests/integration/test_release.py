@@ -18,15 +18,13 @@ from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.machine.served import Served
 from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.runtime.store.ledger import PROMOTION
+from shiplift.runtime.store.ledger import PROMOTION, Ledger
 from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS
-from tests.integration.conftest import FAST, Lab, digits, until
+from tests.integration.conftest import FAST, JUDGED, Lab, Released, digits, request, until
 
 
-def test_a_registration_alone_leads_to_a_champion(lab: Lab) -> None:
-    version = lab.log_classifier("alone")
-    report = lab.wait("alone", version)
-
+def test_a_registration_alone_leads_to_a_champion(lab: Lab, champion: Released) -> None:
+    model, version, report = champion.model, champion.version, champion.report
     assert (report.verdict, report.exit_code, report.alias) == (Outcome.PASS, 0, CHAMPION)
     assert [stage.name for stage in report.stages] == [
         "admit",
@@ -42,16 +40,16 @@ def test_a_registration_alone_leads_to_a_champion(lab: Lab) -> None:
         "promote",
     ]
     assert {stage.outcome for stage in report.stages} == {"ok"}
-    assert lab.registry.alias("alone", CHAMPION) == version
-    assert lab.registry.alias("alone", CHALLENGER) == 0
+    assert lab.registry.alias(model, CHAMPION) == version
+    assert lab.registry.alias(model, CHALLENGER) == 0
 
-    config = parse((lab.home / "production" / "models" / "alone" / "config.pbtxt").read_text())
-    limits = Served.model_validate_json((lab.home / "production" / "served" / "alone.json").read_text()).package.limits
-    assert config.parameters["memory_mb"].string_value == str(limits.memory_mb)  # what tuning saw
+    config = parse((lab.home / "production" / "models" / model / "config.pbtxt").read_text())
+    served = Served.model_validate_json((lab.home / "production" / "served" / f"{model}.json").read_text())
+    assert config.parameters["memory_mb"].string_value == str(served.package.limits.memory_mb)  # what tuning saw
 
     images, _ = digits()
     expected = lab.classifier().predict(images[:5])
-    answer = lab.ask("alone", {"input": images[:5]})
+    answer = lab.ask(model, {"input": images[:5]})
     assert answer["version"] == version
     assert [row[0] for row in answer["outputs"]["label"]] == expected.tolist()
 
@@ -75,13 +73,12 @@ def test_of_two_targets_one_serves_and_the_release_says_which(lab: Lab) -> None:
     assert any(stage == "deploy" and note in message for stage, message in events)
 
 
-def test_plain_clients_need_no_library_of_ours(lab: Lab) -> None:
-    version = lab.log_classifier("plain")
-    report = lab.wait("plain", version)
+def test_plain_clients_need_no_library_of_ours(lab: Lab, champion: Released) -> None:
+    model, version, report = champion.model, champion.version, champion.report
     assert report.endpoint is not None
     images, _ = digits()
-    served = shiplift.discover("plain", home=lab.home)
-    assert (served.grpc, served.version, served.path) == (report.endpoint.grpc, version, "/v2/models/plain")
+    served = shiplift.discover(model, home=lab.home)
+    assert (served.grpc, served.version, served.path) == (report.endpoint.grpc, version, f"/v2/models/{model}")
     assert (
         served.infer({"input": images[:2]})["label"].ravel().tolist() == lab.classifier().predict(images[:2]).tolist()
     )
@@ -93,17 +90,16 @@ def test_plain_clients_need_no_library_of_ours(lab: Lab) -> None:
     client = triton.InferenceServerClient(report.endpoint.grpc)
     image = triton.InferInput("input", [1, 64], "FP32")
     image.set_data_from_numpy(images[:1])
-    over_grpc = client.infer("plain", [image]).as_numpy("label")
+    over_grpc = client.infer(model, [image]).as_numpy("label")
     assert over_http["model_version"] == str(version)
     assert (
         over_http["outputs"][0]["data"] == over_grpc.ravel().tolist() == lab.classifier().predict(images[:1]).tolist()
     )
 
 
-def test_the_registry_has_the_whole_story(lab: Lab) -> None:
-    version = lab.log_classifier("story")
-    report = lab.wait("story", version)
-    info = until(lambda: (i := lab.registry.version("story", version)).tags.get("shiplift.outcome") and i)
+def test_the_registry_has_the_whole_story(lab: Lab, champion: Released) -> None:
+    model, version, report = champion.model, champion.version, champion.report
+    info = until(lambda: (i := lab.registry.version(model, version)).tags.get("shiplift.outcome") and i)
     assert info.tags["shiplift.outcome"] == "promoted"
     assert info.tags["shiplift.verdict"] == "pass"
     folder = f"shiplift/releases/{report.release}"
@@ -114,29 +110,27 @@ def test_the_registry_has_the_whole_story(lab: Lab) -> None:
     (answers,) = (check for check in report.checks if check.name == "answers")
     assert "16 clients" in answers.reason
     assert "Asked again of the packaged server" in page
-    status = lab.engine.status("story")
+    status = lab.engine.status(model)
     assert isinstance(status, ModelVersions)
     assert str(status.proof) == answers.reason
     assert "config.pbtxt" in page
     assert "dynamic_batching" in (lab.registry.read_text(info.run_id, f"{folder}/config.pbtxt") or "")
 
 
-def test_a_second_rerun_finds_everything_and_a_changed_budget_reruns_the_gate(lab: Lab) -> None:
-    version = lab.log_classifier("again")
-    assert lab.wait("again", version).exit_code == 0
-
-    rerun = lab.order("again", version, again=True)
+def test_a_second_rerun_finds_everything_and_a_changed_budget_reruns_the_gate(lab: Lab, champion: Released) -> None:
+    model, version = champion.model, champion.version
+    rerun = lab.order(model, version, again=True)
     fresh = {stage.name for stage in rerun.stages if not stage.cached}
     assert rerun.exit_code == 0
     assert fresh == {"find_champion", "find_targets", "promote"}
 
-    stricter = FAST.replace("slo: {", "slo: {memory_mb: 1, ")
-    refused = lab.order("again", version, stricter)
+    stricter = JUDGED.replace("slo: {", "slo: {memory_mb: 1, ")
+    refused = lab.order(model, version, stricter)
     fresh = {stage.name for stage in refused.stages if not stage.cached}
     assert fresh == {"admit", "find_champion", "find_targets", "gate"}
     assert refused.exit_code == 20
     assert [check.name for check in refused.checks if check.verdict is Outcome.FAIL] == ["memory"]
-    assert lab.registry.alias("again", CHAMPION) == version
+    assert lab.registry.alias(model, CHAMPION) == version
 
 
 @pytest.mark.slow
@@ -234,22 +228,20 @@ def test_a_version_is_judged_by_its_author_s_own_metric(lab: Lab) -> None:
     assert "is over the budget of 0.1" in report.reason
 
 
-def test_a_worse_version_is_refused_with_its_reason_and_the_champion_stays(lab: Lab) -> None:
-    spec = FAST + "quality: {min_score: 0.85}"
-    first = lab.log_classifier("worse", spec=spec)
-    assert lab.wait("worse", first).exit_code == 0
-    second = lab.log_classifier("worse", samples=25, spec=spec)
-    report = lab.wait("worse", second)
+def test_a_worse_version_is_refused_with_its_reason_and_the_champion_stays(lab: Lab, champion: Released) -> None:
+    model, first = champion.model, champion.version
+    second = lab.log_classifier(model, samples=25, spec=JUDGED)
+    report = lab.wait(model, second)
 
     assert (report.verdict, report.exit_code, report.alias) == (Outcome.FAIL, 20, "")
     failing = [check for check in report.checks if check.verdict is Outcome.FAIL]
     assert [check.name for check in failing] == ["accuracy"]
     assert "under the budget of 0.85" in report.reason
     assert report.stages[-1].name == "package"  # nothing was measured needlessly
-    assert lab.registry.alias("worse", CHAMPION) == first
+    assert lab.registry.alias(model, CHAMPION) == first
     images, _ = digits()
-    assert lab.ask("worse", {"input": images[:1]})["version"] == first
-    tags = until(lambda: (t := lab.registry.version("worse", second).tags).get("shiplift.outcome") and t)
+    assert lab.ask(model, {"input": images[:1]})["version"] == first
+    tags = until(lambda: (t := lab.registry.version(model, second).tags).get("shiplift.outcome") and t)
     assert tags["shiplift.outcome"] == "refused"
     assert "0.85" in tags["shiplift.reason"]
 
@@ -265,18 +257,17 @@ def test_two_versions_registered_together_end_with_the_newer_one(lab: Lab) -> No
     assert lab.ask("together", {"input": images[:1]})["version"] == newer
 
 
-def test_a_forged_promotion_is_not_believed(lab: Lab) -> None:
-    version = lab.log_classifier("forged")
-    assert lab.wait("forged", version).exit_code == 0
-    info = lab.registry.version("forged", version)
+def test_a_forged_promotion_is_not_believed(lab: Lab, champion: Released) -> None:
+    model, version = champion.model, champion.version
+    info = lab.registry.version(model, version)
     envelope = json.loads(lab.registry.read_text(info.run_id, PROMOTION) or "{}")
     altered = envelope["record"].replace('"precision":"', '"precision":"int8","x":"')
     lab.registry.write_text(info.run_id, PROMOTION, json.dumps({"record": altered, "signature": envelope["signature"]}))
-    from shiplift.runtime.store.ledger import Ledger
-    from tests.integration.conftest import request
-
-    assert Ledger(lab.site, request("forged", version)).promotion() is None
-    right = sign(load_secrets(lab.home).ledger, f"promotion forged/{version}", envelope["record"])
+    ledger = Ledger(lab.site, request(model, version))
+    assert ledger.promotion() is None
+    lab.registry.write_text(info.run_id, PROMOTION, json.dumps(envelope))
+    assert ledger.promotion() is not None
+    right = sign(load_secrets(lab.home).ledger, f"promotion {model}/{version}", envelope["record"])
     assert right == envelope["signature"]
 
 

@@ -44,7 +44,7 @@ def test_a_version_that_was_replaced_is_released_anew_under_its_old_number(lab: 
     old = set(lab.releases.of(MODEL, 1))
     assert lab.log_classifier(MODEL, samples=SAMPLES) == 1
     assert reinstate(lab.site, MODEL).moved == ()
-    (new,) = until(lambda: set(lab.releases.of(MODEL, 1)) - old, seconds=30)
+    (new,) = until(lambda: set(lab.releases.of(MODEL, 1)) - old)
     until(lambda: not lab.releases.active(new), seconds=180)
     report = lab.engine.result(new)
     assert (report.exit_code, report.alias, lab.registry.alias(MODEL, CHAMPION)) == (0, CHAMPION, 1)

@@ -147,6 +147,7 @@ def test_a_data_frame_is_answered_or_refused_as_mlflow_does(frames: Door) -> Non
         require_same(frames, body, kind)
 
 
+@pytest.mark.slow
 def test_tensors_are_answered_or_refused_as_mlflow_does(tensors: Door) -> None:
     x = [[1, 2.5, -3], [4, 5, float("nan")]]
     for body in (
@@ -170,6 +171,7 @@ def test_mlflows_own_client_needs_nothing_but_another_address(frames: Door) -> N
     assert answer[0].tolist() == frames.pyfunc.predict(FRAME).tolist()
 
 
+@pytest.mark.slow
 def test_many_rows_are_answered_in_their_order(tensors: Door) -> None:
     x = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
     answer = tensors.post({"inputs": {"x": x.tolist()}}).json()["predictions"]
@@ -268,3 +270,39 @@ def test_other_answers_have_the_form_of_pyfuncs(lab: Lab, log: Callable[[Lab], C
     door = promoted(lab, f"scored-{log.__name__[4:]}", log(lab), PYTHON)
     require_same(door, {"dataframe_split": SPLIT})
     require_same(door, {"dataframe_records": [{"age": 1.0}]})
+
+
+def log_scaled(lab: Lab) -> Callable[..., Any]:
+    """Author's code with parameters, one of which changes the form of its answer."""
+
+    class Scaled(lab.mlflow.pyfunc.PythonModel):  # type: ignore[name-defined, misc]
+        def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
+            scaled = model_input["age"] * params["factor"] + sum(params["more"])
+            return scaled.to_frame("scaled") if params["frame"] else scaled.to_numpy()
+
+    params = {"factor": 2.0, "more": [1.0], "frame": False}
+    signature = infer_signature(FRAME, np.ones(3), params)
+    options = {"python_model": Scaled(), "input_example": FRAME, "signature": signature}
+    return lambda **kwargs: lab.mlflow.pyfunc.log_model(**options, **kwargs | {"pip_requirements": ["pandas==2.3.3"]})
+
+
+@pytest.mark.slow
+def test_each_request_is_answered_with_its_own_parameters(lab: Lab, deployments: Any) -> None:
+    door = promoted(lab, "scored-scaled", log_scaled(lab), PYTHON)
+    asked = [{"factor": 3}, {}, {"more": [1, 2.5]}, {"factor": 0.5, "more": [], "unknown": 1}, {"factor": 2.0}] * 8
+    bodies = [{"dataframe_split": SPLIT, "params": params} for params in asked]
+    with ThreadPoolExecutor(8) as pool:
+        for body, response in zip(bodies, pool.map(door.post, bodies), strict=True):
+            assert response.json() == door.mlflow(body)[1], body
+    for wrong in ({"factor": "x"}, {"more": 1}, {"frame": 2}):
+        require_same(door, {"dataframe_split": SPLIT, "params": wrong})
+    assert "another form" in door.post({"dataframe_split": SPLIT, "params": {"frame": True}}).json()["message"]
+    answer = deployments.predict("scored-scaled", bodies[0]).get_predictions("ndarray")
+    assert answer.tolist() == door.mlflow(bodies[0])[1]["predictions"]
+    columns = {"age": ("FP64", 2.0), "income": ("FP64", 0.0), "city": ("BYTES", "Ulm")}
+    inputs = [{"name": n, "datatype": kind, "shape": [1, 1], "data": [value]} for n, (kind, value) in columns.items()]
+    for parameters in ({"factor": 3.5, "frame": False}, {"params": '{"factor": 3.5}'}):
+        model = lab.engine.discover("scored-scaled")
+        body = {"inputs": inputs, "parameters": parameters}
+        response = httpx.post(f"{model.http}{model.path}/infer", json=body)
+        assert response.json()["outputs"][0]["data"] == [8.0], response.text

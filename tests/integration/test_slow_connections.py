@@ -94,6 +94,7 @@ def test_an_honest_sender_beside_slow_ones_from_its_own_address_is_answered(port
         assert status(ports[0], "/webhooks/mlflow", content=b"{}") == 401
 
 
+@pytest.mark.slow
 def test_many_sources_together_keep_nobody_out(ports: tuple[int, int]) -> None:
     with ExitStack() as stack:
         for last in range(10, 30):
@@ -101,6 +102,7 @@ def test_many_sources_together_keep_nobody_out(ports: tuple[int, int]) -> None:
         assert status(ports[0], "/webhooks/mlflow", "127.0.0.2", content=b"{}") == 401
 
 
+@pytest.mark.slow
 def test_headers_that_take_too_long_end_the_connection_also_after_a_first_request(ports: tuple[int, int]) -> None:
     with ExitStack() as stack:
         (slow,) = attack(stack, ports[0], 1, "127.0.0.1", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")

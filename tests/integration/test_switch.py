@@ -22,6 +22,7 @@ from shiplift.runtime.records.promotion import Champion, Promotion
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.spec.measurement import LatencyTarget
+from shiplift.runtime.spec.promoting import Promoting
 from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
@@ -156,6 +157,7 @@ def test_earlier_versions_answer_those_who_name_them(lab: Lab) -> None:
         lab.ask("pinned", {"input": images[:1]}, third)
 
 
+@pytest.mark.slow
 def test_a_package_that_answers_wrongly_never_takes_traffic(lab: Lab, tmp_path: Path) -> None:
     from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed
     from shiplift.runtime.model.tensors import dump_npz, load_npz
@@ -183,8 +185,11 @@ def test_a_package_that_answers_wrongly_never_takes_traffic(lab: Lab, tmp_path: 
 
 
 @contextmanager
-def killer(lab: Lab) -> Iterator[Callable[[str, int, int], dict[str, Any]]]:
-    """Yields a function that promotes or rolls back in a process that dies at its n-th line (0: never)."""
+def killer(lab: Lab) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Yields a function that promotes or rolls back in a process that dies at its n-th line (0: never).
+
+    With `abort`, a person aborts it at that line.
+    """
     process = subprocess.Popen(
         [sys.executable, str(KILLER), str(lab.home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -192,8 +197,9 @@ def killer(lab: Lab) -> Iterator[Callable[[str, int, int], dict[str, Any]]]:
     assert process.stdout is not None
     orders, answers = process.stdin, process.stdout
 
-    def order(verb: str, version: int, point: int) -> dict[str, Any]:
-        orders.write(json.dumps({"verb": verb, "model": "switched", "version": version, "point": point}) + "\n")
+    def order(verb: str, version: int, point: int, abort: int = 0) -> dict[str, Any]:
+        named = {"verb": verb, "model": "switched", "version": version, "point": point, "abort": abort}
+        orders.write(json.dumps(named) + "\n")
         orders.flush()
         answer: dict[str, Any] = json.loads(answers.readline())
         assert not answer["failed"], (verb, version, point)
@@ -219,12 +225,36 @@ def test_killed_at_any_line_and_run_again_it_converges(lab: Lab, pair: tuple[int
         for point in range(1, lines + 1, lines // KILLS):
             target = previous
             result = run(verb, target, point)
-            assert result["switched"] or result["lines"] < point, point  # fewer lines if less was left to do
+            assert result["killed"] or result["lines"] < point, point  # fewer lines if less was left to do
             run(verb, target, 0)
             assert lab.registry.alias("switched", CHAMPION) == target, point
             assert lab.registry.alias("switched", PREVIOUS) == champion, point
             assert production(lab.site).serves(promotion_of(lab, "switched", target).package), point
             champion, previous = target, champion
+    assert client.failures == []
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.slow
+def test_aborted_at_any_line_the_champion_serves_even_if_the_abort_is_killed(lab: Lab, pair: tuple[int, int]) -> None:
+    place, aborts = production(lab.site), 0
+    champion, other = (lab.registry.alias("switched", alias) for alias in (CHAMPION, PREVIOUS))
+    with traffic(lab, "switched") as client, killer(lab) as run:
+        lines = run("promote", other, 0)["lines"]
+        place.settle("switched", other)
+        champion, other = other, champion
+        for number, line in enumerate(range(1, lines + 1, lines // KILLS)):
+            run("promote", other, line + 5 * (number % 4) if number % 4 else 0, abort=line)
+            run("promote", other, 0)
+            known = place.moving("switched")
+            aborts += bool(known and known.abort)
+            if not (known and known.abort):  # the order came before there was something to abort, or too late
+                champion, other = other, champion
+            place.settle("switched", other if known and known.abort else champion)
+            assert lab.registry.alias("switched", CHAMPION) == champion, line
+            assert place.serving("switched") == champion, line
+            assert place.serves(promotion_of(lab, "switched", champion).package), line
+    assert aborts > KILLS // 4
     assert client.failures == []
 
 
@@ -272,5 +302,6 @@ def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int
             Champion(version=second),
             Rollout(),
             LatencyTarget(),
+            Promoting(),
         )
     assert lab.registry.alias("switched", CHAMPION) == before

@@ -12,7 +12,7 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
 from shiplift.runtime.records.kinds.exported import ExportedGraph
-from shiplift.runtime.records.model import Datasets, ModelVersion
+from shiplift.runtime.records.model import Datasets, ModelVersion, RecordedRequests
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.integration
 TARGET = Target(engine="trees")
 
 
+@pytest.mark.slow
 def test_a_forest_is_served_as_it_was_trained_to_many_clients_at_once(tmp_path: Path) -> None:
     """The votes of 17 rows tie: only sums in the author's precision and order give the author's labels."""
     rng = np.random.default_rng(0)
@@ -54,7 +55,7 @@ def test_a_forest_is_served_as_it_was_trained_to_many_clients_at_once(tmp_path: 
         example=store.put_bytes(dump_npz({"x": rows})),
     )
 
-    exported = export(place, version, contract, Conversion(timeout_s=120), Datasets(), Data())
+    exported = export(place, version, contract, Conversion(timeout_s=120), Datasets(), Data(), RecordedRequests())
     assert isinstance(exported, ExportedGraph)
     assert exported.trees is not None, exported.notes
     assert exported.trees.form.classes == (3, 5, 9)

@@ -122,7 +122,7 @@ def metric(server: Server, name: str) -> float:
 
 def counted(server: Server, **metrics: float) -> None:
     """Waits until metrics of model `m` have these values: Triton counts a request after it has answered it."""
-    until(lambda: all(metric(server, f"nv_{name}") == value for name, value in metrics.items()), seconds=10)
+    until(lambda: all(metric(server, f"nv_{name}") == value for name, value in metrics.items()))
 
 
 def infer(server: Server, x: Any, **options: Any) -> Any:
@@ -168,9 +168,9 @@ def test_the_command_of_nvidia_s_image_serves_one_model_and_lets_nobody_load_ano
     address = f"127.0.0.1:{ports.grpc}"
     try:
         both = (ports.grpc, ports.http)  # Triton opens HTTP after gRPC
-        until(lambda: child.poll() is not None or all(listening(ports.host, port) for port in both), seconds=30)
+        until(lambda: child.poll() is not None or all(listening(ports.host, port) for port in both))
         with TritonClient(address) as client:
-            until(lambda: client.ready("m", 3), seconds=30)
+            until(lambda: client.ready("m", 3))
             check_golden(client, "m", SIGNATURE, golden_arrays({"x": X}, {"y": 2 * X}), tolerance=1e-6)
             with pytest.raises(Temporary, match="restricted"):
                 client.load("m")

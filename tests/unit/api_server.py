@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         url = f"{self.server.services[service]}{path}"
         headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}
-        answer = httpx.request(self.command, url, content=sent, headers=headers, trust_env=False, timeout=30)
+        answer = httpx.request(self.command, url, content=sent, headers=headers, trust_env=False, timeout=120)
         self.send_response(answer.status_code)
         for key, value in answer.headers.items():
             if key.lower() not in ("content-length", "transfer-encoding", "content-encoding", "connection"):
@@ -196,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _done(self, plural: str, name: str, body: Object, query: dict[str, list[str]]) -> tuple[int, Object]:
         there = self.server.objects[plural]
         if self.command == "POST":
-            name = body["metadata"]["name"]
+            name = body["metadata"].setdefault("name", "unnamed")
             if name in there:
                 return 409, {"message": "already exists"}
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -261,5 +261,5 @@ def running() -> Iterator[ApiServer]:
         yield server
     finally:
         server.shutdown()
-        thread.join(timeout=10)
+        thread.join(timeout=120)
         server.server_close()

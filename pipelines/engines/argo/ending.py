@@ -28,6 +28,7 @@ from shiplift.pipelines.engines.argo.workflows import (
 from shiplift.pipelines.graph import FanOut, Pipeline, Stage
 from shiplift.pipelines.pods import Pod
 from shiplift.runtime.base.errors import (
+    Aborted,
     Cancelled,
     ClusterRefused,
     DeadlineExceeded,
@@ -197,9 +198,11 @@ def _error_of_pod(stage: Stage, node: Node) -> ShipliftError:
 
 
 def _of_stopped(workflow: Object) -> Failure | None:
-    """Why a Workflow was stopped; None if it was not."""
+    """Why a person or Shiplift ended a Workflow; None if nobody did."""
     if reason := workflow["metadata"].get("annotations", {}).get(STOPPED_BECAUSE, ""):
         return Failure.of(ClusterRefused(reason, do="Fix that, then `shiplift rerun` it."))
+    if order := shield.ordered(workflow):
+        return Failure.of(Aborted(order.sentence, do="`shiplift rerun` releases the version again."))
     if workflow.get("spec", {}).get("shutdown"):
         return Failure.of(Cancelled("the release was cancelled", do="`shiplift release` resumes it."))
     return None

@@ -5,13 +5,14 @@ It needs only a kubeconfig: it reaches services inside the cluster through the A
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shiplift.pipelines.engines.answers import (
+    AbortedRelease,
     Accepted,
     Answer,
     Catalogue,
@@ -20,7 +21,10 @@ from shiplift.pipelines.engines.answers import (
     Status,
     WorkflowStatus,
     champion_drift,
+    require_approver,
 )
+from shiplift.pipelines.engines.argo import shield
+from shiplift.pipelines.engines.argo.aborting import Aborting
 from shiplift.pipelines.engines.argo.following import events, logs
 from shiplift.pipelines.engines.argo.layout import TARGETS
 from shiplift.pipelines.engines.argo.past import Past
@@ -28,15 +32,18 @@ from shiplift.pipelines.engines.argo.releases import ArgoReleases, status_of
 from shiplift.pipelines.engines.argo.rollback import rollback
 from shiplift.pipelines.engines.argo.services import service_status
 from shiplift.pipelines.engines.argo.workflows import Run
-from shiplift.runtime.base.errors import ClusterRefused, NotFound, ShipliftError
+from shiplift.runtime.base.errors import ClusterRefused, MissingTool, NotFound, ShipliftError
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.gates.report import Story
+from shiplift.runtime.records.asked import AskedAgain
+from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.kinds.package import Package
-from shiplift.runtime.records.promotion import Promotion
+from shiplift.runtime.records.promotion import Abort, Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Trigger
 from shiplift.runtime.records.site import Cluster, Site
+from shiplift.runtime.serving.abort import this_user
 from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, PublishedModel, ServedModel
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
@@ -155,10 +162,33 @@ class ArgoEngine:
         return ""
 
     def stop(self, name: str) -> None:
-        """Cancels a release by its name, and waits for its last stage."""
-        self.releases.cancel(name)
+        """Cancels a release by its name, and waits for its last stage; a promotion is aborted."""
+        run = self.releases.get(name)
+        if run.active and self._aborting.moves(run):
+            self._aborting.end(run, shield.abort(self.api, name, self._order("cancelled")))
+        else:
+            self.releases.cancel(name)
         for _ in self.events(name):
             pass
+
+    def abort(self, model: str, reason: str) -> AbortedRelease:
+        """Ends the release of a model that has begun; all traffic goes back to the champion."""
+        return self._aborting.abort(check_name(model), self._order(reason))
+
+    def _order(self, reason: str) -> Abort:
+        return Abort(by=self.api.user() or this_user(), reason=reason, at=time.time())
+
+    @property
+    def _aborting(self) -> Aborting:
+        return Aborting(self.releases, self.api, KubernetesClient(self._cluster.serving_namespace))
+
+    def decide(self, model: str, version: int, *, approve: bool, reason: str) -> Accepted:
+        """Approves or rejects a version that waits for approval: its release goes on, from its kept results."""
+        decision = Decision(approved=approve, by=self.api.user() or this_user(), reason=reason, at=time.time())
+        require_approver(self.site, decision)
+        info = self._past.version(check_name(model), version)
+        recorded = UncheckedLedger(self.registry, run_of(info)).approval()
+        return self.releases.decide(request_of(info, recorded.spec if recorded else ""), info.tags, decision)
 
     def rollback(self, model: str) -> Promotion:
         """Makes the previous champion serve again."""
@@ -186,6 +216,13 @@ class ArgoEngine:
         """The champion of each model (0: none): what production serves."""
         served = declared.versions(self._services())
         return self._past.champions() | {model: version for model, version in served.items() if version}
+
+    def ask(self, model: str, version: int, form: str, rows: Sequence[int], clients: int) -> AskedAgain:  # noqa: ARG002
+        """Refuses: models run confined on the cluster, and a command on this machine can't start a server there."""
+        raise MissingTool(
+            f"{model}/{version} was released on a cluster, where a command can't ask its original again",
+            do="Register the version with a local stack (`shiplift up`), release it there, and ask that.",
+        )
 
     def members(self, pipeline: PipelineSpec) -> dict[str, Package | Unusable]:
         """A pipeline's members as they were promoted, unverified like `history`."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
-from shiplift.pipelines.engines.answers import Accepted, WorkflowStatus, final
+from shiplift.pipelines.engines.answers import Accepted, WorkflowStatus, final, not_to_decide, waits
 from shiplift.pipelines.engines.argo.workflows import (
     CONCLUDE_TEMPLATE,
     CONCLUDED,
@@ -37,6 +37,7 @@ from shiplift.pipelines.engines.argo.workflows import (
 from shiplift.runtime.base.errors import NotFound, SpecInvalid
 from shiplift.runtime.base.names import dns_name, push_name, workflow_name
 from shiplift.runtime.base.text import printable
+from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
@@ -97,6 +98,32 @@ class ArgoReleases:
             notes=_notes(request, trigger),
         )
         return Accepted(name=name, created=created, queued=created)
+
+    def decide(self, request: Request, tags: Mapping[str, str], decision: Decision) -> Accepted:
+        """Starts the release of a version that waits for approval again, with a person's decision. The first counts.
+
+        The next Workflow's name claims the decision. `tags` are the version's: Argo may have removed its Workflow.
+
+        Raises:
+            NothingToDecide: the version does not wait for approval.
+            AlreadyDecided: another person decided before.
+        """
+        name = f"{request.model}/{request.version}"
+        runs = [run for run in self.runs(model=request.model) if run.request and request.same_version(run.request)]
+        newest = max(runs, key=lambda run: (run.created_at, run.attempt), default=None)
+        if newest and newest.request and newest.trigger:
+            waiting, request, before = waits(self.result(newest.name)), newest.request, newest.trigger
+        else:
+            waiting, before = tags.get(f"{TAG}outcome") == "waiting for approval", Trigger()
+        if (newest and newest.active) or not waiting:
+            why = "its release is under way" if newest and newest.active else "its release ended in another way"
+            raise not_to_decide(name, before.decision, why)
+        trigger = before.model_copy(update={"kind": "manual", "decision": decision, "requested_at": time.time()})
+        accepted = self.accept(request, trigger, again=True)
+        if not accepted.created:
+            first = self.get(accepted.name).trigger
+            raise not_to_decide(name, first.decision if first else None, "its release is under way")
+        return accepted
 
     def push(self, push: Push) -> Accepted:
         """Starts the Workflow that processes a push, unless one is running or has succeeded."""

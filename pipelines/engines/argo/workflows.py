@@ -30,6 +30,7 @@ OF_REINSTATEMENT = f"{LABEL}reinstatement"
 CONCLUDED = f"{LABEL}concluded"
 COUNTED = f"{LABEL}counted"
 STOPPED_BECAUSE = f"{LABEL}stopped-because"
+ABORTED = f"{LABEL}aborted"  # who aborted the release, and why, as JSON
 STOPPED_AT = f"{LABEL}stopped-at"
 SHIELDED = f"{LABEL}shielded"
 _RESUBMITTED = "workflows.argoproj.io/resubmitted-from-workflow"

@@ -1,27 +1,35 @@
 """The engine for this machine: the stack of a home folder, and its releases."""
 
-import contextlib
-import os
-import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shiplift.pipelines.engines.answers import Accepted, Answer, Catalogue, CatalogueEntry, Status
-from shiplift.pipelines.engines.local import logs, past, stack, status
+from shiplift.pipelines.engines.answers import (
+    AbortedRelease,
+    Accepted,
+    Answer,
+    Catalogue,
+    CatalogueEntry,
+    Status,
+    require_approver,
+)
+from shiplift.pipelines.engines.local import aborting, logs, past, stack, status
 from shiplift.pipelines.engines.local.models import every_model, invocations_of
 from shiplift.pipelines.engines.local.releases import Releases
-from shiplift.runtime.base.errors import NotFound, ShipliftError, StackDown, Temporary
+from shiplift.runtime.base.errors import NotFound, ShipliftError, StackDown
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.gates.story import story_of
+from shiplift.runtime.records.asked import AskedAgain
+from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.kinds.package import Package
-from shiplift.runtime.records.promotion import Promotion
+from shiplift.runtime.records.promotion import Abort, Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.abort import this_user
 from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.serving.machine.served import served, served_version
@@ -37,7 +45,6 @@ from shiplift.runtime.store.registry.terms import CHAMPION, VersionInfo, check_n
 from shiplift.runtime.targets import catalogue, discovery, machine
 
 _POLL_S = 0.05
-_CANCEL_S = 120
 
 
 @dataclass(frozen=True)
@@ -158,23 +165,25 @@ class LocalEngine:
         Raises:
             Temporary: the release did not end in time.
         """
-        releases, deadline, interrupted = self.releases, time.monotonic() + _CANCEL_S, False
-        while releases.active(name) and time.monotonic() < deadline:
-            worker = releases.worker(name)
-            if worker and not interrupted:
-                interrupted = True
-                releases.notes(name).cancel()  # the dispatcher kills the process if it ignores the signal
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker.pid, signal.SIGINT)
-            elif not worker and not interrupted:
-                (releases.folder(name) / "queued").unlink(missing_ok=True)
-            time.sleep(_POLL_S)
-        if releases.active(name):
-            raise Temporary(f"release {name} did not stop within {_CANCEL_S} s", do="Run the same command again.")
+        if self.releases.worker(name):
+            self.releases.notes(name).cancel()  # the dispatcher kills the process if it ignores the signal
+        aborting.end(self.home, name, Abort(by=this_user(), reason="cancelled", at=time.time()))
+
+    def abort(self, model: str, reason: str) -> AbortedRelease:
+        """Ends the release of a model that has begun; all traffic goes back to the champion."""
+        stack.require(self.home)
+        return aborting.abort(self.home, check_name(model), Abort(by=this_user(), reason=reason, at=time.time()))
+
+    def decide(self, model: str, version: int, *, approve: bool, reason: str) -> Accepted:
+        """Approves or rejects a version that waits for approval: its release goes on, from its kept results."""
+        site = stack.site(self.home, stack.require(self.home))
+        decision = Decision(approved=approve, by=this_user(), reason=reason, at=time.time())
+        require_approver(site, decision)
+        return self.releases.decide(check_name(model), version, decision)
 
     def rollback(self, model: str) -> Promotion:
         """Makes the previous champion serve again."""
-        from shiplift.steps.rollback import rollback  # noqa: PLC0415 - a step loads Triton's client
+        from shiplift.steps.rollback import rollback  # noqa: PLC0415 - Triton's client: 0.2 s
 
         return rollback(stack.site(self.home, stack.require(self.home)), model)
 
@@ -214,6 +223,15 @@ class LocalEngine:
             return {model: served_version(self.home, model) or aliases.get(CHAMPION, 0) for model, _, aliases in models}
         except ShipliftError:
             return None
+
+    def ask(self, model: str, version: int, form: str, rows: Sequence[int], clients: int) -> AskedAgain:
+        """Asks rows of a version's newest release again, on a private server."""
+        from shiplift.pipelines.engines.asking import ask_again  # noqa: PLC0415 - Triton's client: 0.2 s
+
+        history = self.history(self.report(model, version))
+        return ask_again(
+            stack.site(self.home, stack.require(self.home)), history, f"{model}/{version}", form, rows, clients
+        )
 
     def members(self, pipeline: PipelineSpec) -> dict[str, Package | Unusable]:
         """A pipeline's members as they were promoted; their records are genuine, and their files are stored."""

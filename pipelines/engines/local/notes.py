@@ -75,6 +75,11 @@ class Notes:
         """Notes that the release was cancelled."""
         write_atomically(self._cancelled, "")
 
+    def abort(self, failure: Failure) -> None:
+        """Notes that a person aborted the release, and how it has to end."""
+        self.end_with(failure)
+        self.cancel()
+
     @property
     def cancelled(self) -> bool:
         """Whether the release was cancelled."""
@@ -84,10 +89,15 @@ class Notes:
         """Notes how the release has to end: from now on, only its last stage runs."""
         write_atomically(self._failure, failure.model_dump_json())
 
+    def ordered(self) -> Failure | None:
+        """How the release has to end, if something else than a cancel says so."""
+        text = _read(self._failure)
+        return Failure.model_validate_json(text) if text else None
+
     def failure(self) -> Failure | None:
         """How the release has to end; None if it may continue."""
-        if text := _read(self._failure):
-            return Failure.model_validate_json(text)
+        if ordered := self.ordered():
+            return ordered
         return Failure.of(Cancelled("the release was cancelled", do=RESUME)) if self.cancelled else None
 
     def clear(self) -> None:

@@ -10,6 +10,7 @@ again. Requests, events and results are JSON, and none of this needs the registr
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -17,13 +18,14 @@ import time
 import uuid
 from pathlib import Path
 
-from shiplift.pipelines.engines.answers import Accepted, final
+from shiplift.pipelines.engines.answers import Accepted, final, not_to_decide, waits
 from shiplift.pipelines.engines.local.notes import Notes
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.base.names import release_name, release_prefix
 from shiplift.runtime.base.storage import room_for, write_atomically
 from shiplift.runtime.host.processes import alive
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.release import Event, ReleaseReport, StageRun
@@ -72,6 +74,32 @@ class Releases:
             self._queue_again(name, Order(request=request, trigger=trigger))
             return Accepted(name=name, created=False, queued=True)
         return Accepted(name=name, created=False, queued=False)
+
+    def decide(self, model: str, version: int, decision: Decision) -> Accepted:
+        """Queues the release of a version that waits for approval again, with a person's decision. The first counts.
+
+        Raises:
+            NothingToDecide: the version does not wait for approval.
+            AlreadyDecided: another person decided before.
+        """
+        names = self.of(model, version)
+        name = max(names, key=self._decided_on, default="")
+        if not name:
+            raise not_to_decide(f"{model}/{version}", None, "it was not released from this home")
+        with (self.folder(name) / "decision.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            order, report = self.order(name), self.result(name)
+            if self.active(name) or not waits(report):
+                why = "its release is under way" if self.active(name) else "its release ended in another way"
+                raise not_to_decide(f"{model}/{version}", order.trigger.decision, why)
+            trigger = order.trigger.model_copy(update={"decision": decision, "requested_at": time.time()})
+            self._queue_again(name, Order(request=order.request, trigger=trigger))
+        return Accepted(name=name, created=False, queued=True)
+
+    def _decided_on(self, name: str) -> tuple[bool, float]:
+        """Orders a version's releases: one that waits for approval last, then the newest."""
+        file = self.folder(name) / "order.json"
+        return waits(self.result(name)), file.stat().st_mtime
 
     def _name(self, request: Request) -> str:
         name = release_name(request.model, request.version, request.spec)

@@ -6,6 +6,7 @@ However the walk ends, the pipeline's `on_exit` stage runs last, and its record 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -16,7 +17,7 @@ from shiplift.pipelines.engines.attempt import ResultCache, failure_of
 from shiplift.pipelines.engines.interruption import Interrupted, interruptible, shielded
 from shiplift.pipelines.engines.walk import Walk
 from shiplift.pipelines.graph import FanOut, Pipeline, Stage
-from shiplift.runtime.base.errors import Cancelled, NoMatchingTarget, Temporary
+from shiplift.runtime.base.errors import Cancelled, NoMatchingTarget, ShipliftError, Temporary
 from shiplift.runtime.confinement import workplace
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
@@ -91,11 +92,13 @@ def run(
     on_signal: Callable[[int], None] = lambda _: None,
     scratch: Path | None = None,
     entering: Enter = lambda _: None,
+    ordered: Callable[[], Failure | None] = lambda: None,
 ) -> tuple[Ending, dict[str, Any]]:
     """Walks the pipeline; returns how it ended, and every record by name, including that of `on_exit`.
 
-    SIGINT and SIGTERM cancel it (in the main thread); `on_signal` is called with the signal's number. Sandboxes may be
-    started ahead of time below `scratch`. `entering` is called with each stage before it runs.
+    SIGINT and SIGTERM cancel it (in the main thread), unless `ordered` says how it has to end; `on_signal` is called
+    with the signal's number. Sandboxes may be started ahead of time below `scratch`. `entering` is called with each
+    stage before it runs.
 
     Any error that ends the walk is recorded in the ending; a bug's traceback goes to the log as well. An error in
     `on_exit` is raised.
@@ -109,7 +112,7 @@ def run(
         on_event=tell,
         entering=entering,
     )
-    failure = _walked(walk, pipeline, on_signal)
+    failure = _walked(walk, pipeline, on_signal, partial(_interrupted, ordered))
     workplace.cool()
     ending = Ending(
         release=release,
@@ -137,17 +140,24 @@ def _by_name(records: tuple[Record, ...]) -> dict[str, Any]:
     return {record.parameter(): record for record in records}
 
 
-def _walked(walk: _Walk, pipeline: Pipeline, on_signal: Callable[[int], None]) -> Failure | None:
+def _walked(
+    walk: _Walk,
+    pipeline: Pipeline,
+    on_signal: Callable[[int], None],
+    interrupted: Callable[[Signals], ShipliftError],
+) -> Failure | None:
     """Walks; returns the failure that ended the walk, if one did."""
     try:
-        with interruptible(_cancelled, on_signal) as walk.check:
+        with interruptible(interrupted, on_signal) as walk.check:
             walk.over(pipeline)
     except (Interrupted, Exception) as error:  # raised between attempts: an attempt records its own errors
         return failure_of(error)
     return walk.last.failure if walk.last else None
 
 
-def _cancelled(number: Signals) -> Cancelled:
+def _interrupted(ordered: Callable[[], Failure | None], number: Signals) -> ShipliftError:
+    if failure := ordered():
+        return failure.error()
     return Cancelled(f"stopped by {number.name}", do="`shiplift release` resumes it.")
 
 

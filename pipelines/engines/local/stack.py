@@ -202,7 +202,9 @@ def down(home: Path, tell: Tell = lambda _: None) -> bool:
                 lease(home, stack).release()
         for name in running:
             tell(f"stopping {name}")
-            stop(stack.processes[name], grace_s=30 if name in ("triton", "dispatcher") else 10)
+            # A server that died was started again by the dispatcher, as its child: it still ends in its own turn.
+            grace_s = 30 if name in ("triton", "dispatcher") else 10
+            stop(stack.processes[name], grace_s=grace_s, apart=tuple(stack.processes.values()))
         shutil.rmtree(home / "staging", ignore_errors=True)
         _sweep(home)
     return bool(running)

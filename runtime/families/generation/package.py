@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import numpy as np
+
 from shiplift.runtime.families.packaging.draft import Answered, Draft
+from shiplift.runtime.families.packaging.questions import of_reference
 from shiplift.runtime.families.packaging.recorded import RecordedMaker
-from shiplift.runtime.model.generation.signature import ROOM
+from shiplift.runtime.model.generation.signature import ROOM, SURE
 from shiplift.runtime.model.golden import SAMPLES
-from shiplift.runtime.model.tensors import Arrays, batch_of
+from shiplift.runtime.model.tensors import Arrays, batch_of, dump_npz
+from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import ExportedGeneration
 from shiplift.runtime.records.kinds.package import GenerationPackage
 from shiplift.runtime.records.precision import Candidate
@@ -26,6 +30,14 @@ class GenerationMaker(RecordedMaker[ExportedGeneration]):
         inputs, golden = super().requests(answered)
         room = batch_of({ROOM: self.arrays[ROOM]}, SAMPLES) if ROOM in self.arrays else {}
         return inputs, golden | room
+
+    def served_questions(self) -> Artifact | None:
+        """The prompts whose most likely tokens rounding can't change; none for engines that compute in 16 bits."""
+        sure = np.flatnonzero(self.arrays[SURE]) if SURE in self.arrays else ()
+        if self.work.target.writes or not len(sure):
+            return None
+        asked = {name: array[sure] for name, array in self.arrays.items()}
+        return self.work.store.put_bytes(dump_npz(of_reference(asked, self.visible()[0])))
 
     def write(self, draft: Draft) -> None:
         """Writes the engine, with OpenVINO's model or with the weights as they were logged."""

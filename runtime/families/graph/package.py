@@ -92,9 +92,7 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
 
     def record(self, draft: Draft, common: dict[str, Any]) -> GraphPackage:
         """The record. It says whether requests belong to sequences."""
-        sequences = bool(draft.described.states)
-        questions = None if sequences else self._questions()
-        return GraphPackage(**common, sequences=sequences, guards=self._guards(), questions=questions)
+        return GraphPackage(**common, sequences=bool(draft.described.states), guards=self._guards())
 
     def _guards(self) -> tuple[Guard, ...]:
         """What the export proved to be in front of the graph."""
@@ -106,13 +104,18 @@ class GraphMaker(GraphAnswers[ExportedGraph]):
         signature = self.work.exported.signature
         return self.as_served(signature, under("input/", tensors), tensors)[2]
 
-    def _questions(self) -> Artifact | None:
-        """The proof's rows, in the names that the package has; without those that a server with guards would refuse."""
+    def served_questions(self) -> Artifact | None:
+        """The proof's rows, in the names that the package has; none of a model with states, which rows don't have.
+
+        Those that only guards refuse are left out for a server without any.
+        """
         asked, work = self.work.exported.asked, self.work
         nvidia = work.target.server == "nvidia"
         renaming = self.native or (work.target.engine == "trees" and nvidia)
         unguarded = nvidia and bool(self._guards())
-        if asked is None or not (renaming or unguarded):
+        if asked is None or self.visible()[1]:
+            return None
+        if not (renaming or unguarded):
             return asked
         arrays = load_npz(work.store.read(asked))
         arrays = _answered(arrays) if unguarded else arrays

@@ -13,9 +13,10 @@ from shiplift.runtime.base.names import name_endings
 from shiplift.runtime.confinement.policy import SandboxLimits
 from shiplift.runtime.confinement.workplace import Workplace
 from shiplift.runtime.families.packaging.draft import Answered, Draft, common_fields, described
+from shiplift.runtime.families.packaging.questions import of_reference
 from shiplift.runtime.families.work import Packaging
 from shiplift.runtime.model.golden import SAMPLES
-from shiplift.runtime.model.tensors import Arrays, batch_of, inputs_in, load_npz
+from shiplift.runtime.model.tensors import Arrays, batch_of, dump_npz, inputs_in, load_npz
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
@@ -103,6 +104,13 @@ class Maker(ABC, Generic[E]):
         """The same with the names that clients of the target's server use."""
         return signature, inputs, golden
 
+    def served_questions(self) -> Artifact | None:
+        """The rows that the packaged server is asked, in the names that its clients use; None: it is asked none.
+
+        They are the requests that the export compared, with the original's answers.
+        """
+        return self.work.store.put_bytes(dump_npz(of_reference(self.arrays, self.visible()[0])))
+
     @abstractmethod
     def write(self, draft: Draft) -> None:
         """Writes the repository and the golden requests into the draft's tree."""
@@ -159,7 +167,11 @@ class Maker(ABC, Generic[E]):
             endings=name_endings(tensors=self.serves_tensors),
         )
         earlier = add_earlier(successor, incumbent, work.serving.version_policy)
-        common = common_fields(work, draft) | {"earlier": earlier, "repository": work.store.put_tree(draft.tree)}
+        common = common_fields(work, draft) | {
+            "earlier": earlier,
+            "repository": work.store.put_tree(draft.tree),
+            "questions": self.served_questions(),
+        }
         shutil.rmtree(folder)
         return self.record(draft, common)
 

@@ -20,7 +20,7 @@ from shiplift.runtime.records.kinds.contract import DeclaredGraph, DeclaredPytho
 from shiplift.runtime.records.kinds.exported import ExportedPython
 from shiplift.runtime.records.model import ParityCase, PythonModel
 from shiplift.runtime.records.proof import Proof
-from shiplift.runtime.records.scoring import answered_as
+from shiplift.runtime.records.scoring import answered_as, passing_params
 from shiplift.runtime.records.tensor import Signature
 
 ANSWER = Entry("shiplift.runtime.admission.python_answers:answer", PYTHON_HOST)
@@ -85,7 +85,7 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
             },
             limits,
         )
-        require_regular(comparing.sandbox.work, "reference.npz")
+        require_regular(comparing.sandbox.work, "reference.npz", "asked.npz")
         return ExportedPython(
             model=work.version.files,
             signature=Signature.model_validate(told["signature"]),
@@ -94,8 +94,9 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
             proof=Proof.model_validate(told["proof"]),
             parity=tuple(ParityCase.model_validate(case) for case in told["parity"]),
             reference=store.put_file(comparing.sandbox.work / "reference.npz"),
+            asked=store.put_file(comparing.sandbox.work / "asked.npz"),
             isolation=isolation,
-            scoring=answered_as(contract.scoring, result["answer"]),
+            scoring=passing_params(answered_as(contract.scoring, result["answer"])),
             notes=(*contract.notes, *told["notes"]),
             proof_seconds=round(time.monotonic() - started, 3),
         )

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.families.packaging.draft import Draft
 from shiplift.runtime.families.packaging.recorded import RecordedMaker
 from shiplift.runtime.model.python.layers import name_of
+from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import ExportedPython
 from shiplift.runtime.records.kinds.package import PythonPackage
 from shiplift.runtime.records.model import PythonEnvironment
@@ -22,9 +24,23 @@ class PythonMaker(RecordedMaker[ExportedPython]):
         """The model's own environment."""
         return self.work.exported.python.environment
 
+    def served_questions(self) -> Artifact | None:
+        """The proof's rows."""
+        return self.work.exported.asked
+
     def write(self, draft: Draft) -> None:
-        """Writes the logged model, and its environment as a file if that has to travel."""
-        python = self.work.exported.python
+        """Writes the logged model, and its environment as a file if that has to travel.
+
+        Raises:
+            SpecInvalid: answers would be cached without regard to parameters.
+        """
+        python, scoring = self.work.exported.python, self.work.exported.scoring
+        if scoring and scoring.params and self.work.serving.response_cache:
+            raise SpecInvalid(
+                "`serving.response_cache` is set, and the model takes parameters: Triton's cache knows requests by "
+                "their inputs alone, so it would answer one as if it had the parameters of another",
+                do="Leave `response_cache` out, or log the model without parameters.",
+            )
         write_package(
             draft.tree,
             draft.described,
@@ -32,7 +48,13 @@ class PythonMaker(RecordedMaker[ExportedPython]):
             self.work.target.server,
             example=draft.inputs,
             golden=draft.golden,
-            backend=write_python_backend(draft.folder / "backend", draft.model, python, draft.described.signature),
+            backend=write_python_backend(
+                draft.folder / "backend",
+                draft.model,
+                python,
+                draft.described.signature,
+                scoring,
+            ),
         )
         if python.layer:
             self.work.store.fetch(python.layer, draft.tree / name_of(self.environment.digest))

@@ -13,14 +13,14 @@ from __future__ import annotations  # so that annotations are not evaluated: Tri
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from python_model import TritonPythonModel as PythonModel  # isort: skip - first, because it adds numpy's folder
+from python_model import TritonPythonModel as PythonModel, error_of  # isort: skip - first, because it adds numpy's folder
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from python_host.host import Died, ModelFailed, Raised
+from python_host.host import ModelFailed, Raised
 
 Arrays = dict[str, Any]
-Items = dict[str, list[bytes]]  # of a request, by input
+Items = dict[str, Any]  # of a request, by input: an array of bytes
 GRAPH = "--tensors"  # ends the name of the graph, after that of this model
 MAX_BYTES = 256 << 20  # of one message to the hosted process
 
@@ -40,19 +40,12 @@ class TritonPythonModel(PythonModel):
         self.memory = pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0)
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
-        return self._answers([self._items(request) for request in requests])
+        answers = self.hosted.answers([self._items(request) for request in requests], self._asked)
+        return [error_of(answer) if isinstance(answer, ModelFailed) else answer for answer in answers]
 
     def _items(self, request: pb_utils.InferenceRequest) -> Items:
         names = [name for name, *_ in self.inputs]
-        return {name: list(pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)) for name in names}
-
-    def _answers(self, asked: Sequence[Items]) -> list[pb_utils.InferenceResponse]:
-        try:
-            return self._asked(asked)
-        except ModelFailed as error:
-            if len(asked) > 1 and isinstance(error, (Raised, Died)):  # one request is to blame, so each is asked alone
-                return [self._answers([each])[0] for each in asked]
-            return [_refusal(str(error)) for _ in asked]
+        return {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1) for name in names}
 
     def _asked(self, asked: Sequence[Items]) -> list[pb_utils.InferenceResponse]:
         read = self._ask(packed(asked))

@@ -5,7 +5,7 @@ of `low` and `high` (both are taken), `missing` and `infinite` (whether NaN and 
 that are taken; NaN is none of them, and is taken if `missing` is). The backends in C read the same file:
 `backends/common/guards.h`.
 
-Process: Triton's Python backend, as `guards.py`; and the host, which proves with it.
+Process: the model's own process, as `guards.py`; and the host, which proves with it.
 Python: the server's
 Packages: numpy
 """

@@ -1,9 +1,9 @@
-"""Runs an ONNX model inside Triton's Python backend: one process per instance, one ONNX Runtime session per process.
+"""Runs an ONNX model that the backends in C do not support: with text tensors, or states (`sequence_model`).
 
-It serves models that the C backend does not support: text tensors, and states (`sequence_model`). Inputs are views of
-Triton's shared memory and are not copied for a single request; a batch costs one concatenation per input.
+It is written for Triton's Python backend, and runs in a process of its own (`hosted_graph.py`): one for each instance,
+with one ONNX Runtime session. A batch costs one concatenation per input.
 
-Process: Triton's Python backend, as `model.py` beside `guards.py`.
+Process: Triton's Python backend, as `inner.py` beside `guards.py`; its part is played by `hosted_graph.py`.
 Python: the server's
 Packages: numpy, onnxruntime
 """
@@ -13,6 +13,7 @@ from __future__ import annotations  # so that annotations are not evaluated: Tri
 import contextlib
 import gc
 import json
+import math
 import os
 import sys
 import threading
@@ -41,23 +42,22 @@ class Stopped(Exception):
 
 
 class TimeLimit:
-    """Ends executions that exceed their time limit, so that the instance is free again.
+    """Ends executions that exceed their limit of time, or of CPU time in seconds (None: there is none).
 
-    ONNX Runtime stops between two nodes, also inside loops. If it has not stopped after a grace period, this process
-    ends, and a metric makes the watchdog load the model again. The metrics are those of the C backend.
+    ONNX Runtime stops between two nodes, also inside loops. If it doesn't, this process's host ends it a moment later.
     """
 
-    LOOK_S, GRACE_S = 0.1, 2
-    _STOPPED, _STUCK = "shiplift_stopped_executions_total", "shiplift_stuck_executions"
-    _METRICS = (
-        (_STOPPED, "Executions stopped at their time limit", "COUNTER"),
-        (_STUCK, "Executions that did not stop at their time limit", "GAUGE"),
-    )
+    LOOK_S = 0.1
+    _STOPPED = "shiplift_stopped_executions_total"  # the same name as in the other backends
 
-    def __init__(self, model: str, limit_s: float) -> None:
-        self._model, self._limit_s = model, limit_s
-        self._current: tuple[ort.RunOptions, float] | None = None
-        self._metrics = {name: self._metric(name, *rest) for name, *rest in self._METRICS}
+    def __init__(self, model: str, limit_s: float, cpu_s: float | None) -> None:
+        self._model, self._limit_s, self._cpu_s = model, limit_s, cpu_s
+        self._current: tuple[ort.RunOptions, float, float] | None = None
+        self._told = ""
+        family = pb_utils.MetricFamily(
+            name=self._STOPPED, description="Executions stopped at their limit", kind=pb_utils.MetricFamily.COUNTER
+        )
+        self._metric = family.Metric(labels={"model": model})
         threading.Thread(target=self._watch, daemon=True).start()
 
     def run(self, session: Any, outputs: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
@@ -72,14 +72,14 @@ class TimeLimit:
             except Exception:
                 if not options.terminate:
                     raise
-                setting = "serving.request_timeout_s in the model's spec"
-                raise Stopped(f"the request was stopped after {self._limit_s:g} s, its limit ({setting})") from None
+                raise Stopped(f"the request was stopped after {self._told}") from None
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[Any]:
-        """A context for work under the limit. If work does not stop when the options say so, this process ends."""
+        """A context for work under the limit, which stops when the options say so."""
         options = ort.RunOptions()
-        self._current = options, time.monotonic() + self._limit_s
+        spent_s = time.process_time() + self._cpu_s if self._cpu_s else math.inf
+        self._current = options, time.monotonic() + self._limit_s, spent_s
         try:
             yield options
         finally:
@@ -89,33 +89,20 @@ class TimeLimit:
         while True:
             time.sleep(self.LOOK_S)
             current = self._current
-            if current is None or time.monotonic() < current[1]:
+            if current is None or current[0].terminate:
                 continue
-            if not current[0].terminate:
-                current[0].terminate = True
-                self._report(self._STOPPED, "it is stopped")
-            elif time.monotonic() > current[1] + self.GRACE_S:
-                self._report(self._STUCK, "it does not stop, so its process ends")
-                os._exit(1)
+            if time.monotonic() > current[1]:
+                told = f"{self._limit_s:g} s, its limit (serving.request_timeout_s in the model's spec)"
+                self._stop(current[0], told)
+            elif time.process_time() > current[2]:
+                told = f"{self._cpu_s:g} s of CPU time, its limit (serving.limits.cpu_s in the model's spec)"
+                self._stop(current[0], told)
 
-    def _metric(self, name: str, description: str, kind: str) -> tuple[pb_utils.MetricFamily, pb_utils.Metric] | None:
-        """The metric and its family, which must live as long; None if the server was started without metrics."""
-        families = pb_utils.MetricFamily
-        try:
-            family = families(name=name, description=description, kind=getattr(families, kind))
-            metric = family.Metric(labels={"model": self._model})
-            if kind == "GAUGE":
-                metric.set(0)  # the metric outlives a process, so clear the last one's value
-        except pb_utils.TritonModelException:
-            return None
-        return family, metric
-
-    def _report(self, name: str, what: str) -> None:
-        text = f"shiplift: {self._model} ran for over {self._limit_s:g} s, the limit of a request: {what}"
-        print(text, file=sys.stderr, flush=True)
-        if metric := self._metrics[name]:
-            with contextlib.suppress(pb_utils.TritonModelException):
-                metric[1].increment(1)
+    def _stop(self, options: Any, told: str) -> None:
+        self._told = told
+        options.terminate = True
+        print(f"shiplift: {self._model}: an execution is stopped after {told}", file=sys.stderr, flush=True)
+        self._metric.increment(1)
 
 
 class TritonPythonModel:
@@ -124,14 +111,10 @@ class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         config = json.loads(args["model_config"])
         values = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
-        if "numa_node" in values:  # first, so that memory is allocated on that node
-            with open(f"/sys/devices/system/node/node{values['numa_node']}/cpulist") as cores:
-                os.sched_setaffinity(0, _cores(cores.read().strip()))
-        if "cpu_cores" in values:
-            os.sched_setaffinity(0, _cores(values["cpu_cores"]))
         self.session = self.load(os.path.join(args["model_repository"], args["model_version"], "model.onnx"), values)
         self.guards = _guards(os.path.join(args["model_repository"], args["model_version"], "guards.json"))
-        self.limit = TimeLimit(args["model_name"], int(values.get("request_timeout_ms", "30000")) / 1000)
+        limit_s = int(values.get("request_timeout_ms", "30000")) / 1000
+        self.limit = TimeLimit(args["model_name"], limit_s, _cpu_s(values))
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
         self.inputs: list[tuple[str, int, bool]] = [
             (node.name, len(node.shape), node.type == "tensor(string)") for node in inputs
@@ -224,9 +207,5 @@ def _error(why: str) -> pb_utils.InferenceResponse:
     return pb_utils.InferenceResponse([], pb_utils.TritonError(why))
 
 
-def _cores(text: str) -> set[int]:
-    cores: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        cores.update(range(int(first), int(last or first) + 1))
-    return cores & os.sched_getaffinity(0) or os.sched_getaffinity(0)
+def _cpu_s(values: Mapping[str, str]) -> float | None:
+    return int(values["cpu_time_ms"]) / 1000 if "cpu_time_ms" in values else None

@@ -1,9 +1,9 @@
-"""Runs a stateful ONNX model inside Triton's Python backend: `onnx_model` plus the states of each sequence.
+"""Runs a stateful ONNX model: `onnx_model` plus the states of each sequence.
 
 Triton's sequence batcher sends all requests of a sequence to one instance, in order and never two in one batch. So the
 instance can hold the states without a lock.
 
-Process: Triton's Python backend, as `model.py` beside `onnx_model.py`.
+Process: Triton's Python backend, as `inner.py` beside `onnx_model.py`; its part is played by `hosted_graph.py`.
 Python: the server's
 Packages: numpy, onnxruntime
 """

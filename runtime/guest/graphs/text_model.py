@@ -1,8 +1,8 @@
-"""Runs a model of texts or images in Triton's Python backend: `onnx_model` behind what reads them, in one process.
+"""Runs a model of texts or images: `onnx_model` behind what reads them, in one process.
 
 A text or image that the model can't take fails its own request, not the batch's others.
 
-Process: Triton's Python backend, as `model.py`: `onnx_model.py`, `panics.py`, `front.py`, which is in `fronts/`.
+Process: Triton's Python backend, as `inner.py`: `onnx_model.py`, `panics.py`, `front.py`, which is in `fronts/`.
 Python: the server's
 Packages: numpy, onnxruntime, openvino
 """

@@ -1,7 +1,7 @@
 """Runs the Python functions of a pipeline's author, in a process of its own, which can be killed if one does not end.
 
-`pipeline_pool.py` starts it with the folder of the author's files, the MiB that it may allocate, and the files and
-functions to load as JSON. The two talk over this process's standard input and output.
+`pipeline_pool.py` starts it with the folder of the author's files, its limits, and the files and functions to load, the
+latter two as JSON. The two talk over this process's standard input and output.
 
 Process: one of its own below Triton, as `pipeline_worker.py` beside `pipeline_messages.py`.
 Python: the server's
@@ -73,10 +73,23 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: an endless function must not outlive its model
 
 
-def main(folder: str, memory_mb: int, wanted: Sequence[tuple[str, str]]) -> None:
+def _limit(limits: Mapping[str, Any]) -> None:
+    """Limits this process, and whatever it starts."""
+    for limit, value in (
+        (resource.RLIMIT_DATA, limits["memory_mb"] << 20),
+        (resource.RLIMIT_NOFILE, limits["open_files"]),
+        (resource.RLIMIT_FSIZE, limits["temporary_mb"] << 20),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        hard = resource.getrlimit(limit)[1]
+        lower = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(limit, (lower, lower))
+
+
+def main(folder: str, limits: Mapping[str, Any], wanted: Sequence[tuple[str, str]]) -> None:
     """Answers calls until the pool closes the pipe; `wanted` are the files and functions to load."""
     _die_with_parent()
-    resource.setrlimit(resource.RLIMIT_DATA, (memory_mb << 20, memory_mb << 20))
+    _limit(limits)
     calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # the author's prints go to the server's log
     sys.path.insert(0, folder)
@@ -97,4 +110,4 @@ def main(folder: str, memory_mb: int, wanted: Sequence[tuple[str, str]]) -> None
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]))
+    main(sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3]))

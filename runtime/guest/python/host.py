@@ -2,7 +2,7 @@
 
 The same code asks it in the sandbox, when its answers are recorded, and in Triton.
 
-Process: Triton's Python backend, as `python_host/host.py` beside `wire.py`; Shiplift's sandbox.
+Process: Triton's Python backend, as `python_host/host.py`: `keeper.py`, `process.py`, `wire.py`; the sandbox.
 Python: the server's
 Packages: numpy
 """
@@ -11,18 +11,18 @@ import contextlib
 import json
 import os
 import select
-import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .wire import Arrays, BadMessage, Reader, pack  # noqa: TID251 - the same import in Shiplift and in a package
+from .keeper import Keeper  # noqa: TID251 - the same import in Shiplift and in a package
+from .process import ModelProcess  # noqa: TID251
+from .wire import Arrays, BadMessage, Reader, pack  # noqa: TID251
 
 START_S = 180.0
 _LOOK_S = 0.1
 _CHUNK = 1 << 20
-_MIB = 1 << 20
 
 
 class ModelFailed(Exception):
@@ -49,16 +49,29 @@ class Starting(ModelFailed):
     """The model's process was killed earlier, and the next one has not loaded the model yet."""
 
 
+class Paused(ModelFailed):
+    """The model's process ended, and none starts before the end of a pause."""
+
+
 class Host:
     """A Python model's process, restarted whenever it had to be killed.
 
     `settings` are those of `worker.py`, which runs in the interpreter of the model's `environment`. If that brings its
     own interpreter, it also brings the interpreter's libraries. `memory_mb` is what the process may use. If they are
     set, `load_s` is how long it may load the model, `cpu_s` the CPU time that it may use for a request, and
-    `max_threads` how many threads it may have. Its libraries compute with `threads`.
+    `max_threads` how many threads it may have. Its libraries compute with `threads`. A `keeper` notes how it ended, and
+    says when the next one may start. Without a keeper that happens at once.
     """
 
-    def __init__(self, code: Path, environment: Path, settings: dict[str, Any], *, threads: int = 1) -> None:
+    def __init__(
+        self,
+        code: Path,
+        environment: Path,
+        settings: dict[str, Any],
+        *,
+        threads: int = 1,
+        keeper: Keeper | None = None,
+    ) -> None:
         python = environment / "bin" / "python"
         python = python if python.exists() else python.with_name("python3")  # as in an image's own /usr
         self._command = [str(python), "-I", "-S", "-B", str(code / "worker.py"), json.dumps(settings)]
@@ -80,129 +93,119 @@ class Host:
             **({"LD_LIBRARY_PATH": str(libraries)} if libraries.is_dir() else {}),
         }
         self.form: Any = None  # of the last answer, as its process told it
-        self._process: subprocess.Popen[bytes] | None = None
-        self._ready, self._launched_at, self._greeting = False, 0.0, Reader()
+        self._process: ModelProcess | None = None
+        self._keeper, self._served, self._greeting = keeper, False, Reader()
 
     def start(self, limit_s: float | None = None) -> None:
         """Starts the process, if there is none, and waits until the model is loaded.
 
         Raises:
+            Paused: the last one ended a short time ago.
             Starting: the model is not loaded within `limit_s` (default: its limit for loading); loading goes on.
             ModelFailed: the model does not load, or not within its limit.
         """
-        if self._process is None:
-            self._launch()
-        if not self._ready:
-            self._exchange(b"", self._greeting, self._load_s if limit_s is None else limit_s, "loading the model")
-            self._ready = True
+        if self._process and self._process.ready and self._process.ended:  # between two requests
+            self._again(f"the model's process ended: {self._process.ending()}")
+        process = self._process or self._launch()
+        if not process.ready:
+            self._exchange(
+                process, b"", self._greeting, self._load_s if limit_s is None else limit_s, "loading the model"
+            )
+            process.ready = self._served = True
 
-    def ask(self, inputs: Arrays, limit_s: float) -> Arrays:
-        """The answers to a batch, by name.
+    def ask(self, inputs: Arrays, limit_s: float, params: dict[str, Any] | None = None) -> Arrays:
+        """The answers to a batch, by name; `params` are parameters other than the logged ones.
 
         Raises:
             Raised: the model's code raised; the same process answers the next request.
-            TookTooLong, Died: its process is gone, and another one is starting.
-            Starting: that process is not ready yet.
+            TookTooLong, Died: its process is gone, and another one is starting, or will after a pause.
+            Starting, Paused: that process is not ready yet.
         """
         self.start(limit_s)
-        return self._exchange(pack(inputs), Reader(), limit_s, "the request")
+        if self._process is None:
+            raise Died("the model's process has not been started")
+        request = pack(inputs, **({"params": params} if params else {}))
+        return self._exchange(self._process, request, Reader(), limit_s, "the request")
 
     def close(self) -> None:
         """Ends the process."""
-        process, self._process, self._ready = self._process, None, False
+        process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe:
-                    pipe.close()
+            process.close()
 
-    def _launch(self) -> None:
+    def _launch(self) -> ModelProcess:
+        if self._keeper and (why := self._keeper.refusal()):
+            raise Paused(why)
         try:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self._variables, cwd="/", bufsize=0
+            self._process = ModelProcess(
+                self._command, self._variables, memory_mb=self._memory_mb, max_threads=self._max_threads
             )
         except OSError as error:
             raise Died(f"the model's Python can't be started: {error.strerror}") from error
-        self._launched_at, self._greeting = time.monotonic(), Reader()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe:
-                os.set_blocking(pipe.fileno(), False)
+        self._greeting = Reader()
+        return self._process
 
-    def _exchange(self, request: bytes, reader: Reader, limit_s: float, task: str) -> Arrays:
+    def _exchange(self, process: ModelProcess, request: bytes, reader: Reader, limit_s: float, task: str) -> Arrays:
         """Sends a request and returns the answer. Anything else that happens kills the process."""
         try:
-            fields, arrays = self._talk(request, reader, limit_s, task)
+            fields, arrays = self._talk(process, request, reader, limit_s, task)
         except BadMessage as error:
-            self._again()
-            raise Died(f"the model's process was killed: its answer is not a message: {error}") from error
+            why = f"the model's process was killed: its answer is not a message: {error}"
+            self._again(why)
+            raise Died(why) from error
         except ModelFailed as error:
-            if isinstance(error, TookTooLong) and not self._ready and self._may_still_start():
+            late = isinstance(error, TookTooLong) and not process.ready
+            if late and time.monotonic() < process.launched_at + self._load_s:
                 raise Starting("the model's process is starting again: send the request later") from error
-            self._again()
+            self._again(str(error))
             raise
         if "error" in fields:
-            raise Raised(str(fields["error"])[:2000])
+            raised = Raised(str(fields["error"])[:2000])
+            if not process.ready:  # it ends by itself
+                self._again(f"did not load the model: {raised}")
+            raise raised
         self.form = fields.get("form")
         return arrays
 
-    def _may_still_start(self) -> bool:
-        return time.monotonic() < self._launched_at + self._load_s
-
-    def _again(self) -> None:
-        """Kills the process and starts another one, whose imports run before the next request."""
-        loaded = self._ready
-        self.close()
-        if loaded:
+    def _again(self, why: str) -> None:
+        """Kills the process. Without a keeper it starts another one, whose imports run before the next request."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.close()
+        if self._keeper and self._served:
+            self._keeper.crashed(_of_worker(why), process.printed)
+        elif process.ready:
             with contextlib.suppress(ModelFailed):
                 self._launch()
 
-    def _talk(self, request: bytes, reader: Reader, limit_s: float, task: str) -> tuple[dict[str, Any], Arrays]:
-        to, back = self._pipes()
-        left, deadline, began_s = memoryview(request), time.monotonic() + limit_s, self._use()[1]
+    def _talk(
+        self, process: ModelProcess, request: bytes, reader: Reader, limit_s: float, task: str
+    ) -> tuple[dict[str, Any], Arrays]:
+        left, deadline = memoryview(request), time.monotonic() + limit_s
+        spent_s = process.use().cpu_s + self._cpu_s if request and self._cpu_s else None
         while reader.missing:
             if time.monotonic() > deadline:
                 raise TookTooLong(f"{task} was stopped after {limit_s:g} s, its limit")
-            readable, writable, _ = select.select([back], [to] if left else [], [], _LOOK_S)
+            readable, writable, _ = select.select([process.back], [process.to] if left else [], [], _LOOK_S)
             if writable:
-                left = left[_written(to, left) :]
+                left = left[_written(process.to, left) :]
             if readable:
-                data = os.read(back, min(reader.missing, _CHUNK))
+                data = os.read(process.back, min(reader.missing, _CHUNK))
                 if not data:
-                    raise Died(f"the model's process ended: {self._ending()}")
+                    raise Died(f"the model's process ended: {process.ending()}")
                 reader.take(data)
-            self._check_use(began_s if request else None)
+            if spent_s and process.use().cpu_s > spent_s:
+                raise UsedTooMuch(f"{task} was stopped after {self._cpu_s:g} s of CPU time, its limit")
         return reader.message()
 
-    def _pipes(self) -> tuple[int, int]:
-        process = self._process
-        if process is None or process.stdin is None or process.stdout is None:
-            raise Died("the model's process has not been started")
-        return process.stdin.fileno(), process.stdout.fileno()
 
-    def _ending(self) -> str:
-        code = self._process.wait(5) if self._process else 0
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-    def _check_use(self, began_s: float | None) -> None:
-        """Checks what the process uses; a request began when it had used `began_s` of CPU time (None: it loads)."""
-        memory_mb, cpu_s, threads = self._use()
-        if memory_mb > self._memory_mb:
-            raise Died(f"the model's process used {memory_mb} MiB, the limit is {self._memory_mb} MiB")
-        if self._max_threads and threads > self._max_threads:
-            raise Died(f"the model's process had {threads} threads, the limit is {self._max_threads}")
-        if self._cpu_s and began_s is not None and cpu_s - began_s > self._cpu_s:
-            raise UsedTooMuch(f"the request was stopped after {self._cpu_s:g} s of CPU time, its limit")
-
-    def _use(self) -> tuple[int, float, int]:
-        """The process's memory in MiB, CPU time in seconds, and number of threads; zeros if it has ended."""
-        if self._process is None:
-            return 0, 0.0, 0
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-            pages, ticks, threads = int(fields[21]), int(fields[11]) + int(fields[12]), int(fields[17])
-            return pages * os.sysconf("SC_PAGE_SIZE") // _MIB, ticks / os.sysconf("SC_CLK_TCK"), threads
-        return 0, 0.0, 0
+def _of_worker(why: str) -> str:
+    """What is said of the model's worker, from what is said to a client."""
+    own = "the model's process ended: it "
+    if why.startswith(("did not ", own)):
+        return why.removeprefix(own)
+    return why.removeprefix("the model's process ") if why.startswith("the model's process ") else f"was ended: {why}"
 
 
 def _written(to: int, data: memoryview) -> int:

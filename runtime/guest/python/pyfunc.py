@@ -41,10 +41,10 @@ class Model:
         self.form: dict[str, Any] = {}  # of the last answer, as `records.scoring.AnswerForm`
         self._textual: set[str] = set()  # outputs that were texts: what is missing there is one, too
 
-    def answer(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, inputs: dict[str, Any], params: dict[str, Any] | None = None) -> dict[str, Any]:
         """The answers of `predict`, as arrays by name, each with one row per sample."""
         rows = len(next(iter(inputs.values())))
-        answer = self._model.predict(self._asked(inputs))
+        answer = self._model.predict(self._asked(inputs), **({"params": params} if params else {}))
         arrays = {name: self._plain(name, value, rows) for name, value in self._by_name(answer).items()}
         self.form = _form(answer, arrays)
         return arrays

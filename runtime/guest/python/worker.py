@@ -6,10 +6,10 @@ The environment is its author's: `site` would run its `.pth` files and its `site
 So Python starts without it, and this process sees the environment's packages only once it has confined itself.
 
 The confinement is Shiplift's, which is copied as `guard`: the only part of Shiplift that guest code imports.
-`served.py` beside this file answers: its `load(settings)` returns an object with `answer(arrays) -> arrays`. The
-settings are `model` (its folder), `read` (what the process may read), `memory_mb`, `open_files` (optional),
-`allow_without` (mechanisms whose absence the site accepts), and whatever `served.py` needs. Prints go to standard
-error, because the host uses the other pipes.
+`served.py` beside this file answers: its `load(settings)` returns an object with `answer(arrays) -> arrays`, which also
+takes the other fields of a request's message by name, if there are any. The settings are `model` (its folder), `read`
+(what the process may read), `memory_mb`, `open_files` (optional), `allow_without` (mechanisms whose absence the site
+accepts), and whatever `served.py` needs. Prints go to standard error, because the host uses the other pipes.
 
 Process: the model's own process, as `python_host/worker.py` beside `wire.py`.
 Python: the model's
@@ -50,7 +50,8 @@ def main(settings: dict[str, Any]) -> None:
                 reader = wire.Reader()
                 if not _read(reader, requests):
                     return
-                arrays = model.answer(reader.message()[1])
+                fields, arrays = reader.message()
+                arrays = model.answer(arrays, **fields)
                 message = wire.pack(arrays, form=getattr(model, "form", None))
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise

@@ -26,6 +26,7 @@ from shiplift.runtime.model.generation.signature import (
     PROMPT,
     PROMPT_TOKENS,
     ROOM,
+    SURE,
     TEMPERATURE,
     TEXT,
     TOKENS,
@@ -168,9 +169,10 @@ def _golden(
     """Short answers to the prompts, and to a conversation if there is one, from the engine that serves."""
     prompts = [each["prompt"] for each in expected]
     most = min(GOLDEN_TOKENS, *map(_most, expected))
+    sure = [min(each["margins"][:most], default=0.0) > CLOSE_CALL for each in expected]
     fields = [{PROMPT: prompt} for prompt in prompts]
     if chat:
-        prompts = [chat.body, *prompts]
+        prompts, sure = [chat.body, *prompts], [False, *sure]
         fields = [chat.fields, *fields]
     asks = [front.read({**each, "temperature": 0, MAX_TOKENS: most}) for each in fields]
     answers = [_run(generator, [ask])[0] for ask in asks]
@@ -181,6 +183,7 @@ def _golden(
         f"input/{MAX_TOKENS}": np.full((len(asks), 1), most, np.int32),
         f"input/{TEMPERATURE}": np.zeros((len(asks), 1), np.float32),
         ROOM: np.array([[front.read(each).max_tokens] for each in fields], np.int32),
+        SURE: np.array(sure).reshape(-1, 1),
         f"output/{TEXT}": _column([_text(front, tokens) for tokens, _ in answers]),
         f"output/{FINISH_REASON}": _column([reason for _, reason in answers]),
         f"output/{TOKENS}": np.array([[len(tokens)] for tokens, _ in answers], np.int32),

@@ -6,6 +6,7 @@ PROMPT, MAX_TOKENS, TEMPERATURE, CHAT = "prompt", "max_tokens", "temperature", "
 # The pieces of a streamed answer add up: texts are joined, numbers are summed.
 TEXT, FINISH_REASON, TOKENS, PROMPT_TOKENS = "text", "finish_reason", "tokens", "prompt_tokens"
 ROOM = f"limit/{MAX_TOKENS}"  # with golden requests: how many tokens fit into the model's context after each prompt
+SURE = "limit/sure"  # with golden requests: whether rounding can't change the most likely tokens after each prompt
 
 SIGNATURE = Signature(
     inputs=(

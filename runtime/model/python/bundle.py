@@ -14,6 +14,9 @@ from shiplift.runtime.guest import python
 
 NAME = "python_host"  # the code's package name, wherever it is copied
 HOST = Path(python.__file__).with_name("host.py")
+HOSTED = Path(python.__file__).with_name("hosted.py")
+KEEPER = Path(python.__file__).with_name("keeper.py")
+PROCESS = Path(python.__file__).with_name("process.py")
 WIRE = Path(python.__file__).with_name("wire.py")
 WORKER = Path(python.__file__).with_name("worker.py")
 VALUES = Path(python.__file__).with_name("values.py")
@@ -42,7 +45,7 @@ def write_bundle(to: Path, served: Path = PYFUNC) -> Path:
     guard = package / "guard"
     guard.mkdir(parents=True)
     (package / "__init__.py").touch()
-    for file in (HOST, WIRE, WORKER, VALUES):
+    for file in (HOST, HOSTED, KEEPER, PROCESS, WIRE, WORKER, VALUES):
         shutil.copyfile(file, package / file.name)
     shutil.copyfile(served, package / _SERVED)
     for file in GUARD:

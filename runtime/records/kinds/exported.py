@@ -47,6 +47,16 @@ class Exported(Kinded):
     scoring: Scoring | None = Field(default=None, exclude_if=absent)
     proof_seconds: float = volatile(0.0)
 
+    @property
+    def judged(self) -> bool:
+        """Whether `mlflow.pyfunc` says what is right, row by row."""
+        return True
+
+    @property
+    def python_model(self) -> PythonModel | None:
+        """How the author's own code runs, if it serves the model."""
+        return None
+
     @classmethod
     def _kind_of_old(cls, old: dict[str, Any]) -> str:
         """0.1 had one record for all. A tokenizer gives a graph integers, and an image's decoding gives it pixels."""
@@ -113,17 +123,31 @@ class ExportedImage(Exported):
 
 
 class ExportedPython(Exported):
-    """A Python model as it was logged, how it runs, and the proof that it answers in production as it does alone."""
+    """A Python model as it was logged, how it runs, and the proof that it answers in production as it does alone.
+
+    `asked` has rows of the proof, as that of graphs.
+    """
 
     kind: Literal["python"] = "python"
     python: PythonModel
     proof: Proof | None = None
+    asked: Artifact | None = None
+
+    @property
+    def python_model(self) -> PythonModel:
+        """The logged one."""
+        return self.python
 
 
 class ExportedGeneration(Exported):
     """A model that continues texts: the folder that OpenVINO GenAI takes, with its tokenizer."""
 
     kind: Literal["generation"] = "generation"
+
+    @property
+    def judged(self) -> bool:
+        """No: it draws tokens."""
+        return False
 
 
 class ExportedPipeline(Exported):
@@ -132,3 +156,8 @@ class ExportedPipeline(Exported):
     kind: Literal["pipeline"] = "pipeline"
     parity: tuple[()] = ()
     isolation: None = volatile(None)
+
+    @property
+    def judged(self) -> bool:
+        """No: its members are."""
+        return False

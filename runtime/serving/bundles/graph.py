@@ -90,8 +90,8 @@ def pool(spec: PipelineSpec, checked: CheckedPipeline) -> pb.ModelConfig:
 
 
 def pooled(spec: PipelineSpec) -> dict[str, Any]:
-    """What `guest/pipelines/pipeline_pool.py` runs, as JSON: files and functions, and the MiB of each worker."""
-    return {"functions": spec.functions, "memory_mb": spec.admission.memory_mb}
+    """What `guest/pipelines/pipeline_pool.py` runs, as JSON: files and functions, and the limits of each worker."""
+    return {"functions": spec.functions, "limits": spec.admission.model_dump(exclude={"python"})}
 
 
 def plan(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import CheckedPipeline
-from shiplift.runtime.guest import pipelines
+from shiplift.runtime.guest import pipelines, python
 from shiplift.runtime.model.python import layers
 from shiplift.runtime.serving.bundles import graph
 from shiplift.runtime.serving.bundles.names import members_by_name
@@ -23,6 +23,8 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 PIPELINE_MODEL = Path(pipelines.__file__).with_name("pipeline_model.py")
 PIPELINE_POOL = Path(pipelines.__file__).with_name("pipeline_pool.py")
 PIPELINE_WORKER = Path(pipelines.__file__).with_name("pipeline_worker.py")
+PIPELINE_KEEPER = Path(python.__file__).with_name("keeper.py")
+PIPELINE_USE = Path(pipelines.__file__).with_name("step_use.py")
 PIPELINE_MESSAGES = Path(pipelines.__file__).with_name("pipeline_messages.py")
 WITNESS_MODEL = Path(pipelines.__file__).with_name("witness_model.py")
 PLAN = "pipeline.json"
@@ -93,7 +95,7 @@ def _write_pool(
 ) -> dict[str, str]:
     config = graph.pool(spec, checked)
     folder = _write(repository, config, graph.VERSION)
-    _copy(folder, PIPELINE_POOL, PIPELINE_MESSAGES, PIPELINE_WORKER)
+    _copy(folder, PIPELINE_POOL, PIPELINE_MESSAGES, PIPELINE_WORKER, PIPELINE_KEEPER, PIPELINE_USE)
     (folder / _POOL).write_text(json.dumps(graph.pooled(spec), indent=1, sort_keys=True) + "\n")
     for path, source in sources.items():
         file = folder / _PYTHON / path

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from shiplift.runtime.base.errors import ClusterRefused, Temporary
 from shiplift.runtime.serving.kubernetes.connection import (
     ApiResponse,
     Method,
@@ -30,7 +31,7 @@ from shiplift.runtime.serving.kubernetes.connection import (
     send_bytes,
     unknown,
 )
-from shiplift.runtime.serving.kubernetes.kinds import KNOWN, POD, Kind, group_path
+from shiplift.runtime.serving.kubernetes.kinds import KNOWN, POD, SELF_SUBJECT_REVIEW, Kind, group_path
 from shiplift.runtime.serving.kubernetes.streams import event_of, read_lines
 from shiplift.runtime.serving.kubernetes.transport import SILENT_S, Transport, connect
 
@@ -140,6 +141,18 @@ class KubernetesClient:
         """
         body = {"propagationPolicy": "Background"} | ({"preconditions": {"uid": uid}} if uid else {})
         return self._send("DELETE", kind, name, namespace, body=body).or_none() is not None
+
+    # --- the user ---
+
+    def user(self) -> str:
+        """The name under which the cluster knows this client; empty if it does not say."""
+        kind = SELF_SUBJECT_REVIEW
+        body = {"apiVersion": kind.version, "kind": kind.name, "metadata": {}}
+        try:
+            answer = self._send("POST", kind, "", "", body=body).or_none() or {}
+        except (ClusterRefused, Temporary):  # a cluster older than 1.28
+            return ""
+        return str(((answer.get("status") or {}).get("userInfo") or {}).get("username", ""))
 
     # --- kinds ---
 

@@ -116,6 +116,10 @@ ADMISSION_POLICY_BINDING = Kind(
     origin=_ADMISSION,
 )
 
+SELF_SUBJECT_REVIEW = Kind(
+    name="SelfSubjectReview", version="authentication.k8s.io/v1", plural="selfsubjectreviews", namespaced=False
+)
+
 KNOWN: dict[tuple[str, str], Kind] = {
     (kind.version, kind.name): kind for kind in tuple(globals().values()) if isinstance(kind, Kind)
 }

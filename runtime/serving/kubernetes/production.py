@@ -9,14 +9,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from shiplift.runtime.base.errors import CanaryFailed, GoldenMismatch, ServerFailed, ShipliftError, Temporary
+from shiplift.runtime.base.errors import (
+    Aborted,
+    CanaryFailed,
+    GoldenMismatch,
+    PromotionConflict,
+    ServerFailed,
+    ShipliftError,
+    Temporary,
+)
 from shiplift.runtime.base.names import dns_name, serving_name
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.kinds.package import Package
-from shiplift.runtime.records.promotion import Beside
+from shiplift.runtime.records.promotion import Abort, Beside, Moving
 from shiplift.runtime.records.site import Cluster, Site
+from shiplift.runtime.serving.abort import aborted
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, TRITON_SERVICE
 from shiplift.runtime.serving.kubernetes.lease import held
@@ -30,7 +39,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import (
     version_with_most,
 )
 from shiplift.runtime.serving.operator import declared
-from shiplift.runtime.serving.operator.declared import Declared
+from shiplift.runtime.serving.operator.declared import AT_ONCE, Declared
 from shiplift.runtime.serving.operator.resources import (
     SERVICE_KIND,
     ConditionType,
@@ -45,7 +54,6 @@ _POLL_S = 0.5
 _SILENT_S = 60.0  # how long the operator may take to look at a new spec
 _STILL_S = 180.0  # how long nothing may change, on top of the time for pods and shares
 _RETIRE_S = 120.0
-_AT_ONCE = RolloutSpec(canary_percent=(), hold_seconds=0)
 _ERRORS: dict[Reason, type[ShipliftError]] = {
     Reason.START_FAILED: ServerFailed,
     Reason.WRONG_ANSWERS: GoldenMismatch,
@@ -80,27 +88,69 @@ class ClusterProduction:
             return service.version
         return version_with_most(model, declared.weights_before_services(self._api, self._cluster, model))
 
+    def quarantine(self, model: str, version: int) -> str:  # noqa: ARG002 - as everywhere
+        """Nothing: a version's pods end with it. While it serves, its `TritonService` says how often they restarted."""
+        return ""
+
     def serves(self, package: Package, others: Sequence[Beside] = ()) -> bool:
         """Whether this package, with the others, was seen to answer every request."""
         service = declared.find(self._api, package.model)
         return service is not None and service.serves_only(_revision(package, others))
 
     def move(
-        self, package: Package, rollout: Rollout, capacity: Capacity | None = None, others: Sequence[Beside] = ()
+        self,
+        package: Package,
+        rollout: Rollout,
+        capacity: Capacity | None = None,
+        others: Sequence[Beside] = (),
+        requested_at: float | None = None,
     ) -> None:
         """Asks for the traffic to be moved to a package and the others, and waits until it is."""
         name = _revision(package, others)
         current = declared.find(self._api, package.model)
+        promotion = None if requested_at is None else self._begun(current, package, name, requested_at)
         replicas = None if current and current.scaled else rollout.replicas
         shares = RolloutSpec(canary_percent=rollout.canary_percent, hold_seconds=rollout.hold_s)
         try:
             revision = revision_of(package, self._site.artifacts_uri, capacity, others)
-            declared.declare(self._api, package.model, name, revision, replicas=replicas, rollout=shares)
+            declared.declare(
+                self._api, package.model, name, revision, replicas=replicas, rollout=shares, promotion=promotion
+            )
             self._wait(package.model, name, patience_s=self._cluster.ready_timeout_s + rollout.hold_s + _STILL_S)
+        except Aborted:
+            raise
         except BaseException:
             with suppress(ShipliftError):  # the first error says more
                 self._give_back(package.model, name, current)
             raise
+
+    def moving(self, model: str) -> Moving | None:
+        """The promotion whose traffic moves, or that ended and is not concluded; None if there is none."""
+        service = declared.find(self._api, model)
+        return service.promotion if service else None
+
+    def abort(self, model: str, order: Abort) -> Moving | None:
+        """Orders that the traffic of a promotion goes back, and sets the service back in the same write."""
+        return declared.abort(self._api, model, order)
+
+    def commit(self, model: str) -> None:
+        """Ends the time in which a promotion can be aborted.
+
+        Raises:
+            Aborted: it was, or someone set the service back by hand.
+        """
+        known = declared.commit(self._api, model)
+        service = declared.find(self._api, model)
+        if known and service:
+            self._require_not_aborted(service)
+
+    def settle(self, model: str, version: int) -> None:
+        """Forgets the promotion of a version, whose release is concluded."""
+        declared.settle(self._api, model, version)
+
+    def withdraw(self, model: str) -> None:
+        """Deletes a model's service, and all that it owns."""
+        self._api.delete(TRITON_SERVICE, dns_name(model))
 
     def retire(self, model: str) -> None:
         """Waits until the operator has stopped the pods without traffic; after a while it does so on its own."""
@@ -120,18 +170,47 @@ class ClusterProduction:
             return False
         revision = revision_of(package, self._site.artifacts_uri, capacity, others)
         name = _revision(package, others)
-        declared.declare(self._api, package.model, name, revision, replicas=replicas, rollout=_AT_ONCE)
+        declared.declare(self._api, package.model, name, revision, replicas=replicas, rollout=AT_ONCE)
         return True
+
+    def _begun(self, current: Declared | None, package: Package, revision: str, requested_at: float) -> Moving:
+        """The promotion that begins. One that was killed and begins again keeps what is known of it.
+
+        Raises:
+            Aborted: a person has ended it, or set the service back by hand.
+        """
+        known = current.promotion if current else None
+        if current and known and known.is_of(package.version, requested_at) and known.revision == revision:
+            self._require_not_aborted(current)
+            return known
+        before = (current.status.revision or current.spec.revision) if current else ""
+        return Moving(
+            version=package.version,
+            requested_at=requested_at,
+            revision=revision,
+            before="" if before == revision else before,
+        )
+
+    def _require_not_aborted(self, service: Declared) -> None:
+        """Raises `Aborted` if a person has ended the promotion of a service, with a command or by setting it back."""
+        known = service.promotion
+        if known and known.set_back(service.spec.revision):
+            why = f"TritonService {dns_name(service.spec.model)} was set back"
+            known = declared.abort(self._api, service.spec.model, Abort(by="someone", reason=why, at=time.time()))
+        if known and known.abort:
+            raise aborted(known.abort, service.spec.model, known.version)
 
     def _wait(self, model: str, revision: str, *, patience_s: float) -> None:
         watch = _Watch(model=model, patience_s=patience_s)
         while True:
             service = declared.find(self._api, model)
+            if service:
+                self._require_not_aborted(service)
             if service is None or service.spec.revision != revision:
                 now = f"names {service.spec.revision}" if service else "is gone"
-                raise Temporary(
+                raise PromotionConflict(
                     f"TritonService {dns_name(model)} should name {revision}, but someone changed it: it {now}",
-                    do="Rerun the release.",
+                    do="What it names serves. Rerun the release if the version should serve after all.",
                 )
             if service.serves_only(revision):
                 return
@@ -147,7 +226,7 @@ class ClusterProduction:
         name = next((name for name in candidates if name not in ("", revision)), "")
         if name:
             replicas = None if service.scaled else before.spec.replicas if before else service.spec.replicas
-            declared.want(self._api, model, name, replicas=replicas, rollout=_AT_ONCE)
+            declared.want(self._api, model, name, replicas=replicas, rollout=AT_ONCE)
         else:
             self._api.delete(TRITON_SERVICE, dns_name(model))
 

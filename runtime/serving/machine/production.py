@@ -11,8 +11,9 @@ Every method can be killed at any line and called again.
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from shiplift.runtime.base.errors import ServerFailed, ShipliftError
@@ -24,9 +25,13 @@ from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.kinds.package import Package
-from shiplift.runtime.records.promotion import Beside
+from shiplift.runtime.records.promotion import Abort, Beside, Moving
 from shiplift.runtime.records.site import Machine, Site
+from shiplift.runtime.serving.abort import aborted
+from shiplift.runtime.serving.machine import moving
+from shiplift.runtime.serving.machine.quarantine import quarantined
 from shiplift.runtime.serving.machine.served import (
+    forget,
     member_models,
     note_member_models,
     note_served,
@@ -43,13 +48,18 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 _BESIDE = "--next"
 
 
+def _unchecked() -> None:
+    """Nobody can end a move that belongs to no promotion."""
+
+
 class LocalProduction:
     """The production server of a machine. See `runtime.serving.production.Production`."""
 
     def __init__(self, site: Site, machine: Machine) -> None:
         self._site = site
         self._machine = machine
-        self._home = Path(site.home) / "production"
+        self._root = Path(site.home)
+        self._home = self._root / "production"
         self.repository = self._home / "models"
 
     @contextmanager
@@ -73,6 +83,10 @@ class LocalProduction:
         """The version that answers under a model's name; 0 if none does."""
         return served_version(Path(self._site.home), model)
 
+    def quarantine(self, model: str, version: int) -> str:
+        """Why a version was kept apart here once, because it crashed; empty if it never was."""
+        return quarantined(Path(self._site.home), model, version)
+
     def serves(self, package: Package, others: Sequence[Beside] = ()) -> bool:  # noqa: ARG002 - one server
         """Whether exactly this package answers under its name."""
         name = serving_name(package.model)
@@ -88,14 +102,20 @@ class LocalProduction:
         rollout: Rollout,  # noqa: ARG002 - one server
         capacity: Capacity | None = None,  # noqa: ARG002
         others: Sequence[Beside] = (),  # noqa: ARG002
+        requested_at: float | None = None,
     ) -> None:
         """Makes this package answer every request under its name, atomically.
 
         Raises:
+            Aborted: a person ended the promotion; the previous package still serves.
             GoldenMismatch: it answers wrongly; the previous package still serves.
             ServerFailed: Triton can't load it; the previous package still serves.
         """
-        name = serving_name(package.model)
+        name, check = serving_name(package.model), _unchecked
+        if requested_at is not None:
+            check = partial(self._require_not_aborted, package.model)
+            moving.begin(self._root, package.model, Moving(version=package.version, requested_at=requested_at))
+        check()
         store = ArtifactStore(self._site.artifacts_uri)
         self.repository.mkdir(parents=True, exist_ok=True)
         prepare(self._site, package)
@@ -104,8 +124,39 @@ class LocalProduction:
             golden = load_npz(tree / GOLDEN)
             with TritonClient(self._machine.grpc) as client:
                 self._beside(client, tree, package, name, golden)
-                self._switch(client, tree, package, name, golden)
+                check()
+                self._switch(client, tree, package, name, golden, check)
         note_served(Path(self._site.home), package)
+
+    def moving(self, model: str) -> Moving | None:
+        """The promotion whose traffic moves, or that ended and is not concluded; None if there is none."""
+        return moving.moving(self._root, model)
+
+    def abort(self, model: str, order: Abort) -> Moving | None:
+        """Orders that the traffic of a promotion goes back, which its process notices before its next step."""
+        return moving.abort(self._root, model, order)
+
+    def commit(self, model: str) -> None:
+        """Ends the time in which a promotion can be aborted.
+
+        Raises:
+            Aborted: it was, before.
+        """
+        known = moving.commit(self._root, model)
+        if known and known.abort:
+            raise aborted(known.abort, model, known.version)
+
+    def settle(self, model: str, version: int) -> None:
+        """Forgets the promotion of a version, whose release is concluded."""
+        moving.forget(self._root, model, version)
+
+    def withdraw(self, model: str) -> None:
+        """Unloads a model, and removes its files."""
+        name = serving_name(model)
+        names = [name + ending for ending in ("", TENSORS, _BESIDE, _BESIDE + TENSORS)]
+        with TritonClient(self._machine.grpc) as client:
+            drop_models(client, self.repository, [*names, *member_models(self._root, model)])
+        forget(self._root, model)
 
     def retire(self, model: str) -> None:
         """Unloads the models that only the move needed, and removes the files of versions that no longer serve."""
@@ -159,7 +210,21 @@ class LocalProduction:
             drop_models(client, self.repository, unneeded)
             note_member_models(home, model, (name for name in known if name in kept))
 
-    def _switch(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
+    def _require_not_aborted(self, model: str) -> None:
+        """Raises `Aborted` if a person has ended the promotion."""
+        known = moving.moving(self._root, model)
+        if known and known.abort:
+            raise aborted(known.abort, model, known.version)
+
+    def _switch(
+        self,
+        client: TritonClient,
+        tree: Path,
+        package: Package,
+        name: str,
+        golden: Arrays,
+        check: Callable[[], None],
+    ) -> None:
         progress(f"moving {name} to version {package.version}")
         names = [name + ending for ending in package.endings]
         before = {served_name: self._config(served_name) for served_name in names}
@@ -168,6 +233,7 @@ class LocalProduction:
             for served_name in names:
                 self._load(client, served_name, package.versions)
             check_package(client, name, package, golden)
+            check()
         except ShipliftError:
             for served_name in names:
                 self._restore(client, served_name, before[served_name])

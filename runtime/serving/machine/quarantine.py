@@ -1,16 +1,21 @@
 """Which models' workers have crashed in a server, and how: read from files that its backends keep for its watchers.
 
 They are in the server's private /tmp, which is seen through its process. A model may have taken the server over, so
-nothing is followed and little is read.
+nothing is followed and little is read. Those files end with the server, so a version's quarantine is noted in the home:
+a release that would serve the version again is told.
 """
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.confinement.watch import worker
 from shiplift.runtime.records.base import Record
@@ -30,10 +35,16 @@ class Crashed(Record):
     model: str
     version: int
     crashes: int
-    at: float
+    at: float = Field(ge=0, le=1e11)
     pause_s: float
     why: str
     lines: str = ""
+
+    @property
+    def told(self) -> str:
+        """Why its worker ended last, and what it printed."""
+        said = f"; it last said: {printable(self.lines).strip()}" if self.lines.strip() else ""
+        return f"its worker {printable(self.why)}{said}"
 
     def finding(self, now: float) -> str:
         """What to tell of it: nothing before the third crash, or when it has been healthy for long since."""
@@ -41,8 +52,13 @@ class Crashed(Record):
             return ""
         paused = self.at + self.pause_s - now
         soon = f"it starts again in {paused:.0f} s" if paused > 0 else "it was started again"
-        said = f"; it last said: {printable(self.lines).strip()}" if self.lines.strip() else ""
-        return f"quarantined: crashed {self.crashes} times, {soon}: its worker {printable(self.why)}{said}"
+        return f"quarantined: crashed {self.crashes} times, {soon}: {self.told}"
+
+    @property
+    def past(self) -> str:
+        """What to tell of it later."""
+        on = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.at))
+        return f"it was quarantined: it crashed {self.crashes} times, the last time on {on}: {self.told}"
 
 
 def crashed(pid: int) -> tuple[Crashed, ...]:
@@ -69,3 +85,31 @@ def _body(folder: int, name: str) -> bytes:
         return os.read(file, _LONGEST) if stat.S_ISREG(os.fstat(file).st_mode) else b""
     finally:
         os.close(file)
+
+
+# --- what a home remembers -------------------------------------------------------------------------------------------
+
+_NOTES = TypeAdapter(dict[str, Crashed])  # by version
+
+
+def note_quarantined(home: Path, model: str, version: int, crash: Crashed) -> None:
+    """Notes that a version of a model crashed so often that it was quarantined."""
+    if crash.crashes >= QUARANTINED:
+        write_atomically(_file(home, model), _NOTES.dump_json(_notes(home, model) | {str(version): crash}))
+
+
+def quarantined(home: Path, model: str, version: int) -> str:
+    """Why a version was quarantined here once; empty if it never was."""
+    crash = _notes(home, model).get(str(version))
+    return crash.past if crash else ""
+
+
+def _notes(home: Path, model: str) -> dict[str, Crashed]:
+    try:
+        return _NOTES.validate_json(_file(home, model).read_bytes())
+    except (FileNotFoundError, ValidationError):  # none, or truncated by a crash of the machine
+        return {}
+
+
+def _file(home: Path, model: str) -> Path:
+    return home / "production" / "quarantined" / f"{serving_name(model)}.json"

@@ -58,6 +58,12 @@ def note_served(home: Path, package: Package) -> None:
     write_atomically(_file(home, package.model), Served(package=package, former=former).model_dump_json())
 
 
+def forget(home: Path, model: str) -> None:
+    """Notes that production serves nothing under a model's name."""
+    _file(home, model).unlink(missing_ok=True)
+    _member_models(home, model).unlink(missing_ok=True)
+
+
 def names_in_server(package: Package) -> set[str]:
     """The names of a package's models in the server."""
     return {*(serving_name(package.model) + ending for ending in package.endings), *package.member_models}

@@ -3,25 +3,32 @@
 Their answer to "what serves?" is what the operator saw on the data plane, not what a route says.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.base.names import dns_name
+from shiplift.runtime.records.promotion import Abort, Moving
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.client import MANAGER, KubernetesClient, managers
-from shiplift.runtime.serving.kubernetes.connection import Object
+from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
 from shiplift.runtime.serving.kubernetes.kinds import GRPC_ROUTE, SERVICE, TRITON_SERVICE
 from shiplift.runtime.serving.kubernetes.objects.front import weights_of
 from shiplift.runtime.serving.operator.resources import (
+    PROMOTION,
     ConditionType,
     RevisionSpec,
     RolloutSpec,
     ServiceSpec,
     ServiceStatus,
+    promotion_of,
     revision_object,
     service_object,
     status_of,
 )
+
+AT_ONCE = RolloutSpec(canary_percent=(), hold_seconds=0)
+_TRIES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +36,16 @@ class Declared:
     """A `TritonService`: what should serve, and what the operator last saw.
 
     `generation` counts the changes of the spec. `scaled`: another field manager owns the number of replicas.
+    `promotion` is the promotion whose traffic moves, or that ended and is not concluded. `resource_version` changes
+    with every write.
     """
 
     spec: ServiceSpec
     status: ServiceStatus
     generation: int
     scaled: bool
+    promotion: Moving | None = None
+    resource_version: str = ""
 
     @property
     def current(self) -> bool:
@@ -67,6 +78,8 @@ def of_object(body: Object) -> Declared:
         status=status_of(body),
         generation=int(meta.get("generation", 1)),
         scaled=bool(managers(body, "replicas") - {MANAGER}),
+        promotion=promotion_of(body),
+        resource_version=str(meta.get("resourceVersion", "")),
     )
 
 
@@ -100,7 +113,14 @@ def in_use(api: KubernetesClient, cluster: Cluster, model: str) -> frozenset[str
 
 
 def declare(
-    api: KubernetesClient, model: str, name: str, revision: RevisionSpec, *, replicas: int | None, rollout: RolloutSpec
+    api: KubernetesClient,
+    model: str,
+    name: str,
+    revision: RevisionSpec,
+    *,
+    replicas: int | None,
+    rollout: RolloutSpec,
+    promotion: Moving | None = None,
 ) -> Declared:
     """Writes what should serve: first the revision of this name, then the name into the model's service.
 
@@ -108,12 +128,82 @@ def declare(
     so does the number of replicas if it is None: server-side apply leaves the fields of other managers alone.
     """
     api.apply(revision_object(name, api.namespace, revision))
-    return want(api, model, name, replicas=replicas, rollout=rollout)
+    return want(api, model, name, replicas=replicas, rollout=rollout, promotion=promotion)
 
 
-def want(api: KubernetesClient, model: str, revision: str, *, replicas: int | None, rollout: RolloutSpec) -> Declared:
-    """Writes the name of a revision into a model's service."""
+def want(
+    api: KubernetesClient,
+    model: str,
+    revision: str,
+    *,
+    replicas: int | None,
+    rollout: RolloutSpec,
+    promotion: Moving | None = None,
+) -> Declared:
+    """Writes the name of a revision into a model's service, and which promotion moves its traffic."""
     spec = ServiceSpec(model=model, revision=revision, replicas=replicas or 1, rollout=rollout)
     body = service_object(dns_name(model), api.namespace, spec)
+    if promotion:
+        body["metadata"]["annotations"] = {PROMOTION: promotion.model_dump_json()}
     kept = {"model", "revision", "rollout", *(["replicas"] if replicas else [])}
     return of_object(api.apply({**body, "spec": {name: body["spec"][name] for name in body["spec"] if name in kept}}))
+
+
+# --- the promotion that moves the traffic ---
+
+
+def abort(api: KubernetesClient, model: str, order: Abort) -> Moving | None:
+    """Orders an abort, and sets the service back to what served before, in one write. The first order counts.
+
+    Returns the promotion as it is then: with an `abort`, or `committed` if it is too late. None: none is under way.
+
+    Raises:
+        Temporary: among other reasons, others write the service all the time.
+    """
+
+    def change(known: Moving) -> Moving | None:
+        return None if known.committed or known.abort else known.model_copy(update={"abort": order})
+
+    return _note(api, model, change)
+
+
+def commit(api: KubernetesClient, model: str) -> Moving | None:
+    """Notes that a promotion can't be aborted any more, unless it was; returns the promotion as it is then."""
+
+    def change(known: Moving) -> Moving | None:
+        return None if known.committed or known.abort else known.model_copy(update={"committed": True})
+
+    return _note(api, model, change)
+
+
+def settle(api: KubernetesClient, model: str, version: int) -> None:
+    """Removes what a service notes about the promotion of a version."""
+    service = find(api, model)
+    if service and service.promotion and service.promotion.version == version:
+        api.merge(TRITON_SERVICE, dns_name(model), {"metadata": {"annotations": {PROMOTION: None}}})
+
+
+def _note(api: KubernetesClient, model: str, change: Callable[[Moving], Moving | None]) -> Moving | None:
+    """Changes what a service notes about its promotion, unless someone else writes the service in between."""
+    for _ in range(_TRIES):
+        service = find(api, model)
+        if service is None or service.promotion is None:
+            return None
+        changed = change(service.promotion)
+        if changed is None:
+            return service.promotion
+        try:
+            api.merge(TRITON_SERVICE, dns_name(model), _patch(service, changed))
+        except Conflict:
+            continue
+        return changed
+    raise Temporary(
+        f"TritonService {dns_name(model)} changed {_TRIES} times while it was written", do="Run the same command again."
+    )
+
+
+def _patch(service: Declared, promotion: Moving) -> Object:
+    meta = {"resourceVersion": service.resource_version, "annotations": {PROMOTION: promotion.model_dump_json()}}
+    if not (promotion.abort and promotion.before and service.spec.revision == promotion.revision):
+        return {"metadata": meta}
+    return {"metadata": meta, "spec": {"revision": promotion.before, "rollout": AT_ONCE.to_object()}}

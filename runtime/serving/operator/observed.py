@@ -107,7 +107,8 @@ class Observed:
     ending and still answers, `stopping` the groups of pods whose server is shutting down, by pod. `address` is the
     gateway's, empty if it has none, and `gateway` says whether it takes connections; `policies`: the cluster knows
     `BackendTrafficPolicy`. `optional` are the kinds of autoscaling and monitoring that the cluster knows. `activation`
-    is decided, not seen. `now` is in seconds since the epoch.
+    is decided, not seen. `kept` is the revision to which the traffic of a promotion may go back, so that it has to stay
+    ready (empty: none). `now` is in seconds since the epoch.
     """
 
     name: str
@@ -134,6 +135,7 @@ class Observed:
     arrivals: HeldRequests = HeldRequests()
     activation: Activation = Activation.AWAKE
     evidence: Evidence = field(default_factory=Evidence)
+    kept: str = ""
     now: float = 0
 
     def pods_of(self, revision: str) -> tuple[PodSeen, ...]:

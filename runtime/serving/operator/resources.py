@@ -9,17 +9,18 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.kinds.package import Package
-from shiplift.runtime.records.promotion import Beside
+from shiplift.runtime.records.promotion import Beside, Moving
 from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 
 MODEL = f"{LABEL}model"  # on everything that belongs to a model's service
+PROMOTION = f"{LABEL}promotion"  # an annotation: the promotion whose traffic moves, as JSON
 GROUP, VERSION = "shiplift.dev", "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 MOST_GROUPS = 16  # of a revision
@@ -370,6 +371,15 @@ def _measured(capacity: Capacity | None) -> CapacitySpec | None:
 def status_of(body: dict[str, Any]) -> ServiceStatus:
     """The status of a `TritonService`; empty if it has none yet."""
     return ServiceStatus.model_validate(body.get("status") or {})
+
+
+def promotion_of(body: dict[str, Any]) -> Moving | None:
+    """The promotion whose traffic a `TritonService` moves; None if there is none, or if someone wrote nonsense."""
+    text = (body["metadata"].get("annotations") or {}).get(PROMOTION, "")
+    try:
+        return Moving.model_validate_json(text) if text else None
+    except ValidationError:
+        return None
 
 
 def percent_by_revision(weights: Sequence[Weight]) -> dict[str, int]:

@@ -117,12 +117,13 @@ class RolloutState:
         return self.step(weights, reason, f"giving {self.target} {share} % of the traffic", evidence=evidence)
 
     def drain(self, main: str, step: RolloutStep) -> RolloutStep:
-        """Drops revisions without traffic after their last request.
+        """Drops revisions without traffic after their last request, but for one that the traffic may go back to.
 
         A revision is done when its counters have not changed for a moment, or when it has had time enough: one request
         that never ends must not keep its pods for ever.
         """
-        idle = {name: self._idle(name) for name in self.weights if name != main}
+        stay = {main, self.observed.kept}
+        idle = {name: self._idle(name) for name in self.weights if name not in stay}
         if not idle:
             return replace(step, evidence=replace(step.evidence, idle={}))
         now = self.observed.now
@@ -134,7 +135,7 @@ class RolloutState:
         names = tuple(sorted(busy))
         return replace(
             step,
-            weights={name: percent for name, percent in step.weights.items() if name == main or name in busy},
+            weights={name: percent for name, percent in step.weights.items() if name in stay or name in busy},
             evidence=replace(step.evidence, idle=busy),
             measure=(*step.measure, ReadCounters(revisions=names, idle=True)) if names else step.measure,
             reason=Reason.DRAINING if step.moved and names else step.reason,

@@ -76,6 +76,8 @@ def _canary(rollout: RolloutState, percent: int) -> RolloutStep:
         return rollout.give_up(Reason.CANARY_FAILED, f"{rollout.target} lost its pods.")
     if not rollout.observed.ready(rollout.before):
         return rollout.advance(99)  # the old revision can't answer its part, so a share would prove nothing
+    if not rollout.spec.rollout.canary_percent:
+        return rollout.advance(percent)  # asked for at once, as by an abort: no share is watched on the way
     hold = rollout.evidence.hold
     if hold is not None and hold.weights == rollout.weights:
         return _hold(rollout, hold, percent)

@@ -1,8 +1,8 @@
 """What a server needs to run the front of a model of texts or images: a `model.py`, the front, and its libraries.
 
-The bundled server runs the graph in the same process. The tokenizer library (12 MB) works with every Python from 3.10
-on and needs no other package. It comes with the model: servers need not have it installed, and they tokenize with the
-version that the model was checked with. The server's environment has Pillow.
+The bundled server runs the graph in the same process (`triton/hosted_backend.py`). The tokenizer library (12 MB) works
+with every Python from 3.10 on and needs no other package. It comes with the model: servers need not have it installed,
+and they tokenize with the version that the model was checked with. The server's environment has Pillow.
 
 In NVIDIA's image, the graph is a model of its own, in the backend of its engine, and the front calls it. Each release
 of the image has another Python, and none has Pillow, whose wheels work with one Python only. So the front runs in its
@@ -22,7 +22,7 @@ from shiplift.runtime.model.text.fronts import front_file, takes_images
 from shiplift.runtime.model.text.tasks import EXTRA
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.packaging.python_backend import PYTHON_MODEL, write_settings
-from shiplift.runtime.serving.triton.repository import ONNX_MODEL
+from shiplift.runtime.serving.triton.hosted_backend import write_hosted
 
 _BUNDLED_MODEL = Path(graphs.__file__).with_name("text_model.py")
 _NVIDIA_MODEL = Path(graphs.__file__).with_name("front_model.py")
@@ -46,8 +46,7 @@ def write_front_backend(to: Path, front: Path) -> Path:
     library = None if takes_images(front) else _tokenizers()
     to.mkdir()
     _write_front(to, front)
-    shutil.copyfile(ONNX_MODEL, to / ONNX_MODEL.name)
-    shutil.copyfile(_BUNDLED_MODEL, to / "model.py")
+    write_hosted(to, _BUNDLED_MODEL)
     if library:
         shutil.copytree(library, to / _TOKENIZERS, ignore=_UNNEEDED)
     return to

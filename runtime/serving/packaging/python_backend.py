@@ -12,13 +12,16 @@ from shiplift.runtime.guest import python
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.model.tensors import numpy_type
 from shiplift.runtime.records.model import PythonModel
+from shiplift.runtime.records.scoring import Scoring
 from shiplift.runtime.records.tensor import Datatype, Signature
 
 PYTHON_MODEL = Path(python.__file__).with_name("python_model.py")
 _SETTINGS, _LOGGED = "python.json", "mlflow"
 
 
-def write_python_backend(to: Path, logged: Path, model: PythonModel, signature: Signature) -> Path:
+def write_python_backend(
+    to: Path, logged: Path, model: PythonModel, signature: Signature, scoring: Scoring | None
+) -> Path:
     """Writes the files into the new folder `to`, and returns it; `logged` is MLflow's folder of the model.
 
     Raises:
@@ -28,18 +31,26 @@ def write_python_backend(to: Path, logged: Path, model: PythonModel, signature: 
     write_bundle(to)
     shutil.copyfile(PYTHON_MODEL, to / "model.py")
     shutil.copytree(logged, to / _LOGGED)
-    write_settings(to, signature, model.environment.digest, model.memory_mb)
+    write_settings(to, signature, model.environment.digest, model.memory_mb, scoring)
     return to
 
 
-def write_settings(to: Path, signature: Signature, environment: str, memory_mb: int) -> None:
-    """Writes the settings that `python_model.py` reads: the signature that clients see, and its process's limits."""
+def write_settings(
+    to: Path, signature: Signature, environment: str, memory_mb: int, scoring: Scoring | None = None
+) -> None:
+    """Writes the settings that `python_model.py` reads: the signature that clients see, and its process's limits.
+
+    Of the `scoring`, these are the names of the logged parameters, and the form of the answer to those logged.
+    """
+    params = json.loads(scoring.params) if scoring and scoring.params else []
+    answer = scoring.answer.model_dump(mode="json") if scoring and scoring.answer else None
     settings = {
         "environment": environment,
         "memory_mb": memory_mb,
         "inputs": [{"name": s.name, "rank": len(s.shape), "datatype": s.datatype} for s in signature.inputs],
         "outputs": [{"name": s.name, "type": _type(s.datatype)} for s in signature.outputs],
         "declared": [spec.name for spec in signature.outputs],
+        **({"params": [param["name"] for param in params], "answer": answer} if params else {}),
     }
     (to / _SETTINGS).write_text(json.dumps(settings, indent=1) + "\n")
 

@@ -1,6 +1,7 @@
 """Asks Triton for a request's rows over gRPC: all in one request, or as many as the model's largest batch allows."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -35,8 +36,8 @@ class Servers:
         self._channels: dict[tuple[str, str, bool], grpc.aio.Channel] = {}
         self._largest: dict[tuple[str, int, str], int] = {}
 
-    async def ask(self, served: ServedModel, inputs: Arrays, wanted: tuple[str, ...]) -> list[Arrays]:
-        """The wanted outputs for consecutive rows, in their order.
+    async def ask(self, served: ServedModel, inputs: Arrays, wanted: tuple[str, ...], params: str = "") -> list[Arrays]:
+        """The wanted outputs for consecutive rows, in their order; `params` are parameters as JSON, if any.
 
         Raises:
             ScoringProblem: the server refuses or fails the request, or does not answer.
@@ -45,9 +46,15 @@ class Servers:
         try:
             most = await self._most(served, stub)
             rows = len(next(iter(inputs.values())))
-            if rows <= most:
-                return [await _asked(stub, served, inputs, wanted)]
-            return await _in_parts(stub, served, inputs, wanted, most)
+
+            async def part(start: int) -> Arrays:
+                some = {name: array[start : start + most] for name, array in inputs.items()}
+                request = _request(served, some, wanted)
+                if params:
+                    request.parameters["params"].string_param = params
+                return await _asked(stub, request)
+
+            return [await part(0)] if rows <= most else await _in_parts(part, range(0, rows, most))
         except grpc.aio.AioRpcError as error:
             raise _problem(error, served) from error
 
@@ -77,16 +84,14 @@ class Servers:
         return self._channels[key]
 
 
-async def _in_parts(stub: Any, served: ServedModel, inputs: Arrays, wanted: tuple[str, ...], most: int) -> list[Arrays]:
+async def _in_parts(part: Callable[[int], Awaitable[Arrays]], starts: Iterable[int]) -> list[Arrays]:
     limit = asyncio.Semaphore(_AT_ONCE)
 
-    async def part(start: int) -> Arrays:
+    async def limited(start: int) -> Arrays:
         async with limit:
-            rows = {name: array[start : start + most] for name, array in inputs.items()}
-            return await _asked(stub, served, rows, wanted)
+            return await part(start)
 
-    starts = range(0, len(next(iter(inputs.values()))), most)
-    tasks = [asyncio.create_task(part(start)) for start in starts]
+    tasks = [asyncio.create_task(limited(start)) for start in starts]
     try:
         return await asyncio.gather(*tasks)
     finally:
@@ -94,8 +99,8 @@ async def _in_parts(stub: Any, served: ServedModel, inputs: Arrays, wanted: tupl
             task.cancel()
 
 
-async def _asked(stub: Any, served: ServedModel, inputs: Arrays, wanted: tuple[str, ...]) -> Arrays:
-    answer = await stub.ModelInfer(_request(served, inputs, wanted), timeout=_ANSWER_S)
+async def _asked(stub: Any, request: Any) -> Arrays:
+    answer = await stub.ModelInfer(request, timeout=_ANSWER_S)
     contents = answer.raw_output_contents
     return {output.name: _array(output, content) for output, content in zip(answer.outputs, contents, strict=True)}
 

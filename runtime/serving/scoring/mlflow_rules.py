@@ -4,6 +4,7 @@ It is imported with the first such request: 0.1 GB, and a second. It reads data 
 """
 
 import io
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,8 +23,8 @@ from shiplift.runtime.serving.scoring.schema import Field, InputSchema
 _TABLES = DataLimits(unpacked_bytes=512 << 20, samples=1_000_000)
 
 
-def read_json(body: Mapping[str, Any], schema: InputSchema) -> Arrays:
-    """The served tensors of a decoded body.
+def read_json(body: Mapping[str, Any], schema: InputSchema) -> tuple[Arrays, str]:
+    """The served tensors of a decoded body, and its parameters as JSON; empty: those that were logged.
 
     Raises:
         ScoringProblem: MLflow would refuse it, or production can't serve it.
@@ -36,8 +37,8 @@ def read_json(body: Mapping[str, Any], schema: InputSchema) -> Arrays:
             raise ScoringProblem(400, "this is a request to a chat or completion model: send it to `shiplift openai`")
         require_even(body)
         data, params = scoring_server._split_data_and_params(dict(body))
-        _check_params(params, schema)
-        return _enforced(scoring_server.infer_and_parse_data(data, _schema(schema)), schema)
+        given = _params(params, schema)
+        return _enforced(scoring_server.infer_and_parse_data(data, _schema(schema)), schema), given
 
 
 def read_csv(body: bytes, schema: InputSchema) -> Arrays:
@@ -101,23 +102,32 @@ def _schema(schema: InputSchema) -> Any:
     return Schema.from_json(schema.inputs)
 
 
-def _check_params(params: Any, schema: InputSchema) -> None:
-    """Checks the parameters as MLflow does; production answers with the logged defaults alone."""
+def _params(params: Any, schema: InputSchema) -> str:
+    """The parameters to send, as JSON: those that the model takes, if one is not as logged. MLflow checks them.
+
+    Raises:
+        MlflowException: one has another type than the logged one.
+        ScoringProblem: the model is served as a graph, which was made with the logged parameters.
+    """
     from mlflow.models.utils import _enforce_params_schema  # noqa: PLC0415
     from mlflow.types import ParamSchema  # noqa: PLC0415
 
     if not params:
-        return
+        return ""
     logged = ParamSchema.from_json(schema.params) if schema.params else None
     given = _enforce_params_schema(params, logged)
     defaults = {param.name: param.default for param in logged.params} if logged else {}
-    for name, value in (given or {}).items():
-        if value != defaults.get(name):
-            raise ScoringProblem(
-                400,
-                f"parameter {name!r} is {value!r}: production serves the model with its logged default, "
-                f"{defaults.get(name)!r}",
-            )
+    others = [name for name, value in (given or {}).items() if value != defaults.get(name)]
+    if not others or schema.params_use == "ignored":
+        return ""
+    if schema.params_use == "passed":
+        return json.dumps({name: value for name, value in params.items() if name in given})
+    raise ScoringProblem(
+        400,
+        f"parameter {others[0]!r} is {given[others[0]]!r}: production serves the model as a graph, which was made with "
+        f"the logged default, {defaults.get(others[0])!r}. Leave it out, or log a version with the default that you "
+        "want",
+    )
 
 
 def _enforced(data: Any, schema: InputSchema) -> Arrays:

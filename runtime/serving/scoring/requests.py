@@ -1,7 +1,8 @@
-"""A request's body as tensors, by its content type."""
+"""A request's body as tensors and parameters, by its content type."""
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from shiplift.runtime.model.tensors import Arrays
@@ -13,6 +14,14 @@ from shiplift.runtime.serving.scoring.schema import InputSchema
 JSON, CSV, PARQUET = "application/json", "text/csv", "application/vnd.apache.parquet"
 DEEPEST = 64  # NumPy has no more axes
 _FIELDS = "The input must be a JSON dictionary with exactly one of the input fields " + str(set(FORMS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a request asks: the served tensors, and parameters as JSON (empty: those that were logged)."""
+
+    inputs: Arrays
+    params: str = ""
 
 
 def media_type(content_type: str) -> str:
@@ -53,31 +62,33 @@ def decoded(body: bytes) -> dict[str, Any]:
     raise ScoringProblem(400, f"Invalid input. {_FIELDS}. {what}.")
 
 
-def read_other(kind: str, body: bytes, schema: InputSchema) -> Arrays:
-    """The served tensors of a body of that media type, whatever its form. It may take seconds.
+def read_other(kind: str, body: bytes, schema: InputSchema) -> Asked:
+    """What a body of that media type asks, whatever its form. It may take seconds.
 
     Raises:
         ScoringProblem: the request is wrong.
     """
     if kind == CSV:
-        return mlflow_rules.read_csv(body, schema)
+        return Asked(inputs=mlflow_rules.read_csv(body, schema))
     if kind == PARQUET:
-        return mlflow_rules.read_table(body, schema)
+        return Asked(inputs=mlflow_rules.read_table(body, schema))
     value = decoded(body)
     common = read_common(value, schema)
     if common is not None:
-        return common
+        return Asked(inputs=common)
     _require_shallow(value)
-    return mlflow_rules.read_json(value, schema)
+    inputs, params = mlflow_rules.read_json(value, schema)
+    return Asked(inputs=inputs, params=params)
 
 
-def read_at_once(kind: str, body: bytes, schema: InputSchema) -> Arrays | None:
-    """The served tensors of a small body in a common form; None: `read_other` reads it.
+def read_at_once(kind: str, body: bytes, schema: InputSchema) -> Asked | None:
+    """What a small body in a common form asks; None: `read_other` reads it.
 
     Raises:
         ScoringProblem: it is not a JSON dictionary.
     """
-    return read_common(decoded(body), schema) if kind == JSON else None
+    inputs = read_common(decoded(body), schema) if kind == JSON else None
+    return Asked(inputs=inputs) if inputs else None
 
 
 def _require_shallow(value: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shiplift.runtime.records.scoring import Scoring
+from shiplift.runtime.records.scoring import ParamsUse, Scoring
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.discovery import ServedModel
 
@@ -42,11 +42,15 @@ class Field:
 
 @dataclass(frozen=True, kw_only=True)
 class InputSchema:
-    """The inputs in their logged order. `inputs` and `params` are MLflow's JSON for them."""
+    """The inputs in their logged order. `inputs` and `params` are MLflow's JSON for them.
+
+    `params_use` is as in `Scoring`.
+    """
 
     fields: tuple[Field, ...]
     inputs: str
     params: str
+    params_use: ParamsUse
 
     @property
     def tensors(self) -> bool:
@@ -69,7 +73,7 @@ def schema_of(served: ServedModel) -> InputSchema:
     if not fields:
         scoring = derived(served.signature)
         fields = tuple(_fields(json.loads(scoring.inputs), served.signature))
-    return InputSchema(fields=fields, inputs=scoring.inputs, params=scoring.params)
+    return InputSchema(fields=fields, inputs=scoring.inputs, params=scoring.params, params_use=scoring.params_use)
 
 
 def derived(signature: Signature) -> Scoring:

@@ -5,13 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from starlette.concurrency import run_in_threadpool
 
-from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.serving.scoring.answers import body_of
 from shiplift.runtime.serving.scoring.asking import Servers
 from shiplift.runtime.serving.scoring.models import Scorable
 from shiplift.runtime.serving.scoring.problems import ScoringProblem
-from shiplift.runtime.serving.scoring.requests import read_at_once, read_other
+from shiplift.runtime.serving.scoring.requests import Asked, read_at_once, read_other
 from shiplift.runtime.serving.scoring.schema import InputSchema
 
 _SMALL_BYTES = 32 << 10
@@ -32,9 +31,9 @@ class Scorer:
         """
         if model.served.signature.streamed:
             raise ScoringProblem(400, f"{model.served.model!r} continues texts: `shiplift openai` serves it")
-        inputs = await self._read(model.schema, kind, body)
+        asked = await self._read(model.schema, kind, body)
         wanted = tuple(dict.fromkeys(part.tensor for part in model.form.parts))
-        chunks = await self._servers.ask(model.served, inputs, wanted)
+        chunks = await self._servers.ask(model.served, asked.inputs, wanted, asked.params)
         if len(body) <= _SMALL_BYTES:
             return body_of(model.form, chunks)
         return await run_in_threadpool(body_of, model.form, chunks)
@@ -43,7 +42,7 @@ class Scorer:
         """Closes the connections."""
         await self._servers.close()
 
-    async def _read(self, schema: InputSchema, kind: str, body: bytes) -> Arrays:
+    async def _read(self, schema: InputSchema, kind: str, body: bytes) -> Asked:
         if len(body) <= _SMALL_BYTES and (read := read_at_once(kind, body, schema)) is not None:
             return read
         async with self._large:

@@ -35,10 +35,10 @@ from shiplift.runtime.serving.triton.config import (
     render,
     retuned,
 )
+from shiplift.runtime.serving.triton.hosted_backend import ONNX_MODEL, write_hosted
 from shiplift.runtime.spec import serving_settings as spec
 from shiplift.runtime.store.artifacts import digest
 
-ONNX_MODEL = Path(graphs.__file__).with_name("onnx_model.py")
 GUARDS_MODULE = Path(guards_module.__file__)
 SEQUENCE_MODEL = Path(graphs.__file__).with_name("sequence_model.py")
 GOLDEN = "golden.npz"
@@ -120,11 +120,7 @@ def _write_guards(version: Path, guards: Sequence[Guard]) -> None:
 
 
 def _write_backend(version: Path, model: ModelDescription) -> None:
-    if model.serving.sequence_batching:
-        shutil.copyfile(ONNX_MODEL, version / ONNX_MODEL.name)
-        shutil.copyfile(SEQUENCE_MODEL, version / "model.py")
-    else:
-        shutil.copyfile(ONNX_MODEL, version / "model.py")
+    write_hosted(version, SEQUENCE_MODEL if model.serving.sequence_batching else ONNX_MODEL)
 
 
 def install(package: Path, repository: Path, *, source: str, name: str) -> None:

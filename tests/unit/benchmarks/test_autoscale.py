@@ -50,7 +50,10 @@ def waits(trace: Trace, one: Profile, replicas: int = 1) -> Floats:
 # --- queues ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("load_", "sigma"), [(0.5, 0.0), (0.8, 0.0), (0.8, 0.6)])
+@pytest.mark.parametrize(
+    ("load_", "sigma"),
+    [*(pytest.param(*case, marks=pytest.mark.slow) for case in ((0.5, 0.0), (0.8, 0.0))), (0.8, 0.6)],
+)
 def test_one_server_waits_as_pollaczek_and_khinchine_say(load_: float, sigma: float) -> None:
     expected = load_ * SERVICE_S * math.exp(sigma**2) / 2 / (1 - load_)  # exp(sigma^2) = 1 + cv^2 of a lognormal
     measured = waits(poisson(load_ / SERVICE_S, 1500), profile(spread=sigma)).mean()

@@ -8,29 +8,39 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shiplift.runtime.base.errors import (
+    Aborted,
     ArtifactCorrupt,
+    AwaitingApproval,
     GoldenMismatch,
     NotFound,
     NothingToRollBack,
     PromotionConflict,
     RegistryHeld,
+    Rejected,
     VersionReplaced,
 )
 from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport
 from shiplift.runtime.records.model import ModelVersion
-from shiplift.runtime.records.promotion import Beside, Champion, Promotion
+from shiplift.runtime.records.promotion import Abort, Beside, Champion, Moving, Promotion
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import EarlierVersion, EarlierVersions
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import GateEvidence, Scored, Verdict
 from shiplift.runtime.serving import reinstate as reinstating
+from shiplift.runtime.serving.abort import aborted
 from shiplift.runtime.serving.champion import champion_state
+from shiplift.runtime.serving.machine import moving
+from shiplift.runtime.serving.production import Production
 from shiplift.runtime.spec.measurement import LatencyTarget
+from shiplift.runtime.spec.promoting import Promoting
 from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore, tree_digest
 from shiplift.runtime.store.ledger import PROMOTION, Ledger
@@ -98,14 +108,20 @@ class Aliases(Runs):
 
 
 class Place:
-    """A production that can be told to refuse a package, and to die after a move."""
+    """A production that can be told to refuse a package, to die after a move, and whose promotions can be aborted.
 
-    def __init__(self) -> None:
+    `events` happen at the next moments of a promotion: "abort", "die" or nothing.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.events: list[str] = []
         self.package: Package | None = None
         self.refuses: set[int] = set()
         self.dies = False
         self.declared: list[int] = []
         self.capacity: Capacity | None = None
+        self.quarantined: dict[int, str] = {}
 
     @contextmanager
     def lock(self, _model: str) -> Iterator[None]:
@@ -117,21 +133,54 @@ class Place:
     def serving(self, _model: str) -> int:
         return self.package.version if self.package else 0
 
+    def quarantine(self, _model: str, version: int) -> str:
+        return self.quarantined.get(version, "")
+
     def serves(self, package: Package, _others: Sequence[Beside] = ()) -> bool:
         return self.package == package
 
     def move(
-        self, package: Package, _rollout: Rollout, capacity: Capacity | None = None, _others: Sequence[Beside] = ()
+        self,
+        package: Package,
+        _rollout: Rollout,
+        capacity: Capacity | None = None,
+        _others: Sequence[Beside] = (),
+        requested_at: float | None = None,
     ) -> None:
-        self.capacity = capacity
+        self.capacity, before = capacity, self.package
+        if requested_at is not None:
+            moving.begin(self.home, "digits", Moving(version=package.version, requested_at=requested_at))
+        self.happen()
         if package.version in self.refuses:
             raise GoldenMismatch("it answers wrongly", do="-")
         self.package = package
+        self.happen()
+        known = moving.moving(self.home, "digits")
+        if requested_at is not None and known and known.abort:
+            self.package = before
+            raise aborted(known.abort, "digits", package.version)
         if self.dies:
             raise KeyboardInterrupt
 
+    def happen(self) -> None:
+        event = self.events.pop(0) if self.events else ""
+        if event == "abort":
+            moving.abort(self.home, "digits", Abort(by="ana", reason="too slow"))
+        if event == "die":
+            raise KeyboardInterrupt
+
+    def commit(self, model: str) -> None:
+        self.happen()
+        known = moving.commit(self.home, model)
+        if known and known.abort:
+            raise aborted(known.abort, model, known.version)
+        self.happen()
+
+    def withdraw(self, _model: str) -> None:
+        self.package = None
+
     def retire(self, _model: str) -> None:
-        pass
+        self.happen()
 
     def declare(
         self, package: Package, replicas: int, _capacity: Capacity | None = None, _others: Sequence[Beside] = ()
@@ -146,8 +195,9 @@ class World:
 
     def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site: Site = site(home)
-        self.registry, self.place = Aliases(), Place()
+        self.registry, self.place = Aliases(), Place(home)
         self.held: list[RegistryHeld] = []
+        self.rules = Promoting()
         monkeypatch.setattr(promoting, "RegistryLease", lambda *_: self)
         for module in (finding, promoting, rolling_back, reinstating):
             monkeypatch.setattr(module, "Registry", lambda _: self.registry)
@@ -187,6 +237,7 @@ class World:
             self.champion(version, **trigger),
             Rollout(),
             LatencyTarget(p99_ms=50),
+            self.rules,
         )
 
     def rollback(self) -> Promotion:
@@ -363,7 +414,7 @@ def test_a_promotion_under_way_is_not_called_drift(world: World) -> None:
     world.place.dies = True
     with pytest.raises(KeyboardInterrupt):
         world.promote(5)
-    now = champion_state(world.site, "digits", cast("Registry", world.registry), world.place)
+    now = champion_state(world.site, "digits", cast("Registry", world.registry), cast("Production", world.place))
     assert (now.champion, now.previous, now.unfinished) == (5, 2, "promotion")
     assert reinstating.reinstate(world.site, "digits").moved == ()
     assert world.aliases == (5, 2)
@@ -495,3 +546,76 @@ def test_a_version_that_production_refuses_gets_no_alias_though_it_has_the_champ
     assert world.record(2) is None
     reinstating.reinstate(world.site, "digits")
     assert world.aliases == (0, 0)
+
+
+# --- people's decisions ---
+
+
+@given(st.lists(st.sampled_from(["", "abort", "die"]), max_size=10), st.booleans())
+def test_an_abort_that_came_in_time_gives_all_traffic_back(events: list[str], first: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        world = World(Path(folder), patch)
+        if not first:
+            world.promote(1)
+            world.promote(2)
+        before, aliases = world.place.package, world.aliases
+        world.place.events = events
+        ending = None
+        while ending is None:  # a killed promotion is run again
+            try:
+                world.promote(5, requested_at=7.0)
+                ending = "promoted"
+            except KeyboardInterrupt:
+                continue
+            except Aborted as error:
+                ending = str(error)
+        world.place.events = []
+        known = moving.moving(Path(folder), "digits")
+        assert known is not None
+        if known.abort:
+            assert ending.startswith("aborted by ana: too slow")
+            assert (world.place.package, world.aliases) == (before, aliases)
+            record = world.record(5)
+            assert record is None
+        else:
+            assert (ending, known.committed) == ("promoted", True)
+            assert (world.place.serving("digits"), world.aliases) == (5, (5, aliases[0]))
+
+
+def test_the_champion_s_own_package_serves_again_after_its_release_is_aborted(world: World) -> None:
+    before, another = world.place.package, {"precision": "fp16"}
+    world.place.events = ["", "", "abort"]  # all traffic has moved, and is not committed
+    with pytest.raises(Aborted):
+        world.promote(2, changes=another, requested_at=7.0)
+    assert world.place.package == before
+    record = world.record(2)
+    assert record is not None
+    assert (record.package, record.unfinished) == (before, "")
+
+
+def test_a_version_that_needs_approval_is_promoted_once_a_person_approves(world: World) -> None:
+    world.rules = Promoting(approval="required")
+    yes = Decision(approved=True, by="ana", reason="checked")
+    for decision in (yes, None):  # a decision counts only for what was already waiting
+        with pytest.raises(AwaitingApproval):
+            world.promote(5, decision=decision)
+        assert (world.place.serving("digits"), world.aliases) == (2, (2, 1))
+    assert world.registry.tags[5]["approval"].startswith("waiting until ")
+    with pytest.raises(Rejected, match="rejected by bob"):
+        world.promote(5, decision=Decision(approved=False, by="bob"))
+    with pytest.raises(AwaitingApproval):
+        world.promote(5)
+    world.rollback()  # now the champion is another
+    with pytest.raises(AwaitingApproval, match="the champion have changed since"):
+        world.promote(5, decision=yes)
+    assert world.promote(5, decision=yes).version == 5
+    assert world.registry.tags[5]["approval"] == "approved by ana: checked"
+
+
+def test_a_quarantined_version_that_would_serve_again_is_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    why = "it was quarantined: it crashed 3 times"
+    world.place.quarantined = {1: why}
+    assert (world.champion(1).quarantined, world.champion(2).quarantined) == (why, "")
+    assert f"version 1 served before, and {why}" in capsys.readouterr().out
+    world.rollback()
+    assert f"warning: version 1 served before, and {why}" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
 from shiplift.runtime.records.kinds.exported import ExportedGraph
-from shiplift.runtime.records.model import Datasets, ModelVersion
+from shiplift.runtime.records.model import Datasets, ModelVersion, RecordedRequests
 from shiplift.runtime.spec.model import Conversion, Data
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.export import export
@@ -37,7 +37,9 @@ class Bench:
         logged = self.store.put_bytes(dump_npz({"input": EXAMPLE.repeat(5, axis=0), "label": np.zeros(15)}))
         datasets = Datasets(validation=logged, validation_name="validation.npz")
         conversion = Conversion(timeout_s=60)
-        exported = export(site(self.home), version or self.version(), contract, conversion, datasets, Data())
+        exported = export(
+            site(self.home), version or self.version(), contract, conversion, datasets, Data(), RecordedRequests()
+        )
         assert isinstance(exported, ExportedGraph)
         return exported
 
@@ -89,4 +91,4 @@ def test_a_graph_that_fails_has_no_code_of_its_own_to_fall_back_to(bench: Bench)
     contract = DeclaredGraph(signature=signature(), example=bench.store.put_bytes(dump_npz({"input": EXAMPLE})))
     conversion = Conversion(timeout_s=60, fallback="python")
     with pytest.raises(ExportFailed, match="does not load"):
-        export(site(bench.home), bench.version(), contract, conversion, Datasets(), Data())
+        export(site(bench.home), bench.version(), contract, conversion, Datasets(), Data(), RecordedRequests())

@@ -9,6 +9,7 @@ from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import GateEvidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.measurement import LatencyTarget
+from shiplift.runtime.spec.promoting import Promoting
 from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.steps.promote import _check_order, _others, promote
 from tests.unit.examples import champion, check, deployment, load_report, model_version, site
@@ -79,5 +80,6 @@ def test_what_did_not_pass_is_never_promoted(tmp_path: Path, outcome: Outcome, e
             champion(),
             Rollout(),
             LatencyTarget(),
+            Promoting(),
         )
     assert list(tmp_path.iterdir()) == []

@@ -132,7 +132,7 @@ def with_measured(engine: PastReleases, packages: dict[str, Package], known: Pro
                 f"the release of {package.model}/{package.version}, the member {name!r}, has no trials with execution "
                 "times, so it is unknown how long it takes",
                 do=f"Run `shiplift rerun {package.model}/{package.version}`, which tunes it, or write its times into a "
-                "file (`members` in the README's example) and name that with --profiles.",
+                "file (`members` in the example of docs/howto/pipelines.md) and name that with --profiles.",
             )
     overhead = known.request_ms or measured.typical_request_ms(reports)
     return known.model_copy(update={"members": {**found, **known.members}, "request_ms": overhead})
@@ -157,7 +157,7 @@ def _decoders(
             raise NotFound(
                 f"nothing has measured how long the decoder {name!r} takes",
                 do="Release the pipeline once: its load test measures that. Or write its times into a file (`members` "
-                "in the README's example) and name that with --profiles.",
+                "in the example of docs/howto/pipelines.md) and name that with --profiles.",
             )
         found[name] = (measured.configuration_under_load(loads[name], package.config),)
     return found

@@ -19,10 +19,11 @@ from shiplift.pipelines.engines.walk import Walk
 from shiplift.pipelines.graph import FanOut, Stage, load
 from shiplift.pipelines.pods import hands_over
 from shiplift.pipelines.release import HANDED_OVER
-from shiplift.runtime.base.errors import Cancelled, ShipliftError, Temporary, UsageError
+from shiplift.runtime.base.errors import Aborted, Cancelled, ShipliftError, Temporary, UsageError
 from shiplift.runtime.confinement import workplace
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.promotion import Abort
 from shiplift.runtime.records.release import Ending, Event, StageRuns, Taken
 from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.serving.kubernetes.connection import Object
@@ -52,7 +53,9 @@ class _Walk(Walk):
         arguments = super().arguments(stage, known)
         if self._says_so(stage):
             self._keep(stage, arguments)
-            shield.begin(self.call.api, self.call.workflow, self.so_far)
+            order = shield.begin(self.call.api, self.call.workflow, self.so_far)
+            if order and not stage.at.halt(order, arguments):
+                raise Aborted(order.sentence, do="`shiplift rerun` releases the version again.")
         return arguments
 
     def deliver(self, stage: Stage, record: Record) -> None:
@@ -116,7 +119,9 @@ class _Walk(Walk):
         return ending.model_copy(update={"verdict": ending.verdict or taken.get(Verdict.parameter())})
 
     def _finish_shielded(self) -> dict[str, Any]:
-        """Finishes a shielded stage that was killed when its Workflow was stopped; returns the stage's arguments.
+        """Halts a shielded stage that was killed when its Workflow was stopped, and runs it again if it has to end.
+
+        Returns the stage's arguments.
 
         Raises:
             Temporary: a service that the stage needs does not answer.
@@ -125,6 +130,9 @@ class _Walk(Walk):
         arguments = self._taken_by(half_way.stage) if half_way else None
         if half_way is None or arguments is None:
             return {}
+        order = shield.abort(self.call.api, self.call.workflow, Abort(by="someone", reason="its Workflow was stopped"))
+        if not half_way.stage.at.halt(order, arguments):
+            return arguments
         tell(Event(stage=half_way.stage.name, kind="started"))
         with shielded():
             done = self.attempt(half_way.stage, lambda: arguments).make()

@@ -37,6 +37,7 @@ from shiplift.runtime.serving.kubernetes.kinds import (
 from shiplift.runtime.serving.kubernetes.objects.names import BENCH, SERVER, Object, revision_of_group
 from shiplift.runtime.serving.operator.cluster.seeing import (
     groups_ending,
+    kept_of,
     pods_of,
     retired_of,
     revision_seen,
@@ -168,6 +169,7 @@ class Observer:
             optional=snapshot.optional,
             arrivals=self._arrivals(name),
             evidence=evidence,
+            kept=kept_of(body, spec),
             now=now,
         )
         return with_hosts(seen)

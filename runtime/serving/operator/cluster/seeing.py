@@ -22,9 +22,16 @@ from shiplift.runtime.serving.operator.resources import (
     RevisionSpec,
     ServiceSpec,
     ServiceStatus,
+    promotion_of,
     status_of,
 )
 from shiplift.runtime.serving.operator.upkeep.retirement import RETIRED
+
+
+def kept_of(body: Object, spec: ServiceSpec | None) -> str:
+    """The revision to which the traffic of a service's promotion may go back; empty if there is none."""
+    promotion = promotion_of(body)
+    return promotion.keeps(spec.revision) if promotion and spec else ""
 
 
 def pods_of(bodies: Iterable[Object], cordoned: Collection[str]) -> dict[str, tuple[PodSeen, ...]]:

@@ -82,7 +82,7 @@ def test_a_release_is_followed_to_its_end(
     worker = threading.Thread(target=work)
     worker.start()
     assert console.follow(engine, name) == report(name)
-    worker.join(timeout=10)
+    worker.join(timeout=120)
     out, err = capfd.readouterr()
     assert out == ""
     assert "[red]scanning[/]" in err  # a step's message is text, not markup

@@ -202,4 +202,4 @@ def test_an_interrupted_stage_leaves_neither_processes_nor_folders(
     assert result is not None
     assert result.exit_code == 130
     with contextlib.suppress(psutil.NoSuchProcess):  # whoever inherited it may not have waited for it yet
-        psutil.Process(int((tmp_path / "pid").read_text())).wait(30)
+        psutil.Process(int((tmp_path / "pid").read_text())).wait(120)

@@ -511,7 +511,7 @@ def test_it_serves_metrics_and_says_whether_it_still_looks(lab: Lab) -> None:
             assert client.get("/").status_code == 404
     finally:
         server.shutdown()
-        thread.join(timeout=10)
+        thread.join(timeout=120)
         server.server_close()
 
 

@@ -81,9 +81,9 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 def test_a_process_that_does_not_listen_is_killed_after_its_stage_s_deadline(worker: Worker) -> None:
     late = Placement(deadline_s=-60)  # and 60 s to clean up
     worker.notes.enter(Stage(quantize, late))
-    assert until(worker.watched, seconds=10)
+    assert until(worker.watched)
     assert worker.child.returncode == -signal.SIGKILL
-    assert until(lambda: not any(process.is_running() for process in worker.family[1:]), seconds=5)
+    assert until(lambda: not any(process.is_running() for process in worker.family[1:]))
     failure = worker.notes.failure()
     assert failure is not None
     assert (failure.kind, failure.exit_code, failure.about_model) == ("DeadlineExceeded", 46, False)
@@ -94,7 +94,7 @@ def test_a_process_that_does_not_listen_is_killed_after_its_stage_s_deadline(wor
 def test_a_process_that_does_not_listen_is_killed_after_a_cancel(worker: Worker) -> None:
     worker.notes.enter(Stage(quantize, Placement()))
     worker.notes.cancel()
-    assert until(worker.watched, seconds=10)
+    assert until(worker.watched)
     assert worker.child.returncode == -signal.SIGKILL
     failure = worker.notes.failure()
     assert failure is not None
@@ -126,7 +126,7 @@ def test_a_release_is_concluded_as_it_had_to_end_with_the_stages_that_its_events
     releases.tell(name, Event(stage="admit", kind="finished", seconds=2, outcome="ok"))
     releases.tell(name, Event(stage="quantize", target="cpu", kind="started"))
     worker.notes.enter(Stage(quantize, Placement(deadline_s=-60)))
-    assert until(worker.watched, seconds=10)
+    assert until(worker.watched)
     failure = worker.notes.failure()
     assert failure is not None
     assert [(run.name, run.target, run.outcome) for run in releases.stage_runs(name, failure)] == [

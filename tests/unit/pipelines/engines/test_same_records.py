@@ -29,7 +29,17 @@ from shiplift.pipelines.engines.local import runner
 from shiplift.pipelines.graph import FanOut, Pipeline, Placement, Stage
 from shiplift.pipelines.pods import Pod
 from shiplift.runtime.base import progress
-from shiplift.runtime.base.errors import Cancelled, DeadlineExceeded, NotAdmitted, StorageFull, Temporary, every_error
+from shiplift.runtime.base.errors import (
+    Aborted,
+    AwaitingApproval,
+    Cancelled,
+    DeadlineExceeded,
+    NotAdmitted,
+    Rejected,
+    StorageFull,
+    Temporary,
+    every_error,
+)
 from shiplift.runtime.base.progress import measuring
 from shiplift.runtime.gates import report
 from shiplift.runtime.records.deployment import Endpoint
@@ -52,6 +62,12 @@ REQUEST = Request(model="digits", version=3)
 TRIGGER = Trigger(kind="manual", requested_at=1767225500.0)
 STARTED, STARTED_S = "2026-01-01T00:00:00Z", 1767225600.0
 RETRIED = (Temporary.exit_code, Cancelled.exit_code)  # by a Workflow's retryStrategy
+OF_PEOPLE: dict[type[Exception], str] = {
+    Aborted: "aborted",
+    AwaitingApproval: "waiting",
+    Cancelled: "cancelled",
+    Rejected: "rejected",
+}
 
 Act = Callable[[], Outcome]
 
@@ -289,7 +305,7 @@ def test_every_error_leaves_the_same_records_on_both_engines(engines: Engines, e
     assert [run.name for run in ending.stages] == ["measure", "judge"]
     assert ending.failure == Failure.of(error)
     assert ending.stages[-1].message == ending.failure.message
-    assert ending.stages[-1].outcome == ("cancelled" if isinstance(error, Cancelled) else "failed")
+    assert ending.stages[-1].outcome == OF_PEOPLE.get(type(error), "failed")
     assert ending.stages[-1].key
 
 

@@ -145,7 +145,7 @@ _any_values = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=settings().max_examples // 3)
 @given(body=_any_values)
 def test_any_values_give_objects_whose_texts_are_what_was_given(body: dict[str, Any]) -> None:
     parsed = values.parse(yaml.safe_dump(body))

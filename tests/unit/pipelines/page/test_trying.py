@@ -48,7 +48,7 @@ def table(columns: list[dict[str, Any]] = COLUMNS, model: str = "digits") -> Ser
     return served(*inputs, schema=columns, model=model)
 
 
-GIVEN = {"column0": "1.5", "column1": "3", "column2": "It's <b>", "column3": "true", "column4": ""}
+GIVEN: dict[str, Any] = {"column0": "1.5", "column1": "3", "column2": "It's <b>", "column3": "true", "column4": ""}
 
 
 def test_columns_become_fields_and_fields_a_row() -> None:

@@ -1,10 +1,12 @@
 from pathlib import Path
 from typing import Any
 
+import mlflow.onnx
 import mlflow.sklearn
 import numpy as np
 import pytest
 from mlflow.models import infer_signature
+from onnx import TensorProto, helper
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
@@ -67,6 +69,23 @@ def test_rows_that_both_refuse_say_nothing_and_a_model_that_cannot_be_asked_is_t
     assert left_out[0].startswith("What mlflow.pyfunc answers was not asked: ValueError: Input X contains NaN")
     (tmp_path / "nan" / "MLmodel").write_text("flavors: {sklearn: {}}\n")
     assert judge(tmp_path / "nan", None, (), {}).left_out  # type: ignore[arg-type] # it isn't asked
+
+
+def test_rows_of_a_length_that_only_the_graph_takes_say_nothing(tmp_path: Path) -> None:
+    x = np.ones((2, 2, 3), np.float32)
+    of = ["batch", "length", 3]
+    ends = (helper.make_tensor_value_info(name, TensorProto.FLOAT, of) for name in ("x", "y"))
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "any-length", *([end] for end in ends))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    signature = infer_signature({"x": x}, {"y": -x})  # MLflow then takes the example's length alone
+    mlflow.onnx.save_model(model, tmp_path / "m", signature=signature, pip_requirements=[])
+    specs = read_model(tmp_path / "m").signature.inputs
+    original = loaders.load(tmp_path / "m", "onnx", specs, (), tabular=False)
+    longer = np.ones((1, 9, 3), np.float32)
+    sets = {
+        str(at): Questions(inputs={"x": rows}, origins=("range",) * len(rows)) for at, rows in enumerate((x, longer))
+    }
+    assert judge(tmp_path / "m", original, specs, sets).answered == "y"
 
 
 def test_the_columns_of_pyfunc_s_frame_are_found_in_one_matrix() -> None:

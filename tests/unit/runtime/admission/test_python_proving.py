@@ -10,7 +10,7 @@ from shiplift.runtime.admission.python_proving import prove
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
 from shiplift.runtime.proof.answers import Answers
-from shiplift.runtime.proof.file import in_file
+from shiplift.runtime.proof.file import from_file, in_file, sets_in
 from tests.unit.examples import tensor
 
 X = np.arange(8, dtype=np.float32).reshape(8, 1)
@@ -125,3 +125,16 @@ def test_an_example_that_is_answered_with_nan_fails_parity(tmp_path: Path) -> No
 
 def test_sizes_that_differ_from_request_to_request_are_dynamic(tmp_path: Path) -> None:
     assert proved(tmp_path, shapes=((1,), (5,)))["signature"]["outputs"][0]["shape"] == [-1, -1]
+
+
+def test_the_packaged_server_is_asked_all_rows_but_those_that_end_the_process_or_that_nobody_gave_and_are_refused(
+    tmp_path: Path,
+) -> None:
+    errors = {1: "Raised: ValueError: no", 2: "Died: by signal 11", 5: "TookTooLong: 60 s", 6: "Raised: ValueError: no"}
+    proved(tmp_path, said(2 * X, errors))
+    kept = load_npz(tmp_path / "asked.npz")
+    (name,) = sets_in(kept)
+    questions, right = from_file(kept, name)
+    assert questions.inputs["x"].ravel().tolist() == [0, 1, 3, 4, 7]
+    assert right.errors == ("", "Raised: ValueError: no", "", "", "")
+    assert questions.origins == (*["example"] * 4, "range")

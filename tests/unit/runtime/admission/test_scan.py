@@ -272,6 +272,17 @@ PROGRAM = {"graph_module": {"graph": {"nodes": [{"target": "torch.ops.aten.relu.
         ({"range": {"expr_str": "Symbol('s31', positive=True, integer=True)"}}, ""),
         ({"range": {"expr_str": "Max(1, 2*s0 + 3) // 2"}}, ""),
         ({"guards_code": ["L['x'].size()[0] >= 2"]}, ""),
+        *(  # what torch writes of a size that only the data decide, as after `torch.nonzero`
+            ({"as_expr": {"expr_str": f"{relation}(Symbol('u0', integer=True), Integer(3))"}}, "")
+            for relation in (
+                "GreaterThan",
+                "LessThan",
+                "StrictGreaterThan",
+                "StrictLessThan",
+                "Equality",
+                "Unequality",
+            )
+        ),
         ({"range": {"expr_str": "__import__('os').system('id')"}}, "an expression of a shape is code"),
         ({"range": {"expr_str": "(lambda: 1)()"}}, "an expression of a shape is code"),
         ({"range": {"expr_str": "x.__class__.__bases__"}}, "an expression of a shape is code"),

@@ -65,4 +65,4 @@ def test_a_host_that_never_answers_costs_its_time_limit(tmp_path: Path) -> None:
         url = f"git://127.0.0.1:{server.getsockname()[1]}/x"
         with pytest.raises(Temporary, match="took longer than 1 s"):
             latest_commit(Origin(url=url, timeout_s=1), "main")
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 120

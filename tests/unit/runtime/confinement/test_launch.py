@@ -59,7 +59,7 @@ def test_signals_reach_the_program(tmp_path: Path) -> None:
         assert process.stdout.readline() == "ready\n"
         process.terminate()
         assert process.stdout.read() == "asked\n"
-        assert process.wait(10) == 7
+        assert process.wait(120) == 7
 
 
 def test_a_killed_launcher_takes_the_program_along(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_killed_launcher_takes_the_program_along(tmp_path: Path) -> None:
         assert process.stdout.readline() == "ready\n"
         family = psutil.Process(process.pid).children(recursive=True)
         process.kill()
-    _, left = psutil.wait_procs(family, timeout=10)
+    _, left = psutil.wait_procs(family, timeout=120)
     assert left == []
 
 

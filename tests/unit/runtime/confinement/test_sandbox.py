@@ -293,7 +293,7 @@ box.run({{"stmt": {code!r}, "number": 1}}, SandboxLimits(memory_mb=512, timeout_
         family = psutil.Process(parent.pid).children(recursive=True)
         assert len(family) == 4  # the outer process, the init, the worker, and what it started
         parent.kill()
-    _, left = psutil.wait_procs(family, timeout=10)
+    _, left = psutil.wait_procs(family, timeout=120)
     assert left == []
 
 

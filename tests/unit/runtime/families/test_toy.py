@@ -17,7 +17,7 @@ from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
-from shiplift.runtime.records.model import Datasets, ModelVersion
+from shiplift.runtime.records.model import Datasets, ModelVersion, RecordedRequests
 from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
@@ -47,6 +47,7 @@ STEPS = Pipeline(
         Conversion,
         Datasets,
         Data,
+        RecordedRequests,
         Quantization,
         Acceptance,
         ServingSpace,
@@ -114,6 +115,7 @@ def test_a_toy_goes_through_every_step_and_again_from_the_ledger(family: ToyFami
         spec.export,
         Datasets(),
         spec.data,
+        RecordedRequests(),
         spec.quantization,
         Acceptance(
             datasets=Datasets(),

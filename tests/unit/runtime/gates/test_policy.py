@@ -622,6 +622,17 @@ def test_targets_that_are_not_served_are_warned_of() -> None:
     assert (check.verdict, check.severity) == (FAIL, "warn")
 
 
+def test_a_version_that_was_quarantined_is_warned_of_and_passes() -> None:
+    why = "it was quarantined: it crashed 3 times, the last time on 2026-11-28 22:00:00: its worker died of SIGFPE"
+    for told, expected in ((why, FAIL), ("", None)):
+        given_ = policy.evidence_of(exported(), deployment(), load_report(), Champion(quarantined=told))
+        verdict = policy.verdict(given_, LIMITS)
+        check = named(verdict.checks).get("quarantine")
+        assert verdict.outcome is PASS
+        assert (check.verdict if check else None) is expected
+        assert check is None or (check.severity, why in check.reason) == ("warn", True)
+
+
 def test_the_same_evidence_under_the_same_limits_is_the_same_verdict() -> None:
     given_ = policy.evidence_of(exported(), deployment(), load_report(comparison=comparison()), champion())
     again = GateEvidence.model_validate_json(given_.model_dump_json())

@@ -51,7 +51,7 @@ def uvicorns(configuration: uvicorn.Config) -> Iterator[None]:
         yield
     finally:
         server.should_exit = server.force_exit = True
-        thread.join(10)
+        thread.join(120)
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def listening(
         port = probe.getsockname()[1]
     listens = LISTENERS[request.param]
     with listens.start(tmp_path, port):
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline and not _status(listens, port):
             time.sleep(0.02)
         yield listens, port
@@ -146,7 +146,7 @@ def listening(
 
 def _status(listens: Listens, port: int) -> int:
     transport = httpx.HTTPTransport(local_address="127.0.0.2")
-    with httpx.Client(transport=transport, timeout=5, headers=dict(listens.headers)) as client:
+    with httpx.Client(transport=transport, timeout=60, headers=dict(listens.headers)) as client:
         try:
             url = f"http://127.0.0.1:{port}{listens.path}"
             return (client.post(url, content=b"{}") if listens.post else client.get(url)).status_code
@@ -155,7 +155,7 @@ def _status(listens: Listens, port: int) -> int:
 
 
 def _opened(stack: ExitStack, port: int, sent: bytes) -> socket.socket:
-    connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), 5))
+    connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), 60))
     connection.sendall(sent)
     return connection
 

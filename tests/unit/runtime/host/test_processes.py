@@ -31,7 +31,7 @@ def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
 
 def gone(pid: int) -> bool:
     try:
-        psutil.Process(pid).wait(timeout=10)
+        psutil.Process(pid).wait(timeout=120)
     except psutil.NoSuchProcess:
         return True
     except psutil.TimeoutExpired:
@@ -86,6 +86,17 @@ def test_stopping_ends_the_children_too() -> None:
     assert gone(parent.pid)
 
 
+def test_a_child_that_is_stopped_in_its_own_turn_is_not_waited_for() -> None:
+    script = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = processes.identify(int(parent.stdout.readline()))
+        processes.stop(processes.identify(parent.pid), grace_s=600, apart=(child,))
+        assert gone(parent.pid)
+        assert processes.alive(child)
+        processes.stop(child)
+
+
 def test_a_process_that_is_gone_or_another_s_is_left_alone(sleeper: "subprocess.Popen[bytes]") -> None:
     stranger = Process(pid=sleeper.pid, started_at=0)
     for end in (processes.stop, processes.kill):
@@ -104,7 +115,7 @@ def test_a_child_writes_to_its_log_and_sees_the_given_environment_alone(tmp_path
     for _ in range(2):
         words = [sys.executable, "-c", "import os; print(sorted(os.environ))"]
         child = processes.start_child(words, environment={"LC_CTYPE": "C.UTF-8"}, log=log, folder=tmp_path)
-        assert child.wait(timeout=20) == 0
+        assert child.wait(timeout=120) == 0
     assert log.read_text() == "['LC_CTYPE']\n" * 2
 
 
@@ -126,7 +137,7 @@ sys.stdin.read()
     try:
         assert os.getsid(daemon) == daemon
         parent.kill()
-        parent.wait(timeout=10)
+        parent.wait(timeout=120)
         assert gone(child)
         assert processes.alive(left)
     finally:

@@ -14,13 +14,13 @@ from shiplift.runtime.measure.requests import (
     fitting,
     lengths,
     prompts,
-    recorded,
     shortened,
     synthetic,
     with_lengths,
     within,
 )
 from shiplift.runtime.model.generation.signature import ROOM, SIGNATURE
+from shiplift.runtime.model.logged_requests import recorded
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.kinds.package import Package

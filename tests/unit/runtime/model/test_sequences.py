@@ -14,7 +14,7 @@ from shiplift.runtime.families import table
 from shiplift.runtime.measure import requests
 from shiplift.runtime.measure.generator import Demand, LoadTarget
 from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer, options
-from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model import logged_requests, onnx_models
 from shiplift.runtime.model.sequences import answer_sequence, hide_states
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.config import model_config, render, retuned
@@ -106,8 +106,9 @@ def test_its_package_brings_both_parts_of_its_backend_and_warms_nothing(tmp_path
     model = description(signature=visible, states=states, warmups=(), serving=Serving(sequence_batching=HOW))
     (tmp_path / "package").mkdir()
     at = write_package(tmp_path / "package", model, tmp_path / "onnx", "bundled", example={}, golden={}) / model.name
-    assert {file.name for file in (at / "3").iterdir()} == {"model.onnx", "model.py", "onnx_model.py"}
-    assert "from onnx_model import" in (at / "3" / "model.py").read_text()
+    files = {"model.onnx", "model.py", "inner.py", "onnx_model.py", "packing.py", "python_model.py", "python_host"}
+    assert {file.name for file in (at / "3").iterdir()} == files
+    assert "from onnx_model import" in (at / "3" / "inner.py").read_text()
     assert not (at / "warmup").exists()
 
 
@@ -158,26 +159,30 @@ def test_recorded_sequences_stay_together(tmp_path: Path) -> None:
         return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [value, value]}]} | more
 
     log = [body(at, parameters={"sequence_id": 7 + at % 2}) for at in range(5)]
-    sequences = requests.recorded_sequences(json.dumps(log).encode(), "log.json", signature, 20)
+    sequences = logged_requests.recorded_sequences(json.dumps(log).encode(), "log.json", signature, 20)
     assert [[int(step["x"][0]) for step in sequence] for sequence in sequences] == [[0, 2, 4], [1, 3]]
     file = tmp_path / "log.npz"
     np.savez(file, x=np.arange(8, dtype=np.float32).reshape(4, 2), sequence_id=np.array(["a", "b", "a", "a"]))
-    sequences = requests.recorded_sequences(file.read_bytes(), "log.npz", signature, 20)
+    sequences = logged_requests.recorded_sequences(file.read_bytes(), "log.npz", signature, 20)
     assert [len(sequence) for sequence in sequences] == [3, 1]
     plain = json.dumps([body(at) for at in range(5)]).encode()
-    assert [len(sequence) for sequence in requests.recorded_sequences(plain, "log.json", signature, 2)] == [2, 2, 1]
+    assert [len(sequence) for sequence in logged_requests.recorded_sequences(plain, "log.json", signature, 2)] == [
+        2,
+        2,
+        1,
+    ]
     with pytest.raises(DataInvalid, match="has no requests"):
-        requests.recorded_sequences(b"[]", "log.json", signature, 2)
+        logged_requests.recorded_sequences(b"[]", "log.json", signature, 2)
 
 
 def test_an_input_may_have_the_name_that_sequences_are_told_apart_by(tmp_path: Path) -> None:
     signature = Signature(inputs=(tensor("sequence_id", -1, 2),), outputs=(tensor("y", -1, 2),))
     np.savez(tmp_path / "log.npz", sequence_id=np.arange(6, dtype=np.float32).reshape(3, 2))
-    sequences = requests.recorded((tmp_path / "log.npz").read_bytes(), "log.npz", signature)
+    sequences = logged_requests.recorded((tmp_path / "log.npz").read_bytes(), "log.npz", signature)
     assert [sample["sequence_id"].tolist() for sample in sequences] == [[0, 1], [2, 3], [4, 5]]
     tensors = [{"name": "sequence_id", "datatype": "FP32", "shape": [1, 2], "data": [8, 9]}]
     log = json.dumps([{"inputs": tensors, "parameters": {"sequence_id": 7}}]).encode()
-    assert requests.recorded(log, "log.json", signature)[0]["sequence_id"].tolist() == [8, 9]
+    assert logged_requests.recorded(log, "log.json", signature)[0]["sequence_id"].tolist() == [8, 9]
 
 
 def test_at_a_rate_the_requests_of_a_sequence_wait_for_each_other(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.unit.runtime.planning.in_simpy import latencies
 
 
 @pytest.mark.parametrize("name", sorted(set(GRAPHS) - {"shared"}))
-@pytest.mark.parametrize("max_batch", [1, 3, 8])
+@pytest.mark.parametrize("max_batch", [1, pytest.param(3, marks=pytest.mark.slow), 8])
 def test_every_request_takes_as_long_as_in_simpy(name: str, max_batch: int) -> None:
     """Members that give several batches to one at the same instant are excluded here: see the next test."""
     cold_ms = {4.0: 1.0, 20.0: 3.0} if max_batch == 1 else {}  # with it, more comes at one instant where instances wait
@@ -29,7 +29,9 @@ def test_every_request_takes_as_long_as_in_simpy(name: str, max_batch: int) -> N
         np.testing.assert_allclose(ours.latencies, reference, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(GRAPHS))
+@pytest.mark.parametrize(
+    "name", [name if name == "shared" else pytest.param(name, marks=pytest.mark.slow) for name in sorted(GRAPHS)]
+)
 def test_what_comes_at_the_same_instant_changes_little(name: str) -> None:
     """SimPy lets a batch's requests reach the next member together; here the first of them does not wait."""
     graph, scenario, profiles = drawn(name, rate=60, count=1500)
@@ -40,7 +42,7 @@ def test_what_comes_at_the_same_instant_changes_little(name: str) -> None:
     assert np.percentile(ours, 99) == pytest.approx(np.percentile(reference, 99), rel=0.15)
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("load", [*(pytest.param(load, marks=pytest.mark.slow) for load in (0.3, 0.8)), 0.6])
 def test_one_member_with_constant_times_is_an_m_d_1_queue(load: float) -> None:
     """Pollaczek and Khinchine: the mean wait is load / (2 (1 - load)) executions."""
     graph, scenario, profiles = drawn("one", rate=100 * load, count=60_000)
@@ -70,7 +72,7 @@ def test_the_first_request_of_an_idle_pipeline_takes_longer_and_others_do_not() 
         np.testing.assert_allclose(both.latencies, [0.025, 0.02 + longer_ms / 1000])
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
+@pytest.mark.parametrize("load", [0.5, pytest.param(0.8, marks=pytest.mark.slow)])
 def test_one_member_with_varying_times_is_an_m_g_1_queue(load: float) -> None:
     graph, scenario, profiles = drawn("one", rate=100 * load, count=60_000)
     outcome = simulate(graph, scenario, profiles, {"a": settings(spread=0.5)})

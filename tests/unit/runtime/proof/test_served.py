@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.proof.served import CLIENTS, Difference, Form, prove_served
+from shiplift.runtime.proof.settings import Ask, Busy
 from shiplift.runtime.records.proof import ServedProof
 
 ROWS = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
@@ -53,7 +55,7 @@ def server(off: Any = lambda *_: 0.0, label: Any = lambda right, *_: right) -> S
     return Server(off, label)
 
 
-def proved(asked: Server, form: Form = LOSSLESS, **options: Any) -> ServedProof | Difference:
+def proved(asked: Ask, form: Form = LOSSLESS, **options: Any) -> ServedProof | Difference:
     settings: dict[str, Any] = {"most": 8, "clock": lambda: 0.0} | options  # on a busy machine, too
     return prove_served(asked, ASKED, form, **settings)
 
@@ -90,6 +92,9 @@ def test_a_difference_is_found_in_the_setting_that_makes_it() -> None:
         assert isinstance(difference, Difference), setting
         assert difference.found.setting == setting
         assert difference.found.output in ("score", "label")
+        assert difference.clients == (CLIENTS if setting == crowd else 1)
+        assert difference.found.row not in difference.company
+        assert 1 <= len(difference.company) < CLIENTS
 
 
 def test_a_lossy_form_may_be_off_but_not_unsteady() -> None:
@@ -134,18 +139,39 @@ def test_what_a_slow_server_leaves_out_is_said() -> None:
     assert proof.left_out[0] == f"{200 - alone} rows alone: the time was up"
 
 
-def test_a_slow_server_gets_fewer_clients_at_once() -> None:
-    now = [0.0]
+def test_a_slow_server_never_has_more_rows_at_once_than_it_answers_within_the_patience() -> None:
+    for seconds, patience, at_once in ((10.0, 30.0, 3), (10.0, 22.5, 2), (10.0, 15.0, 1), (40.0, 30.0, 1)):
+        now, most = [0.0], [0]
 
-    def slow(inputs: Arrays) -> Arrays:
-        now[0] += 10.0
-        return scores(inputs)
+        def slow(inputs: Arrays, seconds: float = seconds, now: Any = now, most: Any = most) -> Arrays:
+            now[0] += seconds * len(inputs["x"])
+            most[0] = max(most[0], len(inputs["x"]))
+            return scores(inputs)
 
-    proof = prove_served(slow, ASKED, LOSSLESS, most=1, clock=lambda: now[0])
+        proof = prove_served(slow, ASKED, LOSSLESS, most=8, patience=patience, clock=partial(now.__getitem__, 0))
+        assert isinstance(proof, ServedProof)
+        assert (proof.clients, most[0], proof.settings[0].rows, proof.budget_s) == (at_once, at_once, 1, 3.0)
+        if at_once == 1:
+            assert proof.left_out[-1] == f"all rows among others: each takes {seconds:.3g} s"
+        else:
+            assert proof.settings[-1].name == f"to {at_once} clients at once"
+
+
+def test_a_server_that_takes_no_more_requests_answers_nothing_wrong() -> None:
+    right = server()
+
+    def full(inputs: Arrays) -> Arrays:
+        answers = right(inputs)
+        if len(inputs["x"]) > 1 or (inputs["x"] == ROWS[7]).all():
+            raise Busy("Exceeds maximum queue size")
+        return answers
+
+    proof = proved(full)
     assert isinstance(proof, ServedProof)
-    assert proof.clients == 3
-    assert proof.settings[-1].name == "to 3 clients at once"
-    assert proof.settings[0].rows == 1
+    crowd = f"to {CLIENTS} clients at once"
+    assert [(each.name, each.rows) for each in proof.settings] == [("alone", 199), ("in batches", 0), (crowd, 199)]
+    why = "the server took no more requests"
+    assert proof.left_out == (f"1 rows alone: {why}", f"200 rows in batches: {why}", f"1 rows {crowd}: {why}")
 
 
 def test_answers_of_different_lengths_are_compared_in_full() -> None:

@@ -89,7 +89,7 @@ def test_a_field_exists_only_where_it_has_meaning() -> None:
         "graph": {"asked", "form", "opset", "proof", "torchscript", "trees"},
         "text": {"opset", "front"},
         "image": {"opset", "front"},
-        "python": {"proof", "python"},
+        "python": {"asked", "proof", "python"},
         "generation": set(),
         "pipeline": set(),
     }

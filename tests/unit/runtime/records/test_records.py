@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shiplift.runtime.base.errors import Cancelled, Inconclusive, Refused, ShipliftError, every_error
+from shiplift.runtime.base.errors import (
+    Aborted,
+    AwaitingApproval,
+    Cancelled,
+    Inconclusive,
+    Refused,
+    Rejected,
+    ShipliftError,
+    every_error,
+)
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, Sections, identity, volatile
 from shiplift.runtime.records.deployment import ServerPods
@@ -24,6 +33,8 @@ from shiplift.runtime.spec.model import Quality
 from tests.unit.examples import artifact, check, deployment, exported, load_report, package, point, site
 
 CLUSTER = Cluster(namespace="shiplift", serving_namespace="models", server_image="example.org/server:1")
+
+OF_PEOPLE = {Aborted: "aborted", AwaitingApproval: "waiting", Cancelled: "cancelled", Rejected: "rejected"}
 
 
 class Leaf(Record):
@@ -211,7 +222,7 @@ def test_an_error_comes_back_from_its_record(kind: type[ShipliftError]) -> None:
     again = failure.error()
     assert (type(again), again.what, again.do) == (kind, error.what, error.do)
     assert (failure.message, failure.about_model) == (str(error), kind.about_model)
-    assert failure.outcome == ("cancelled" if kind is Cancelled else "failed")
+    assert failure.outcome == OF_PEOPLE.get(kind, "failed")
 
 
 def test_a_bug_is_recorded_by_its_type_and_message_in_one_line_of_bounded_length() -> None:

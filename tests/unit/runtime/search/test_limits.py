@@ -19,6 +19,6 @@ def test_memory_is_twice_the_peak_unless_the_spec_says_or_the_site_allows_less()
 
 
 def test_no_limit_is_told_that_no_server_enforces() -> None:
-    texts = Signature(inputs=(tensor("text", -1, datatype="BYTES"),), outputs=(tensor("y", -1),))
-    for other in (package(server="nvidia"), package(signature=texts)):
+    streamed = Signature(inputs=(tensor("text", -1, datatype="BYTES"),), outputs=(tensor("y", -1),), streamed=True)
+    for other in (package(server="nvidia"), package(signature=streamed)):
         assert tuned_limits(other, Limits(), 700.0) == Limits()

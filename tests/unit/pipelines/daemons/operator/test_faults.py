@@ -17,7 +17,9 @@ from tests.unit.runtime.serving.operator.cluster.test_cluster import server as s
 from tests.unit.runtime.serving.operator.world import cluster, name_of
 
 
-@pytest.mark.parametrize("fault", [409, 410, 429, 500, 503, 0])
+@pytest.mark.parametrize(
+    "fault", [409, 500, 0, *(pytest.param(code, marks=pytest.mark.slow) for code in (410, 429, 503))]
+)
 def test_a_fault_in_any_request_only_delays(server: ApiServer, fault: int) -> None:
     ready_pod(server, "pod-1", name_of(1))
     api = server.api("models")

@@ -35,7 +35,7 @@ EXPIRED = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message":
 
 
 def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert condition()

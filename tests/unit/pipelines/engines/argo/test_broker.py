@@ -345,7 +345,7 @@ def test_pods_that_a_stage_creates_fetch_from_the_store_itself(room: Room) -> No
 
 def test_the_broker_ends_by_itself_after_its_stage(room: Room) -> None:
     room.client.end()
-    room.thread.join(10)
+    room.thread.join(120)
     assert not room.thread.is_alive()
     room.client.end()  # a broker that is gone has ended
 

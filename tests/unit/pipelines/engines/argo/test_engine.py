@@ -215,7 +215,7 @@ def test_cancelling_waits_for_the_end_and_names_what_it_stopped(engine: ArgoEngi
     thread = Thread(target=controller)
     thread.start()
     assert engine.cancel("digits", 3) == "r"
-    thread.join(timeout=10)
+    thread.join(timeout=120)
 
 
 def test_a_wrong_spec_is_refused_before_the_cluster_is_asked(engine: ArgoEngine, server: ApiServer) -> None:

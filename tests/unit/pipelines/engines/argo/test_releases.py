@@ -12,9 +12,19 @@ from hypothesis import strategies as st
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.engines.argo.releases import MAX_REQUEST_BYTES, ArgoReleases, concluding
 from shiplift.pipelines.engines.argo.workflows import Push
-from shiplift.runtime.base.errors import ClusterRefused, NotFound, SpecInvalid, Temporary
+from shiplift.runtime.base.errors import (
+    AlreadyDecided,
+    AwaitingApproval,
+    ClusterRefused,
+    NotFound,
+    NothingToDecide,
+    SpecInvalid,
+    Temporary,
+)
 from shiplift.runtime.base.names import dns_name, push_name, workflow_name
+from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.store.registry.terms import TAG
 from tests.unit.api_server import ApiServer, running
 from tests.unit.pipelines.engines.local.test_releases import report
 
@@ -444,3 +454,44 @@ def test_a_spec_too_large_for_a_parameter_is_refused_early(releases: ArgoRelease
     with pytest.raises(SpecInvalid, match=f"the limit on a cluster is {MAX_REQUEST_BYTES}"):
         releases.accept(Request(model="digits", version=3, spec="#" * MAX_REQUEST_BYTES), MANUAL)
     assert server.asked == []
+
+
+# --- decisions ---
+
+YES, NO = Decision(approved=True, by="ana", reason="checked"), Decision(approved=False, by="bob")
+
+
+def test_of_two_people_who_decide_at_once_the_first_counts_and_the_other_is_told(
+    releases: ArgoReleases, server: ApiServer
+) -> None:
+    older = MANUAL.model_copy(update={"allow_older": True})
+    releases.accept(DIGITS, older)
+    server.end(NAME, "Failed", nodes=concluded(AwaitingApproval.exit_code))
+    start = Barrier(2)
+
+    def decide(decision: Decision) -> str:
+        start.wait()
+        try:
+            return releases.decide(DIGITS, {}, decision).name
+        except AlreadyDecided as error:
+            return str(error)
+
+    with ThreadPoolExecutor(2) as people:
+        told = list(people.map(decide, (YES, NO)))
+    trigger = releases.get(f"{NAME}-2").trigger
+    assert trigger is not None
+    assert trigger.allow_older
+    first = 0 if trigger.decision == YES else 1
+    assert told[first] == f"{NAME}-2"
+    assert f"digits/3 was already {(YES, NO)[first].sentence}" in told[1 - first]
+    server.end(f"{NAME}-2", nodes=concluded(0))
+    with pytest.raises(AlreadyDecided):
+        releases.decide(DIGITS, {}, NO)
+
+
+def test_a_decision_may_come_after_argo_has_removed_the_workflow(releases: ArgoReleases) -> None:
+    with pytest.raises(NothingToDecide):
+        releases.decide(DIGITS, {f"{TAG}outcome": "promoted"}, YES)
+    assert releases.decide(DIGITS, {f"{TAG}outcome": "waiting for approval"}, YES).created
+    with pytest.raises(AlreadyDecided, match="already approved by ana: checked"):
+        releases.decide(DIGITS, {f"{TAG}outcome": "waiting for approval"}, NO)

@@ -15,8 +15,9 @@ from shiplift.pipelines.engines.argo.pod.call import Call
 from shiplift.pipelines.engines.argo.workflows import SHIELDED
 from shiplift.pipelines.graph import Pipeline, Placement, Stage
 from shiplift.pipelines.release import RELEASE
-from shiplift.runtime.base.errors import CanaryFailed, Cancelled, NotFound, Temporary
+from shiplift.runtime.base.errors import Aborted, CanaryFailed, Cancelled, NotFound, Temporary
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.promotion import Abort
 from shiplift.runtime.records.release import Ending, StageRun, StageRuns, Taken
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.records.verdict import Verdict
@@ -156,10 +157,11 @@ def killed(server: ApiServer) -> None:
 
 
 def exit_handler(
-    server: ApiServer, home: Path, monkeypatch: pytest.MonkeyPatch, move: Any, **taken: str
+    server: ApiServer, home: Path, monkeypatch: pytest.MonkeyPatch, move: Any, halt: Any = None, **taken: str
 ) -> tuple[int, dict[str, Any]]:
     """Runs the exit handler of a pipeline with one shielded stage; its exit code and its record."""
-    last, shielded = Stage(wind_up, Placement(keep="never")), Stage(move, Placement(shielded=True, keep="never"))
+    at = Placement(shielded=True, keep="never")
+    last, shielded = Stage(wind_up, Placement(keep="never")), Stage(move, replace(at, halt=halt) if halt else at)
     release = Pipeline("release", inputs=(Asked, Verdict), stages=(shielded,), on_exit=last)
     monkeypatch.setattr(Call, "api", property(lambda _: server.api()))
     ledger: Any = Kept()
@@ -237,6 +239,52 @@ def test_what_a_stage_takes_is_in_the_ledger_before_it_begins(
     assert [json.loads(record.texts["asked"]) for record in seen] == [{"text": "here"}]
     assert list(ledger.records) == [(shield.key(NAME, call.stages[0]), "move")]
     assert shield.key("release-2", call.stages[0]) != shield.key(NAME, call.stages[0])
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_what_a_person_aborted_runs_again_only_to_give_its_traffic_back(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: bool
+) -> None:
+    """A pod that is lost and started again asks its place whether there is something to give back."""
+    halted, ran = [], []
+
+    def halt(order: Abort, arguments: Any) -> bool:
+        halted.append((order.by, sorted(arguments)))
+        return moved
+
+    def move(asked: Asked) -> Moved:
+        ran.append(asked.text)
+        raise Aborted("aborted by ana: too slow", do="Look.")
+
+    shield.abort(server.api(), NAME, Abort(by="ana", reason="too slow"))
+    assert shield.abort(server.api(), NAME, Abort(by="bob")).by == "ana"
+    call = moving(server, tmp_path, monkeypatch, move)
+    call.arguments["asked"] = Asked(text="here")
+    call = replace(call, stages=(Stage(move, replace(call.stages[0].at, halt=halt)),))
+    assert walk.run(call) == Aborted.exit_code
+    assert (halted, ran) == ([("ana", ["asked"])], ["here"] if moved else [])
+    assert [(run.outcome, run.message[:24]) for run in said(server).runs] == [("aborted", "aborted by ana: too slow")]
+    failure = ending_of(server.workflows[NAME], RELEASE).failure
+    assert failure is not None
+    assert (failure.kind, failure.what) == ("Aborted", "aborted by ana: too slow")
+
+
+def test_a_stopped_workflow_s_traffic_goes_back(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = []
+
+    def halt(order: Abort, _: Any) -> bool:
+        orders.append(order.sentence)
+        return False
+
+    def move(asked: Asked) -> Moved:
+        raise AssertionError("it was run")
+
+    killed(server)
+    code, record = exit_handler(server, tmp_path, monkeypatch, move, halt=halt, asked=HERE)
+    assert (code, record["cancelled"]) == (0, True)
+    assert orders == ["aborted by someone: its Workflow was stopped"]
 
 
 @pytest.mark.parametrize("missing", ["shutdown", "record", "begun", "field", "name"])

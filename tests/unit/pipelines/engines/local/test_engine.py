@@ -74,7 +74,7 @@ def test_a_log_is_followed_as_it_grows(tmp_path: Path) -> None:
     reader.start()
     with file.open("a") as log:
         log.write("two\n")
-    reader.join(timeout=20)
+    reader.join(timeout=120)
     assert read == ["two"]
 
 

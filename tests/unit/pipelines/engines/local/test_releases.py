@@ -11,8 +11,9 @@ import pytest
 
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.engines.local.releases import MAX_ATTEMPTS, Releases
-from shiplift.runtime.base.errors import NotFound
+from shiplift.runtime.base.errors import AlreadyDecided, AwaitingApproval, NotFound, NothingToDecide
 from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.release import Event, ReleaseReport
@@ -293,3 +294,37 @@ def test_the_folder_s_time_tells_that_something_was_queued(releases: Releases) -
     assert releases.accept(Request(model="fraud", version=1), WEBHOOK).queued
     assert releases.changed_at() > 0
     assert name in releases.pending()
+
+
+# --- decisions ---
+
+
+def test_of_two_people_who_decide_at_once_the_first_counts_and_the_other_is_told(releases: Releases) -> None:
+    name = ended(releases, exit_code=AwaitingApproval.exit_code)
+    start = Barrier(2)
+
+    def decide(decision: Decision) -> str:
+        start.wait()
+        try:
+            return releases.decide("digits", 1, decision).name
+        except AlreadyDecided as error:
+            return str(error)
+
+    decisions = (Decision(approved=True, by="ana", reason="checked"), Decision(approved=False, by="bob"))
+    with ThreadPoolExecutor(2) as people:
+        told = list(people.map(decide, decisions))
+    made = releases.order(name).trigger.decision
+    assert made in decisions
+    assert releases.active(name)
+    assert told[decisions.index(made)] == name
+    assert f"digits/1 was already {made.sentence}" in told[1 - decisions.index(made)]
+
+
+@pytest.mark.parametrize("state", ["nothing", "promoted", "under way"])
+def test_nobody_decides_about_a_version_that_does_not_wait(releases: Releases, state: str) -> None:
+    if state != "nothing":
+        ended(releases)
+    if state == "under way":
+        releases.accept(DIGITS, MANUAL, again=True)
+    with pytest.raises(NothingToDecide, match="digits/1 does not wait for approval"):
+        releases.decide("digits", 1, Decision(approved=True, by="ana"))

@@ -338,7 +338,7 @@ def test_a_walk_outside_the_main_thread_works_without_signals(toy: Toy) -> None:
     endings: list[Ending] = []
     thread = threading.Thread(target=lambda: endings.append(toy.walk()))
     thread.start()
-    thread.join(timeout=20)
+    thread.join(timeout=120)
     assert [ending.failure for ending in endings] == [None]
 
 
@@ -595,7 +595,7 @@ def waits(child: Any) -> Any:
 def test_a_signal_in_the_middle_of_a_step_cancels_the_release(start: Any, number: signal.Signals) -> None:
     child = waits(start())
     child.send_signal(number)
-    out, _ = child.communicate(timeout=30)
+    out, _ = child.communicate(timeout=120)
     *before, last = out.splitlines()
     assert before == ["closing"]  # nothing was kept, and the step could not swallow it
     output = json.loads(last)
@@ -617,7 +617,7 @@ def test_a_second_signal_does_not_disturb_the_exit_stage(start: Any) -> None:
     assert child.stdout.readline() == "closing\n"
     child.send_signal(signal.SIGINT)
     child.send_signal(signal.SIGTERM)
-    out, _ = child.communicate("go on\n", timeout=30)
+    out, _ = child.communicate("go on\n", timeout=120)
     assert json.loads(out)["closed"] == "closed"
     assert child.returncode == 0
 
@@ -626,7 +626,7 @@ def test_a_stage_that_moves_traffic_is_finished_rather_than_cancelled(start: Any
     child = start("--shielded")
     for number in (signal.SIGINT, signal.SIGTERM):
         child.send_signal(number)
-    out, _ = child.communicate("go on\n", timeout=30)
+    out, _ = child.communicate("go on\n", timeout=120)
     output = json.loads(out.splitlines()[-1])
     assert [(run["name"], run["outcome"]) for run in output["ending"]["stages"]] == [("move", "ok")]
     assert (output["ending"]["failure"], output["closed"]) == (None, "closed")

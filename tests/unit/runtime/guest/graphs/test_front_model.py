@@ -30,6 +30,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`front_model.py` as in a package, with stand-ins for the modules that only Triton has."""
     beside = ModuleType("python_model")
     beside.TritonPythonModel = PythonModel  # type: ignore[attr-defined]
+    beside.error_of = str  # type: ignore[attr-defined]
     for name, module in (
         ("python_model", beside),
         ("triton_python_backend_utils", ModuleType("triton_python_backend_utils")),

@@ -32,6 +32,7 @@ NUMBERS = st.sampled_from(["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", 
 SHAPES = st_numpy.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4)
 ARRAYS = NUMBERS.flatmap(lambda kind: st_numpy.arrays(np.dtype(kind), SHAPES))
 TEXTS = st_numpy.arrays(np.dtype(object), SHAPES, elements=st.binary(max_size=9))
+LIMITS = json.dumps({"memory_mb": 1024, "open_files": 256, "temporary_mb": 1024})
 NAMED = st.dictionaries(st.text(max_size=5), ARRAYS | TEXTS, max_size=3)
 
 
@@ -99,7 +100,7 @@ def started(folder: Path, source: str, *functions: str) -> Iterator[Any]:
     (folder / "a.py").write_text(source)
     wanted = json.dumps([("a.py", function) for function in functions])
     with subprocess.Popen(
-        [sys.executable, PIPELINE_WORKER, folder, "1024", wanted], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, PIPELINE_WORKER, folder, LIMITS, wanted], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         try:
             yield process
@@ -140,7 +141,7 @@ def dates(x):
             header, _ = asked(process, "dates", x=np.arange(3))
             assert "'y' is an array of datetime64[s], which is not a tensor's type" in header["error"]
         process.stdin.close()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_what_can_t_be_loaded_is_told_and_ends(tmp_path: Path, source: str, erro
     with started(tmp_path, source, "run") as process:
         header, _ = received(process)
         assert error in header["error"]
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
 
 
 def test_a_function_allocates_no_more_than_it_may(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_a_copy_of_the_file_answers_the_kubelet_without_our_packages(tmp_path: P
     port = free_port()
     process = subprocess.Popen([sys.executable, "-I", "-S", copied, f"127.0.0.1:{port}"])
     try:
-        answer = until(lambda: asked(port), seconds=20)
+        answer = until(lambda: asked(port))
     finally:
         process.kill()
         process.wait()

@@ -36,8 +36,8 @@ def measured(tmp_path: Path) -> Iterator[tuple[Any, int]]:
     try:
         assert server.stdout is not None
         assert server.stdout.readline() == b"holding\n"
-        until(lambda: listening("127.0.0.1", port), seconds=20)
-        yield httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=20).json(), server.pid
+        until(lambda: listening("127.0.0.1", port))
+        yield httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=120).json(), server.pid
     finally:
         os.killpg(server.pid, 9)
         server.communicate()

@@ -44,14 +44,14 @@ def test_it_answers_many_requests_from_one_process(start: Start) -> None:
     host = start(f"{READY}while True: out(wire.pack(read()))\n")
     for size in (1, 2, 100_000):
         sent = {"x": np.arange(size, dtype=np.int64)}
-        assert host.ask(sent, 10)["x"].tolist() == sent["x"].tolist()
+        assert host.ask(sent, 120)["x"].tolist() == sent["x"].tolist()
 
 
 def test_an_exception_is_told_and_the_process_stays(start: Start) -> None:
     host = start(f"{READY}read(); out(wire.pack(error='ValueError: no'))\nout(wire.pack(read()))\n")
     with pytest.raises(Raised, match="ValueError: no"):
         host.ask({"x": np.ones(1)}, 10)
-    assert host.ask({"x": np.ones(1)}, 10)["x"].tolist() == [1]
+    assert host.ask({"x": np.ones(1)}, 120)["x"].tolist() == [1]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_an_exception_is_told_and_the_process_stays(start: Start) -> None:
         ("time.sleep(600)", TookTooLong, "was stopped after 0.5 s, its limit"),  # it does not even read
         ("read(); out(b'\\x01')\ntime.sleep(600)", TookTooLong, "was stopped"),
         ("read(); sys.exit(4)", Died, "exit code 4"),
-        ("read(); os.kill(os.getpid(), 11)", Died, "signal 11"),
+        ("read(); os.kill(os.getpid(), 11)", Died, "it died of SIGSEGV"),
         ("read(); out(b'\\xff' * 100)", Died, "is not a message"),
         ("read(); out((5).to_bytes(8, 'little') + b'{\"a\"')\ntime.sleep(600)", TookTooLong, "was stopped"),
         (
@@ -80,7 +80,7 @@ def test_whatever_else_it_does_ends_it_and_the_next_one_is_asked(
     host.start()
     with pytest.raises(error, match=told):
         host.ask({"x": np.ones(1 << 20)}, 30 if error is Died else 0.5)
-    assert host.ask({"x": np.ones(1)}, 10)["x"].tolist() == [1]
+    assert host.ask({"x": np.ones(1)}, 120)["x"].tolist() == [1]
 
 
 def test_cpu_time_and_threads_have_limits_of_their_own(start: Start) -> None:
@@ -109,7 +109,7 @@ def test_requests_do_not_wait_for_a_process_that_loads_for_longer_than_they_may_
         with pytest.raises(Starting, match="is starting again"):
             host.ask({"x": np.ones(1)}, 0.2)
     go.touch()
-    assert host.ask({"x": np.ones(1)}, 10)["x"].tolist() == [1]
+    assert host.ask({"x": np.ones(1)}, 120)["x"].tolist() == [1]
 
 
 def test_a_model_that_does_not_load_says_why(start: Start) -> None:

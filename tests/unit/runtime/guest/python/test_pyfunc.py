@@ -10,8 +10,9 @@ import pandas as pd
 import pydantic
 import pytest
 import scipy.sparse
+from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
-from mlflow.types import ColSpec, DataType, Schema
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
 from shiplift.runtime.guest.python.pyfunc import Model, Unservable
 from shiplift.runtime.guest.python.values import MISSING, texts
@@ -107,6 +108,23 @@ def test_a_model_gets_its_columns_as_their_author_sent_them(tmp_path: Path) -> N
     assert frame["file"].tolist() == [b"a"]
     assert frame["said"].isna().all()
     assert frame["told"].tolist() == [None]
+
+
+def test_parameters_are_checked_against_the_logged_ones_which_fill_up(tmp_path: Path) -> None:
+    class Scaled(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # mlflow has no types here
+        def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def] # MLflow checks by types
+            return model_input["x"] * params["k"] + params["more"][0]
+
+    signature = ModelSignature(
+        inputs=Schema([ColSpec("double", "x")]),
+        params=ParamSchema([ParamSpec("k", "long", 3), ParamSpec("more", "double", [0.5], (-1,))]),
+    )
+    mlflow.pyfunc.save_model(tmp_path / "model", python_model=Scaled(), signature=signature, pip_requirements=[])
+    model = Model({"model": str(tmp_path / "model"), "outputs": []})
+    for params, right in ((None, [3.5, 6.5]), ({"k": 1}, [1.5, 2.5]), ({"more": [1, 2], "none": 1}, [4, 7])):
+        assert model.answer(ROWS, params)["output"].tolist() == right
+    with pytest.raises(MlflowException, match="Invalid parameters"):
+        model.answer(ROWS, {"k": "x"})
 
 
 def test_a_model_with_type_hints_gets_their_types(tmp_path: Path) -> None:

@@ -55,19 +55,24 @@ def score(labels, predictions):
     assert {1.0} == {value for value in resamples if not math.isnan(value)}
 
 
+OTHER_MISTAKES = (
+    ("def score(:", "raised SyntaxError"),
+    ("import no_such_module", "raised ModuleNotFoundError in line 1"),
+    ("def score(labels):\n    return 1", "raised TypeError"),
+    ("def score(labels, predictions):\n    return 'good'", "returned str, not a number"),
+    ("def score(labels, predictions):\n    return labels", "returned ndarray, not a number"),
+    ("def score(labels, predictions):\n    return float('inf')", "returned inf, which is not a finite number"),
+)
+
+
 @pytest.mark.parametrize(
     ("code", "what"),
     [
         ("score = 3", "has no function `score(labels, predictions)`"),
-        ("def score(:", "raised SyntaxError"),
-        ("import no_such_module", "raised ModuleNotFoundError in line 1"),
         ("def score(labels, predictions):\n    return labels[99]", "raised IndexError in line 2"),
-        ("def score(labels):\n    return 1", "raised TypeError"),
-        ("def score(labels, predictions):\n    return 'good'", "returned str, not a number"),
         ("def score(labels, predictions):\n    return True", "returned bool, not a number"),
-        ("def score(labels, predictions):\n    return labels", "returned ndarray, not a number"),
         ("def score(labels, predictions):\n    return float('nan')", "returned nan, which is not a finite number"),
-        ("def score(labels, predictions):\n    return float('inf')", "returned inf, which is not a finite number"),
+        *(pytest.param(code, what, marks=pytest.mark.slow) for code, what in OTHER_MISTAKES),
         ("import os\ndef score(labels, predictions):\n    os._exit(3)", "ended with exit code 3 instead of a score"),
         ("import os\ndef score(labels, predictions):\n    os.kill(os.getpid(), 9)", "was killed"),
     ],

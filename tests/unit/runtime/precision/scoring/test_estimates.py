@@ -80,7 +80,7 @@ def test_nineteen_of_twenty_intervals_hold_the_truth(
     assert 0.92 <= held / _TRIALS <= 0.995
 
 
-@pytest.mark.parametrize("difference", [0.0, 0.05])
+@pytest.mark.parametrize("difference", [pytest.param(0.0, marks=pytest.mark.slow), 0.05])
 def test_differences_of_paired_models_are_held_too_and_far_narrower(difference: float) -> None:
     rng = np.random.default_rng(6)
     held, widths, apart = 0, [], []

@@ -105,7 +105,7 @@ def test_a_smaller_error_or_loss_is_better_and_a_larger_anything_else() -> None:
     assert smaller == {"mae", "rmse", "mape", "log_loss", "wer", "cer"}
 
 
-@settings(max_examples=10)  # each resamples several scores
+@settings(max_examples=settings().max_examples // 4)  # each resamples several scores
 @given(st.integers(2, 4), st.integers(30, 60), st.integers(0, 1000))
 def test_roc_auc_and_log_loss_are_scikit_learn_s(classes: int, samples: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -145,7 +145,7 @@ def test_roc_auc_is_undefined_where_all_samples_are_of_one_class() -> None:
     assert math.isnan(metrics.score("roc_auc", {"scores": np.eye(2, dtype=np.float32)}, np.array([1, 1]))[0])
 
 
-@settings(max_examples=10)  # each resamples several scores
+@settings(max_examples=settings().max_examples // 4)  # each resamples several scores
 @given(_values)
 def test_errors_of_regressions_are_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     actual, expected = pair

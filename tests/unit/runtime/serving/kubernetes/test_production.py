@@ -7,10 +7,18 @@ from typing import Any, cast
 
 import pytest
 
-from shiplift.runtime.base.errors import CanaryFailed, GoldenMismatch, ServerFailed, ShipliftError, Temporary
+from shiplift.runtime.base.errors import (
+    Aborted,
+    CanaryFailed,
+    GoldenMismatch,
+    PromotionConflict,
+    ServerFailed,
+    ShipliftError,
+    Temporary,
+)
 from shiplift.runtime.base.progress import listening
 from shiplift.runtime.records.capacity import Capacity
-from shiplift.runtime.records.promotion import Beside
+from shiplift.runtime.records.promotion import Abort, Beside
 from shiplift.runtime.records.serving import Nodes
 from shiplift.runtime.records.site import Cluster, GatewayRef
 from shiplift.runtime.records.tensor import Signature
@@ -59,6 +67,13 @@ class FakeCluster:
 
     def delete(self, kind: Kind, name: str) -> bool:
         return self.objects.pop((kind.name, name), None) is not None
+
+    def merge(self, kind: Kind, name: str, patch: dict[str, Any]) -> dict[str, Any]:
+        body = self.objects[kind.name, name]
+        assert patch["metadata"].get("resourceVersion", "") == body["metadata"].get("resourceVersion", "")
+        notes = {**body["metadata"].get("annotations", {}), **patch["metadata"]["annotations"]}
+        body["metadata"]["annotations"] = {key: value for key, value in notes.items() if value}
+        return self.apply({**body, "spec": {**body["spec"], **patch.get("spec", {})}})
 
     def apply(self, body: dict[str, Any]) -> dict[str, Any]:
         key = (body["kind"], body["metadata"]["name"])
@@ -213,7 +228,7 @@ def test_a_killed_promotion_that_is_run_again_and_fails_still_knows_what_served_
     served.move(OLD, Rollout())
     cluster.operator = None  # the promotion is killed before the operator has seen its spec
     declared.declare(
-        served._api, "digits", package_name(NEW), revision_of(NEW, "x"), replicas=1, rollout=production._AT_ONCE
+        served._api, "digits", package_name(NEW), revision_of(NEW, "x"), replicas=1, rollout=declared.AT_ONCE
     )
     with pytest.raises(Temporary, match="the operator has not looked at it for"):
         served.move(NEW, Rollout())
@@ -250,9 +265,76 @@ def test_a_change_of_the_service_from_outside_is_not_undone(tmp_path: Path) -> N
         body["spec"] = {**body["spec"], "revision": "other"}
 
     cluster = FakeCluster(meddled)
-    with pytest.raises(Temporary, match=r"someone changed it: it names other"):
+    with pytest.raises(PromotionConflict, match=r"someone changed it: it names other"):
         place(cluster, tmp_path).move(NEW, Rollout())
     assert cluster.service["spec"]["revision"] == "other"
+
+
+# --- aborts ---
+
+
+def half_way(cluster: FakeCluster, tmp_path: Path) -> ClusterProduction:
+    """Production that serves the old version, with an operator that needs for ever to move traffic to the new one."""
+    served = place(cluster, tmp_path)
+    served.move(OLD, Rollout())
+    old = cluster.operator
+
+    def slow(body: dict[str, Any]) -> None:
+        if old and body["spec"]["revision"] != package_name(NEW):
+            old(body)
+
+    cluster.operator = slow
+    return served
+
+
+def test_an_abort_sets_the_service_back_and_the_promotion_does_not_undo_that(tmp_path: Path) -> None:
+    cluster = FakeCluster(obedient)
+    served = half_way(cluster, tmp_path)
+    order = Abort(by="ana", reason="too slow")
+    threading.Timer(0.02, lambda: served.abort("digits", order)).start()
+    with pytest.raises(Aborted, match="aborted by ana: too slow"):
+        served.move(NEW, Rollout(), requested_at=1.0)
+    assert cluster.service["spec"]["revision"] == package_name(OLD)
+    assert cluster.service["spec"]["rollout"] == {"canaryPercent": [], "holdSeconds": 0}
+    assert served.abort("digits", Abort(by="bob")) == served.moving("digits")
+    with pytest.raises(Aborted, match="aborted by ana"):
+        served.move(NEW, Rollout(), requested_at=1.0)  # a pod that was lost is started again
+    with pytest.raises(Aborted, match="aborted by ana"):
+        served.commit("digits")
+    assert served.serves(OLD)
+    cluster.operator = obedient
+    served.move(NEW, Rollout(), requested_at=2.0)  # another release
+    assert served.serves(NEW)
+
+
+def test_a_service_set_back_by_hand_means_an_abort(tmp_path: Path) -> None:
+    cluster = FakeCluster(obedient)
+    served = half_way(cluster, tmp_path)
+
+    def by_hand() -> None:
+        cluster.apply({**cluster.service, "spec": {**cluster.service["spec"], "revision": package_name(OLD)}})
+
+    threading.Timer(0.02, by_hand).start()
+    for _ in range(2):
+        with pytest.raises(Aborted, match="aborted by someone: TritonService digits was set back"):
+            served.move(NEW, Rollout(), requested_at=1.0)
+    assert served.serves(OLD)
+
+
+def test_what_is_committed_or_concluded_is_not_aborted(tmp_path: Path) -> None:
+    cluster = FakeCluster(obedient)
+    served = place(cluster, tmp_path)
+    assert served.abort("digits", Abort(by="ana")) is None
+    served.move(NEW, Rollout(), requested_at=1.0)
+    served.commit("digits")
+    served.commit("digits")
+    known = served.abort("digits", Abort(by="ana"))
+    assert known is not None
+    assert (known.committed, known.abort) == (True, None)
+    served.settle("digits", 7)
+    assert served.moving("digits") == known
+    served.settle("digits", NEW.version)
+    assert served.moving("digits") is None
 
 
 def test_a_number_of_replicas_set_by_kubectl_scale_stays(tmp_path: Path) -> None:

@@ -34,3 +34,15 @@ def test_only_plain_files_that_make_sense_are_read(tmp_path: Path, monkeypatch: 
     assert crashed(os.getpid()) == ()
     (folder / "m-2.json").write_text(THIRD.model_dump_json())
     assert crashed(os.getpid()) == (THIRD,)
+
+
+def test_a_home_remembers_the_versions_that_were_quarantined(tmp_path: Path) -> None:
+    quarantine.note_quarantined(tmp_path, "a model", 2, THIRD.model_copy(update={"crashes": 2}))
+    assert quarantine.quarantined(tmp_path, "a model", 2) == ""
+    quarantine.note_quarantined(tmp_path, "a model", 2, THIRD)
+    quarantine.note_quarantined(tmp_path, "a model", 3, THIRD.model_copy(update={"crashes": 5, "why": "was ended"}))
+    told = quarantine.quarantined(tmp_path, "a model", 2)
+    assert told.startswith("it was quarantined: it crashed 3 times, the last time on 1970-01-01")
+    assert told.endswith("its worker died of SIGFPE; it last said: lines\\x1b[31m")
+    assert "crashed 5 times" in quarantine.quarantined(tmp_path, "a model", 3)
+    assert quarantine.quarantined(tmp_path, "a model", 4) == quarantine.quarantined(tmp_path, "other", 2) == ""

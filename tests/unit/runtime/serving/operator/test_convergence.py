@@ -110,6 +110,62 @@ def test_there_and_back_again_in_the_middle() -> None:
     assert world.served()["GRPCRoute digits"] == {name_of(1): 100}
 
 
+# --- aborts ---
+
+
+@pytest.mark.parametrize("weight", [0, 10, 50, 100])
+@pytest.mark.parametrize("gateway", [True, False])
+def test_an_abort_gives_all_traffic_back_at_any_moment(gateway: bool, weight: int) -> None:
+    world = serving(gateway=gateway)
+    world.checks = [backends_are_ready] if gateway else []
+    world.promote(2)
+    world.run(until=lambda w: w.status.weight >= weight and ("Deployment", name_of(2)) in w.live)
+    world.abort()
+    began = world.now
+    world.run(until=lambda w: {str(each) for each in w.served().values()} == {str({name_of(1): 100})})
+    assert world.now - began < 15
+    world.run(until=World.settled)
+    assert world.status.version == 1
+    world.run(100)
+    assert ("Deployment", name_of(2)) not in world.live
+    quiet(world)
+
+
+def test_what_served_before_stays_ready_until_the_promotion_is_committed() -> None:
+    world = serving()
+    world.promote(2)
+    world.run(until=lambda w: w.status.weight == 100 and w.status.holds(ConditionType.READY))
+    world.run(200)
+    assert world.ready(name_of(1))
+    world.commit()
+    world.abort()
+    world.run(200)
+    assert not world.ready(name_of(1))
+    assert world.served()["GRPCRoute digits"] == {name_of(2): 100}
+
+
+@settings(max_examples=6)
+@given(
+    acts=st.lists(st.tuples(st.sampled_from(["abort", "commit", "kill"]), st.integers(0, 40)), max_size=6),
+    seed=st.integers(0, 1000),
+)
+def test_aborts_commits_and_kills_in_any_order_converge(acts: list[tuple[str, int]], seed: int) -> None:
+    world = serving(seed=seed)
+    world.checks = [backends_are_ready]
+    world.promote(2)
+    for act, seconds in acts:
+        world.run(seconds)
+        if act == "kill":
+            world.crash_after = seconds
+        else:
+            getattr(world, act)()
+    world.crash_after = None
+    world.run(600, until=World.settled)
+    assert world.settled(), world.status
+    wanted = name_of(1) if world.promotion and world.promotion.abort else name_of(2)
+    assert set(world.served()["HTTPRoute digits"]) - {world.look().kept} == {wanted}
+
+
 # --- failures ---
 
 
@@ -358,7 +414,7 @@ def killed_while_it_promotes(world: World, wants: list[int], kills: list[int], g
     assert world.settled(), world.status
 
 
-@settings(max_examples=6)
+@settings(max_examples=settings().max_examples // 5)
 @given(
     kills=st.lists(st.integers(0, 25), max_size=12),
     gap=st.integers(1, 12),
@@ -375,7 +431,7 @@ def test_an_operator_killed_anywhere_converges_and_loses_nothing(
     quiet(world)
 
 
-@settings(max_examples=6)
+@settings(max_examples=settings().max_examples // 5)
 @given(
     hands=st.lists(st.tuples(st.integers(0, len(HANDS) - 1), st.integers(1, 40)), max_size=5),
     kill=st.none() | st.integers(0, 40),

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from shiplift.runtime.records.scoring import AnswerForm, Scoring
+from shiplift.runtime.records.scoring import AnswerForm, ParamsUse, Scoring
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.discovery import ServedModel
 
@@ -54,6 +54,7 @@ def _served(
     logged: Any = (),
     params: Any = (),
     answer: AnswerForm | None = None,
+    params_use: ParamsUse = "defaults",
     **changes: Any,
 ) -> ServedModel:
     scoring = Scoring(
@@ -61,6 +62,7 @@ def _served(
         outputs=json.dumps(logged) if logged else "",
         params=json.dumps(params) if params else "",
         answer=answer,
+        params_use=params_use,
     )
     fields: dict[str, Any] = {"model": "m", "name": "m", "version": 1, "grpc": "", "http": "", **changes}
     return ServedModel(signature=Signature(inputs=specs, outputs=outputs), scoring=scoring, **fields)

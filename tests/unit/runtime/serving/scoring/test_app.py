@@ -65,12 +65,12 @@ def doubler() -> Iterator[tuple[Doubler, ServedModel]]:
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(run()))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(120)
     try:
         yield servicer, of_columns({"a": "double"}, answer=FLAT, grpc=address[0])
     finally:
         loop.call_soon_threadsafe(ended.set)
-        thread.join(timeout=10)
+        thread.join(timeout=120)
         loop.close()
 
 

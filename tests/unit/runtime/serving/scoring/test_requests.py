@@ -20,7 +20,7 @@ FRAME = pd.DataFrame({"city": ["Ulm", "Köln"], "age": [1.5, None], "count": [1,
 
 def read(body: Any, kind: str = JSON, served: Any = TABLE) -> Any:
     content = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
-    return read_other(kind, content, schema_of(served))
+    return read_other(kind, content, schema_of(served)).inputs
 
 
 def test_a_table_is_the_same_in_json_csv_and_parquet() -> None:
@@ -143,15 +143,35 @@ def test_a_csv_that_is_none_says_so() -> None:
         read(b"no parquet", PARQUET)
 
 
-def test_parameters_are_checked_and_only_the_logged_defaults_are_served() -> None:
-    params = [{"name": "k", "type": "long", "default": 3, "shape": None}]
-    served = of_columns({"age": "double"}, params=params)
-    body = {"inputs": {"age": [1.0]}}
-    assert read({**body, "params": {"k": 3, "unknown": 1}}, served=served)["age"].tolist() == [[1.0]]
-    for given, said in ((4, "'k' is 4"), ("x", "Invalid parameters")):
-        with pytest.raises(ScoringProblem, match=said):
-            read({**body, "params": {"k": given}}, served=served)
-    assert read({"dataframe_records": [ROW], "params": {"k": 4}})  # no parameter was logged: MLflow ignores them
+PARAMS = [
+    {"name": "k", "type": "long", "default": 3, "shape": None},
+    {"name": "stop", "type": "string", "default": ["."], "shape": [-1]},
+]
+
+
+@pytest.mark.parametrize("use", ["defaults", "ignored", "passed"])
+def test_parameters_are_checked_as_mlflow_does_and_passed_to_author_s_code_alone(use: Any) -> None:
+    served = of_columns({"age": "double"}, params=PARAMS, params_use=use)
+
+    def asked(params: Any) -> str:
+        body = json.dumps({"inputs": {"age": [1.0]}, "params": params}).encode()
+        return read_other(JSON, body, schema_of(served)).params
+
+    assert asked({"k": 3, "unknown": 1, "stop": ["."]}) == asked({}) == asked(None) == ""
+    for wrong in ({"k": "x"}, {"stop": "."}, [1]):
+        with pytest.raises(ScoringProblem, match=r"Invalid parameters|must be a dictionary"):
+            asked(wrong)
+    for given in ({"k": 4, "unknown": 1}, {"stop": ["!", "?"]}):
+        if use == "defaults":
+            with pytest.raises(ScoringProblem, match="serves the model as a graph"):
+                asked(given)
+        else:
+            known = {name: value for name, value in given.items() if name != "unknown"}
+            assert asked(given) == (json.dumps(known) if use == "passed" else "")
+
+
+def test_parameters_of_a_model_without_any_are_ignored_as_by_mlflow() -> None:
+    assert read({"dataframe_records": [ROW], "params": {"k": 4}})
 
 
 def test_dates_become_what_the_model_is_served_with() -> None:

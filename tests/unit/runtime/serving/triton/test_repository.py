@@ -16,9 +16,9 @@ from shiplift.runtime.records.serving import ServerKind
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton import repository
 from shiplift.runtime.serving.triton.config import ModelDescription, parse, render
+from shiplift.runtime.serving.triton.hosted_backend import ONNX_MODEL
 from shiplift.runtime.serving.triton.repository import (
     GOLDEN,
-    ONNX_MODEL,
     golden_arrays,
     install,
     install_all,

@@ -92,5 +92,5 @@ def running(context: ssl.SSLContext | None = None) -> Iterator[MlflowServer]:
         yield server
     finally:
         server.shutdown()
-        thread.join(timeout=10)
+        thread.join(timeout=120)
         server.server_close()

@@ -73,7 +73,7 @@ def uri(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
-    thread.join(timeout=10)
+    thread.join(timeout=120)
     server.server_close()
 
 

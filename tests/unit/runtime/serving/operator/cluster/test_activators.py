@@ -92,6 +92,6 @@ def test_it_keeps_asking_after_an_error() -> None:
     thread = threading.Thread(target=pods.activators.run, args=(stop, wake))
     thread.start()
     pods.counts(A, held=1, arrived=1)
-    thread.join(timeout=10)
+    thread.join(timeout=120)
     stop.set()
     assert woken == ["digits"]

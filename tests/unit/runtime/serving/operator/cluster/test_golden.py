@@ -43,7 +43,7 @@ def test_a_store_that_hangs_is_waited_for_a_moment_and_asked_only_once() -> None
     answers = threading.Event()
 
     def hang(package: Package, uri: str) -> Arrays:
-        assert answers.wait(10)
+        assert answers.wait(120)
         return arrays(package, uri)
 
     fetched, fetch = counted(hang)

@@ -168,7 +168,7 @@ def test_what_a_hand_did_to_any_group_is_undone_at_once(hand: Callable[[World, s
     quiet(world)
 
 
-@settings(max_examples=5)
+@settings(max_examples=settings().max_examples // 5)
 @given(
     kills=st.lists(st.integers(0, 25), max_size=8),
     gap=st.integers(1, 12),

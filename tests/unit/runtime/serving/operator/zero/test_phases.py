@@ -366,7 +366,7 @@ def test_groups_sleep_and_wake_up_together() -> None:
     assert world.client.failed == []
 
 
-@settings(max_examples=6)
+@settings(max_examples=settings().max_examples // 5)
 @given(
     crashes=st.lists(st.integers(0, 40), max_size=8),
     every_s=st.sampled_from([7.0, 35.0, 50.0, 90.0]),

@@ -1,0 +1,1 @@
+"""The documentation: pages in Markdown, and what writes the reference out of the code."""

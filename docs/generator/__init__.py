@@ -1,0 +1,1 @@
+"""What writes the reference out of the code, so that it can't say anything else."""

@@ -1,0 +1,42 @@
+"""Which of a release's records it takes to ask rows of its proof again."""
+
+from collections.abc import Sequence
+
+from shiplift.runtime.base.errors import NotFound, UsageError
+from shiplift.runtime.records.asked import AskedAgain
+from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.verdict import Packages
+from shiplift.runtime.search.repeating import ask
+from shiplift.runtime.spec.admitted import Admitted
+from shiplift.runtime.store.history import History
+
+
+def ask_again(site: Site, history: History, name: str, form: str, rows: Sequence[int], clients: int) -> AskedAgain:
+    """Asks rows of the release of `name` (MODEL/VERSION) again, of its original and of a form.
+
+    A form is one of its packages, such as `onnxruntime-fp32`; empty: the deployed one, or else the first.
+
+    Raises:
+        NotFound: the release ended before it had a package, or kept no rows.
+        UsageError: it has no such form, or no such row.
+    """
+    admitted, exported = history.last(Admitted), history.last(Exported)
+    package = _chosen(history, name, form)
+    if admitted is None or exported is None or package is None:
+        raise NotFound(f"the release of {name} ended before it had a package", do="See `shiplift report`.")
+    return ask(site, admitted, exported, package, rows, clients)
+
+
+def _chosen(history: History, name: str, form: str) -> Package | None:
+    packages = history.last(Packages)
+    built = {package.variant: package for package in (packages.packages if packages else ())}
+    if not form:
+        return history.package
+    if form not in built:
+        raise UsageError(
+            f"the release of {name} has no form {form!r}; it has {', '.join(built) or 'none'}",
+            do="Choose one of these, or leave `--form` out.",
+        )
+    return built[form]
