@@ -58,7 +58,6 @@ def multiplying(
     broken: bool = False,
     mixing: bool = False,
     questions: Artifact | None = None,
-    serving: Serving = Serving(),  # noqa: B008 - frozen
 ) -> Package:
     """Stores the package of a model; a `broken` one can be fetched but not loaded.
 
@@ -70,7 +69,7 @@ def multiplying(
     file = folder / "model.onnx"
     file.write_bytes(b"no ONNX") if broken else file.write_bytes(_onnx(factor, mixing=mixing))
     described = ModelDescription(
-        name=serving_name(model), version=version, signature=SIGNATURE, config=_CONFIG, serving=serving
+        name=serving_name(model), version=version, signature=SIGNATURE, config=_CONFIG, serving=Serving()
     )
     rows = np.concatenate([ROW, ROW + 1])
     golden = golden_arrays({"input": rows}, {"output": np.float32(factor) * rows})

@@ -23,7 +23,7 @@ from shiplift.runtime.search.served_proof import served_proof
 from shiplift.runtime.search.space import Point
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.repository import GOLDEN
-from shiplift.runtime.spec.serving_settings import Queue, Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 from tests.integration.test_benches import site
 from tests.packages import multiplying
@@ -70,22 +70,6 @@ def test_a_package_is_asked_by_many_clients_and_one_that_mixes_their_rows_is_fou
             f"shiplift ask {package.model}/1 --form onnxruntime-fp32 --row {proof.found.row}"
         )
         assert (proof.repeat.count("--row") == 1) is asked_alone
-
-
-@pytest.mark.slow
-def test_a_full_queue_is_no_difference(site: Site, tmp_path: Path) -> None:
-    store = ArtifactStore(site.artifacts_uri)
-    for at, queue in enumerate((Queue(max_size=1), Queue(timeout_ms=0.1))):
-        serving = Serving(queue=queue)
-        short = multiplying(
-            store, tmp_path / f"made-{at}", "short", factor=2, questions=questions(store, 2), serving=serving
-        )
-        (tmp_path / str(at)).mkdir()
-        with private_bench(site, (short,), serving, tmp_path / str(at)) as bench:
-            proof = served_proof(bench, short, CONFIG, store)
-        assert isinstance(proof, ServedProof), proof
-        assert proof.settings[0].rows > 0
-        print(proof)
 
 
 def test_answers_that_vary_with_their_neighbours_restart_nothing_unless_a_proof_says_that_they_do_not(
