@@ -7,9 +7,11 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from shiplift.pipelines.engines.answers import VersionStatus
 from shiplift.pipelines.engines.protocol import Engine
+from shiplift.runtime.base.errors import AwaitingApproval
 from shiplift.runtime.base.text import printable
 
 TAG = "action_"  # with the time: no action hides an earlier one
@@ -20,38 +22,54 @@ _REASON = 500  # characters
 class Action:
     """Something to do with a version. `label` is on its button, `asks` is the sentence that people confirm.
 
-    `fits` says for which versions it makes sense. `run` does it, and says what it did; it raises what the engine does.
+    `fits` says for which versions it makes sense. `run` does it for a reason, and says what it did; it raises
+    what the engine does.
     `grave`: it takes something away from those who use the model.
     """
 
     label: str
     asks: str
     fits: Callable[[VersionStatus], bool]
-    run: Callable[[Engine, str, int], str]
+    run: Callable[[Engine, str, int, str], str]
     grave: bool = False
 
 
-def _release(engine: Engine, model: str, version: int) -> str:
+def _release(engine: Engine, model: str, version: int, _: str) -> str:
     accepted = engine.order(f"{model}/{version}", "", again=False, allow_older=False)
     return f"release {accepted.name} {'begins' if accepted.queued else 'was already there'}"
 
 
-def _rerun(engine: Engine, model: str, version: int) -> str:
+def _rerun(engine: Engine, model: str, version: int, _: str) -> str:
     return f"release {engine.order(f'{model}/{version}', '', again=True, allow_older=False).name} begins again"
 
 
-def _cancel(engine: Engine, model: str, version: int) -> str:
+def _cancel(engine: Engine, model: str, version: int, _: str) -> str:
     stopped = engine.cancel(model, version)
     return f"cancelled {stopped}" if stopped else "no release of that version was running"
 
 
-def _rollback(engine: Engine, model: str, _: int) -> str:
+def _decide(engine: Engine, model: str, version: int, reason: str, *, approve: bool) -> str:
+    accepted = engine.decide(model, version, approve=approve, reason=reason)
+    return f"{'approved' if approve else 'rejected'}: release {accepted.name} goes on"
+
+
+def _abort(engine: Engine, model: str, _: int, reason: str) -> str:
+    aborted = engine.abort(model, reason)
+    serves = f"version {aborted.champion} serves" if aborted.champion else "the model is not served, as before"
+    return f"version {aborted.version} was {aborted.message}; {serves}"
+
+
+def _rollback(engine: Engine, model: str, _: int, __: str) -> str:
     promotion = engine.rollback(model)
     return f"version {promotion.version} is the champion again (before: {promotion.previous})"
 
 
 def _released(version: VersionStatus) -> bool:
     return bool(version.release)
+
+
+def _waits(version: VersionStatus) -> bool:
+    return version.under_way is None and version.outcome == AwaitingApproval.title
 
 
 ACTIONS: dict[str, Action] = {
@@ -66,6 +84,26 @@ ACTIONS: dict[str, Action] = {
         asks="Run this version's release again. Stages with unchanged inputs come from the cache.",
         fits=lambda version: version.under_way is None and _released(version),
         run=_rerun,
+    ),
+    "approve": Action(
+        label="Approve",
+        asks="Promote this version, which waits for approval.",
+        fits=_waits,
+        run=partial(_decide, approve=True),
+    ),
+    "reject": Action(
+        label="Reject",
+        asks="End the release of this version, which waits for approval. The champion serves on.",
+        fits=_waits,
+        run=partial(_decide, approve=False),
+        grave=True,
+    ),
+    "abort": Action(
+        label="Abort the release",
+        asks="End this version's release at once. All traffic goes back to the champion, or stays there.",
+        fits=lambda version: version.under_way is not None and not version.under_way.place,
+        run=_abort,
+        grave=True,
     ),
     "cancel": Action(
         label="Cancel the release",
@@ -95,14 +133,15 @@ def do(engine: Engine, name: str, model: str, version: int, *, reason: str, who:
     Raises what the engine raises. The entry then says that, too.
     """
     key = f"{TAG}{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}_{time.time_ns() % 10**9:09}"
-    entry = {"action": name, "reason": printable(reason, limit=_REASON), "who": who, "at": round(time.time(), 3)}
+    why = printable(reason, limit=_REASON)
+    entry = {"action": name, "reason": why, "who": who, "at": round(time.time(), 3)}
 
     def tell(outcome: str) -> None:
         engine.tag(model, version, key, json.dumps(entry | {"outcome": printable(outcome, limit=_REASON)}))
 
     tell("begun")
     try:
-        outcome = ACTIONS[name].run(engine, model, version)
+        outcome = ACTIONS[name].run(engine, model, version, why)
     except Exception as error:
         tell(f"failed: {error}")
         raise

@@ -11,7 +11,7 @@ from shiplift.runtime.gates.report import pareto
 from shiplift.runtime.records.measurement import Tuned
 
 _WIDTH, _HEIGHT = 420, 220
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 12, 40
 _TICKS = 4
 
 
@@ -116,12 +116,11 @@ def over_versions(what: str, unit: str, values: Sequence[tuple[int, float]], *, 
 def search_chart(tuned: Tuned, p99_ms: float | None) -> Markup:
     """What the search measured: p99 against throughput, the Pareto front, and the configuration that it chose."""
     front = {id(trial) for trial in pareto(tuned.trials)}
-    best = (tuned.best.variant, tuned.best.config)
     points = []
     for trial in tuned.trials:
         if trial.error or not (math.isfinite(trial.p99_ms) and math.isfinite(trial.throughput_per_s)):
             continue
-        kind = "chosen" if (trial.variant, trial.config) == best else "front" if id(trial) in front else "point"
+        kind = "chosen" if trial == tuned.best else "front" if id(trial) in front else "point"
         where = f"batch {trial.config.max_batch}, {trial.config.instances} x {trial.config.threads}"
         title = f"{trial.described}, {where}: {trial.throughput_per_s:.0f}/s, p99 {trial.p99_ms:.2f} ms"
         points.append(Point(x=trial.throughput_per_s, y=trial.p99_ms, title=title, kind=kind))

@@ -9,6 +9,7 @@ import httpx
 from starlette.testclient import TestClient
 
 from shiplift.pipelines.engines.answers import (
+    AbortedRelease,
     Accepted,
     Incident,
     ModelStatus,
@@ -166,6 +167,14 @@ class FakeEngine:
         self.done.append(f"cancel {model}/{version}")
         return f"{model}-{version}-x"
 
+    def abort(self, model: str, reason: str) -> AbortedRelease:
+        self.done.append(f"abort {model}: {reason}")
+        return AbortedRelease(model=model, version=3, release="x", champion=2, message="aborted")
+
+    def decide(self, model: str, version: int, *, approve: bool, reason: str) -> Accepted:
+        self.done.append(f"decide {model}/{version} {approve}: {reason}")
+        return Accepted(name=f"{model}-{version}-x", created=False, queued=True)
+
     def rollback(self, model: str) -> Promotion:
         raise NothingToRollBack(f"{model!r} has no <previous> champion", do="Release another version.")
 
@@ -185,6 +194,6 @@ def browser(
     host: str = HOST,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> TestClient:
-    """A client of the page, which asks again for every request and waits half a second for an answer."""
-    app = create_app(engine, access, asking=Asking(fresh_s=0, patience_s=0.5), transport=transport)  # type: ignore[arg-type]
+    """A client of the page, which asks again for every request."""
+    app = create_app(engine, access, asking=Asking(fresh_s=0, patience_s=60), transport=transport)  # type: ignore[arg-type]
     return TestClient(app, base_url=f"http://{host}", raise_server_exceptions=False, follow_redirects=False)

@@ -1,6 +1,5 @@
 import html
 import re
-import threading
 from pathlib import Path
 
 from shiplift.pipelines.engines.answers import ClusterStatus, Incident, ServiceSummary, UnderWay, WorkflowStatus
@@ -193,21 +192,6 @@ def test_without_the_registry_the_page_says_so_and_recovers() -> None:
     assert page.status_code == 200
     assert "the registry does not answer" in shown(page.text)
     assert "What you see was true" in page.text
-
-
-def test_a_registry_that_hangs_does_not_hang_the_page() -> None:
-    released = threading.Event()
-
-    class Hanging(FakeEngine):
-        def reports(self, model: str = "") -> list[ReleaseReport]:
-            released.wait(30)
-            return super().reports(model)
-
-    with browser(Hanging()) as client:
-        try:
-            assert client.get("/").status_code == 200
-        finally:
-            released.set()
 
 
 def test_a_bug_gets_a_page_too() -> None:
