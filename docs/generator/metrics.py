@@ -2,10 +2,9 @@
 
 import ast
 import re
-from collections.abc import Iterator
 
 from docs.generator.markdown import table
-from docs.generator.sources import ROOT, called, calls, keyword, text, trees
+from docs.generator.sources import ROOT, called, calls, keyword, text
 
 _BACKENDS = ROOT / "runtime/serving/triton/backends/common/metrics.h"
 _PREFIX = "shiplift_"
@@ -22,7 +21,6 @@ _PARTS = (
     ("pipelines/daemons/prometheus", "reconciler"),
     ("pipelines/daemons/operator", "operator"),
     ("pipelines/daemons/activator", "activator"),
-    ("runtime/guest", "Triton, its Python backend"),
 )
 
 
@@ -42,25 +40,9 @@ def _every() -> list[list[str]]:
         for path, call in calls(_PREFIX)
         if text(call.args[0] if call.args else None).startswith(_PREFIX)
     ]
-    rows += [row for path, tree in trees(_PREFIX) if path.startswith("runtime/guest") for row in _of_guest(tree)]
     native = re.findall(r'METRIC_(\w+), "(shiplift_\w+)", "([^"]+)"', _BACKENDS.read_text())
-    rows += [[f"`{name}`", kind.lower(), "`model`, `version`", meaning, "Triton"] for kind, name, meaning in native]
+    rows += [[f"`{name}`", kind.lower(), "`model`", meaning, "Triton"] for kind, name, meaning in native]
     return list({row[0]: row for row in rows if row}.values())
-
-
-def _of_guest(tree: ast.Module) -> Iterator[list[str]]:
-    """Guest code keeps a metric as `(NAME, meaning, kind)`, where NAME is a constant of its class."""
-    tuples = [node for node in ast.walk(tree) if isinstance(node, ast.Tuple)]
-    constants = {
-        getattr(name, "id", ""): text(value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)
-        for target in node.targets
-        for name, value in zip(getattr(target, "elts", ()), node.value.elts, strict=False)
-    }
-    for name, meaning, kind in (node.elts for node in tuples if len(node.elts) == 3):
-        if (known := constants.get(getattr(name, "id", ""), "")).startswith(_PREFIX):
-            yield [f"`{known}`", text(kind).lower(), "`model`", text(meaning), "Triton, its Python backend"]
 
 
 def _row(path: str, call: ast.Call) -> list[str]:

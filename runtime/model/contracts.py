@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from shiplift.runtime.base import strict_yaml
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.base.files import read_regular
+from shiplift.runtime.guest.python.agents import REQUEST, RESPONSE, steady
 from shiplift.runtime.guest.python.values import texts
 from shiplift.runtime.model import graph_contract
 from shiplift.runtime.model.logged_signature import scoring_of
@@ -50,6 +51,14 @@ _ADVICE = (
 _OPENAI = (
     "The model was logged with OpenAI's API as its interface. Triton serves it like every text generator, and "
     "`shiplift openai` serves that API. Its example was not run."
+)
+_WHOLE = (
+    "The graph takes one sample at a time, since these have no axis of samples: {}. Log an example of one sample, or "
+    "give them such an axis in front."
+)
+_AGENT = (
+    "A chat model or an agent answers one request at a time, whole: nothing is streamed. Its answers are compared "
+    "without times and ids."
 )
 
 
@@ -96,14 +105,16 @@ def read_model(
         requirements = _requirements(folder, meta, python=python) if flavor == PYTHON else ()
     advice = _ADVICE.format(flavor="pyfunc" if flavor == PYTHON else flavor)
     graph = _graph(folder, meta, states) if flavor == "onnx" else None
+    advice = _WHOLE.format(", ".join(sorted(graph.whole))) if graph and graph.whole else advice
     if flavor in TEXT_FLAVORS:
         logged = _of_text(meta, flavor)
     else:
         logged = _of_graph(graph) if graph else _of_signature(meta, flavor, advice)
     with _readable("the input example does not match the signature", advice):
+        logged = replace(logged, scoring=scoring_of(meta, flavor))
+        logged = _of_agent(logged) if _is_agent(logged) else logged
         example = _example(examples or folder, meta, logged, graph, advice)
-        scoring = scoring_of(meta, flavor)
-    return replace(_without_unknown(logged, example), example=example, requirements=requirements, scoring=scoring)
+    return replace(_without_unknown(logged, example), example=example, requirements=requirements)
 
 
 def _without_unknown(logged: LoggedModel, example: Arrays | None) -> LoggedModel:
@@ -171,6 +182,21 @@ def _of_signature(meta: dict[str, Any], flavor: Flavor, advice: str) -> LoggedMo
         _check_batch(spec, tabular=tabular)
     return LoggedModel(
         flavor=flavor, signature=Signature(inputs=inputs, outputs=outputs), example=None, tabular=tabular
+    )
+
+
+def _is_agent(logged: LoggedModel) -> bool:
+    return logged.scoring is not None and logged.scoring.agent
+
+
+def _of_agent(logged: LoggedModel) -> LoggedModel:
+    """A chat model or an agent: a request and a response, whatever the fields that MLflow's signature lists."""
+    request, response = (TensorSpec(name=name, datatype="BYTES", shape=(-1, 1)) for name in (REQUEST, RESPONSE))
+    return replace(
+        logged,
+        signature=Signature(inputs=(request,), outputs=(response,)),
+        tabular=False,
+        notes=(*logged.notes, _AGENT),
     )
 
 
@@ -279,7 +305,9 @@ def _example(
         raise NotAdmitted("the version has no input example where its MLmodel file says", do=advice)
     body, inputs = json.loads(read_regular(file, MAX_EXAMPLE_BYTES)), logged.signature.inputs
     body = body["inputs"] if info.get("example_params_path") else body
-    if logged.tabular:
+    if _is_agent(logged):
+        example = {REQUEST: np.array([[steady(body)]], dtype=object)}
+    elif logged.tabular:
         example = columns_of(body, str(info.get("type")), inputs, json.loads(meta["signature"]["inputs"]))
     else:
         arrays = _arrays(body, str(info.get("type")), inputs)

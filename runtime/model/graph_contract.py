@@ -18,6 +18,7 @@ from shiplift.runtime.records.tensor import Signature, TensorSpec
 ANY = -1
 _STATE = re.compile(r"(^|_)([hc][0t]?|past\w*)($|_)|state|hidden|cell|cache|memory|carry|context", re.IGNORECASE)
 _NEXT = ("{}N", "{}n", "{}_n", "{}_out", "{}_next", "{}_new", "next_{}", "new_{}", "out_{}", "output_{}", "{}_output")
+_TYPES = {"optional_type": "an optional value", "sequence_type": "a sequence", "map_type": "a map"}
 _RENAMED = (("_in", "_out"), ("in_", "out_"), ("input", "output"), ("past", "present"), ("0", "n"), ("_prev", "_next"))
 
 
@@ -131,12 +132,21 @@ def _value(entry: Any, kind: str) -> _Value:
     carried = datatype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)) if known else None
     if carried is None:
         raise NotAdmitted(
-            f"{kind} {entry.name!r} of the graph is a {what} that Triton can't carry",
+            f"{kind} {entry.name!r} of the graph is {_told(entry, what)}, which Triton can't carry",
             do="Use tensors of numbers, booleans or strings; the graph of an optional input must not need it.",
         )
     ranked = tensor.HasField("shape")
     shape = tuple(dim.dim_value if dim.dim_value > 0 else ANY for dim in tensor.shape.dim) if ranked else (ANY,)
     return _Value(name=entry.name, kind=TensorSpec(name=entry.name, datatype=carried, shape=shape), ranked=ranked)
+
+
+def _told(entry: Any, what: str | None) -> str:
+    """How an error names the type of an input or output."""
+    import onnx  # noqa: PLC0415
+
+    if what == "tensor_type" and entry.type.tensor_type.elem_type:
+        return f"a tensor of {onnx.TensorProto.DataType.Name(entry.type.tensor_type.elem_type)}"
+    return _TYPES.get(what or "", f"of the type {what}")
 
 
 def _is_whole(value: _Value, states: Mapping[str, str], inputs: list[_Value]) -> bool:

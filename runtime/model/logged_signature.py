@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from shiplift.runtime.guest.python.agents import is_agent
+from shiplift.runtime.records.model import PYTHON
 from shiplift.runtime.records.scoring import ParamsUse, Scoring
 
 _MAX_BYTES = 128 << 10  # it travels in records
@@ -18,8 +20,10 @@ def scoring_of(meta: dict[str, Any], flavor: str) -> Scoring | None:
     texts = {name: _text(signature.get(name)) for name in ("inputs", "outputs", "params")}
     if sum(map(len, texts.values())) > _MAX_BYTES:
         return None
+    names = [str(entry.get("name")) for entry in json.loads(texts["inputs"] or "[]")]
+    agent = flavor == PYTHON and is_agent(meta.get("metadata"), names)
     use: ParamsUse = "ignored" if flavor in _WITHOUT_PARAMS else "defaults"
-    return Scoring(**texts, hinted=bool(meta.get("is_signature_from_type_hint")), params_use=use)
+    return Scoring(**texts, hinted=bool(meta.get("is_signature_from_type_hint")), params_use=use, agent=agent)
 
 
 def _text(schema: Any) -> str:

@@ -55,7 +55,9 @@ class TreesSession:
         import treelite  # noqa: PLC0415 - see `session`
 
         raw = self.forest.input_type == "float64" and _softmax_of(self.forest)
-        scores = treelite.gtil.predict(self.forest, rows, nthread=self.threads, pred_margin=raw)
+        # Where OpenMP was given fewer threads (OMP_NUM_THREADS), treelite refuses more: 0 takes as many as there are.
+        threads = 1 if self.threads == 1 else 0
+        scores = treelite.gtil.predict(self.forest, rows, nthread=threads, pred_margin=raw)
         scores = scores.reshape(len(rows), -1)
         if not raw:
             return scores, scores

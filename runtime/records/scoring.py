@@ -1,5 +1,6 @@
 """What MLflow's clients know of a model: its logged signature, and in which form `predict` of pyfunc answers."""
 
+import operator
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError
@@ -49,7 +50,8 @@ class Scoring(Record):
     """How MLflow's scoring protocol speaks of a model. Without `answer`, its form follows from the outputs.
 
     `inputs`, `outputs` and `params` are the schemas of the logged signature, in MLflow's JSON; empty: none. `hinted`:
-    they were made from the type hints of `predict`. `params_use` says what becomes of a request's parameters.
+    they were made from the type hints of `predict`. `params_use` says what becomes of a request's parameters. `agent`:
+    it is a chat model or an agent, so a request is a JSON object, and so is the answer (`guest/python/agents.py`).
     """
 
     inputs: str
@@ -57,6 +59,7 @@ class Scoring(Record):
     params: str = ""
     hinted: bool = False
     params_use: ParamsUse = Field(default="defaults", exclude_if=_of_defaults)
+    agent: bool = Field(default=False, exclude_if=operator.not_)
     answer: AnswerForm | None = None
 
 

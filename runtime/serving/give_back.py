@@ -6,10 +6,12 @@ from typing import Any
 from shiplift.runtime.records.promotion import Abort, Champion, Promotion
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.champion import promoted
+from shiplift.runtime.serving.champion import point, point_at_judged, promoted
 from shiplift.runtime.serving.production import Production, production
 from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.ledger import Ledger
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
 
 
 def halt_promotion(order: Abort, arguments: Mapping[str, Any]) -> bool:
@@ -40,16 +42,25 @@ def give_back(site: Site, place: Production, ledger: Ledger, promotion: Promotio
     elif not place.serves(former.package, former.others):
         at_once = Rollout(replicas=former.replicas, canary_percent=())
         place.move(former.package, at_once, former.capacity, former.others)
+    _point_back(site, ledger.registry, promotion, former)
     recorded = ledger.promotion()
     if recorded and recorded.unfinished:
         ledger.put_promotion(former if former and former.version == promotion.version else None)
     place.retire(promotion.model)
 
 
+def _point_back(site: Site, registry: Registry, promotion: Promotion, former: Promotion | None) -> None:
+    """Moves back the aliases that a killed promotion moved to what it had given the traffic to."""
+    model = promotion.model
+    if registry.alias(model, CHAMPION) == promotion.version:
+        point(registry, model, CHAMPION, former.version if former else 0)
+    point_at_judged(site, registry, model, PREVIOUS, former.previous if former else 0)
+
+
 def _former(site: Site, ledger: Ledger, promotion: Promotion, champion: Champion) -> Promotion | None:
     """The promotion of what served before; None if nothing did."""
     own = champion.own
-    if own is None or own.repository == promotion.package.repository:
+    if own is None or own == promotion.package:
         return promoted(site, promotion.model, promotion.previous, ledger.registry)
     recorded = ledger.promotion()  # the version is the champion, and was to be served from another package
     if recorded and not recorded.unfinished:

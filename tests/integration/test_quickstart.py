@@ -13,7 +13,7 @@ from shiplift.runtime.host.processes import free_port
 from shiplift.runtime.serving.triton.environment import default_root, ensure
 
 PAGE = Path(__file__).parents[2] / "docs/quickstart.md"
-PORTS = {"MLFLOW": 5000, "RECEIVER": 8090, "HTTP": 8000, "GRPC": 8001, "METRICS": 8002, "SCORING": 8005}
+PORTS = {"MLFLOW": 5000, "RECEIVER": 8090, "HTTP": 8000, "GRPC": 8001, "METRICS": 8002, "SCORING": 8005, "PAGE": 8007}
 DONE_BEFORE = ("python3 -m venv", "pip install")
 
 

@@ -296,7 +296,7 @@ def test_each_request_is_answered_with_its_own_parameters(lab: Lab, deployments:
             assert response.json() == door.mlflow(body)[1], body
     for wrong in ({"factor": "x"}, {"more": 1}, {"frame": 2}):
         require_same(door, {"dataframe_split": SPLIT, "params": wrong})
-    assert "another form" in door.post({"dataframe_split": SPLIT, "params": {"frame": True}}).json()["message"]
+    assert door.post({"dataframe_split": SPLIT, "params": {"frame": True}}).status_code == 400  # another form
     answer = deployments.predict("scored-scaled", bodies[0]).get_predictions("ndarray")
     assert answer.tolist() == door.mlflow(bodies[0])[1]["predictions"]
     columns = {"age": ("FP64", 2.0), "income": ("FP64", 0.0), "city": ("BYTES", "Ulm")}
@@ -306,3 +306,29 @@ def test_each_request_is_answered_with_its_own_parameters(lab: Lab, deployments:
         body = {"inputs": inputs, "parameters": parameters}
         response = httpx.post(f"{model.http}{model.path}/infer", json=body)
         assert response.json()["outputs"][0]["data"] == [8.0], response.text
+
+
+def log_from(lab: Lab, name: str) -> Callable[..., Any]:
+    """A model from the code beside this file."""
+    code = str(Path(__file__).with_name(f"{name}.py"))
+    needs = {"pip_requirements": ["pandas==2.3.3"]}
+    return lambda **kwargs: lab.mlflow.pyfunc.log_model(python_model=code, **kwargs | needs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["python_chat", "python_agent"])
+def test_chat_models_and_agents_answer_as_behind_mlflow_but_for_times_and_ids(lab: Lab, name: str) -> None:
+    door = promoted(lab, f"scored-{name}", log_from(lab, name), PYTHON)
+    key, more = ("messages", {"temperature": 0.25}) if name == "python_chat" else ("input", {"max_output_tokens": 7})
+    said = [{"role": "user", "content": "hé 👍"}]
+    for body in ({key: said}, {key: said, **more}, {"inputs": {key: said, **more}}):
+        response, (code, answer) = door.post(body), door.mlflow(body)
+        assert (response.status_code, code) == (200, 200), response.text
+        for each in (ours := response.json(), answer):
+            whole = each.get("predictions", each)
+            whole.pop("created", None)
+            for item in whole.get("output", []):
+                assert item.pop("id")
+        assert ours == answer
+    for wrong in ({key: 7}, {"neither": said}, {key: [{"content": "nobody's"}]}):
+        assert 400 <= door.post(wrong).status_code < 500

@@ -29,6 +29,7 @@ from shiplift.runtime.serving.triton.environment import ServerEnvironment, defau
 
 State = Literal["ok", "warning", "missing"]
 _DISK_GB, _MEMORY_GB = 3, 4
+IDLE_GOAL_MB = 650
 _MARKS: dict[str, tuple[str, str]] = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "missing": ("✗", "red")}
 
 
@@ -162,6 +163,27 @@ def _machine(settings: Settings) -> Iterator[CheckResult]:
     )
 
 
+def _idle_memory(settings: Settings) -> Iterator[CheckResult]:
+    """Where the stack's memory goes, and whether it is within the goal while nothing is released and no model served.
+
+    A page that several processes share is divided among them (proportional set size).
+    """
+    running = stack.read(settings.root)
+    used = stack.memory(running) if running else {}
+    if not used or running is None:
+        return
+    total, models = sum(used.values()), stack.models_memory(running)
+    parts = ", ".join(f"{name} {mb:.0f}" for name, mb in sorted(used.items(), key=lambda item: -item[1]))
+    served = f" (of triton's, {models:.0f} are the processes of models)" if models else ""
+    over = total - models > IDLE_GOAL_MB
+    yield CheckResult(
+        name="memory of the stack",
+        state="warning" if over else "ok",
+        found=f"{total:.0f} MiB: {parts}{served}; idle, the goal is {IDLE_GOAL_MB}",
+        do="Releases under way take more. `shiplift down` and `up` give back what was not freed." if over else "",
+    )
+
+
 def _ports(settings: Settings) -> Iterator[CheckResult]:
     running = stack.read(settings.root)
     if running is not None and all(running.runs(name) for name in running.names):
@@ -185,5 +207,6 @@ _CHECKS: tuple[Callable[[Settings], Iterator[CheckResult]], ...] = (
     _bundled_server,
     _sandbox,
     _machine,
+    _idle_memory,
     _ports,
 )

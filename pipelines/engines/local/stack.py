@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import psutil
 from pydantic import Field
 
 from shiplift.pipelines.engines.local import site_file
@@ -41,6 +42,7 @@ NAMES = ("mlflow", "triton", "scoring", "receiver", "page", "dispatcher")
 _ONLY_SHOWS = "page"  # a stack works without it
 AHEAD = "ahead"  # below the home: the folders of sandboxes that wait for the next release
 _START_S = 120
+_OF_MODELS = ("model_worker", "triton_python_b")  # processes of models in Triton, as the kernel cuts their names
 Tell = Callable[[str], None]
 
 
@@ -219,6 +221,16 @@ def _sweep(home: Path) -> None:
 def memory(stack: Stack) -> dict[str, float]:
     """The memory of each running process and its children: proportional set size in MiB."""
     return {name: memory_mb(stack.processes[name].pid) for name in stack.names if stack.runs(name)}
+
+
+def models_memory(stack: Stack) -> float:
+    """The part of Triton's memory that is in processes of models, in MiB."""
+    if not stack.runs("triton"):
+        return 0.0
+    with contextlib.suppress(psutil.Error):
+        family = psutil.Process(stack.processes["triton"].pid).children(recursive=True)
+        return sum(memory_mb(each.pid) for each in family if each.name()[:15] in _OF_MODELS)
+    return 0.0
 
 
 @contextmanager

@@ -94,6 +94,11 @@ class Worker:
     seconds of CPU time that a call may take (None: as many as it likes in its time).
     """
 
+    _process: subprocess.Popen[bytes] | None
+    _ready: bool
+    _to: BufferedWriter
+    _back: BufferedReader
+
     def __init__(self, folder: str, functions: Sequence[Any], limits: Mapping[str, Any], keeper: Keeper) -> None:
         worker = os.path.join(folder, "pipeline_worker.py")
         author = os.path.join(folder, "python")
@@ -151,9 +156,7 @@ class Worker:
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
         with self._lock:
             self._others = set(step_use.children(os.getpid()))
-            self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
+            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._to = cast("BufferedWriter", self._process.stdin)
         self._back = cast("BufferedReader", self._process.stdout)
 

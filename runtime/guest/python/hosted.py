@@ -91,8 +91,7 @@ class HostedModel:
             if len(requests) > 1 and isinstance(error, Raised):  # one request is to blame, so each is asked alone
                 return list(chain.from_iterable(self._asked([request], ask) for request in requests))
             if isinstance(error, (Died, TookTooLong)):
-                for request in requests:
-                    self.keeper.suspect(request)
+                self.keeper.suspect(requests)
             return [error] * len(requests)
         for request in requests:
             self.keeper.acquit(request)

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +81,12 @@ class Keeper:
         crashes, at = self._suspects.get(self.digest(inputs), (0, 0.0)) if self._suspects else (0, 0.0)
         return crashes if self._clock() - at <= HEALTHY_S else 0
 
-    def suspect(self, inputs: Mapping[str, Any]) -> None:
-        """Notes that the process died while it ran this request, perhaps with others."""
-        digest, crashes = self.digest(inputs), self.crashes_of(inputs) + 1
-        self._suspects.pop(digest, None)
-        self._suspects[digest] = crashes, self._clock()
+    def suspect(self, requests: Sequence[Mapping[str, Any]]) -> None:
+        """Notes that the process died while it ran these requests; equal ones count once."""
+        for digest, inputs in {self.digest(inputs): inputs for inputs in requests}.items():
+            crashes = self.crashes_of(inputs) + 1
+            self._suspects.pop(digest, None)
+            self._suspects[digest] = crashes, self._clock()
         while len(self._suspects) > _MOST_SUSPECTS:
             self._suspects.pop(next(iter(self._suspects)))
 

@@ -1,6 +1,6 @@
 """Loads a Python model in its process, and answers for it: `mlflow.pyfunc`.
 
-Process: the model's own process, as `python_host/served.py` beside `values.py`.
+Process: the model's own process, as `python_host/served.py` beside `values.py` and `agents.py`.
 Python: the model's
 Packages: mlflow, numpy, pandas
 """
@@ -8,6 +8,7 @@ Packages: mlflow, numpy, pandas
 from collections.abc import Mapping
 from typing import Any
 
+from .agents import REQUEST, answered, is_agent  # noqa: TID251 - the same import in Shiplift and in a package
 from .values import column, is_missing, kind_of, texts, values  # noqa: TID251 - the same import in Shiplift and in a package
 
 
@@ -29,6 +30,7 @@ class Model:
     def __init__(self, settings: dict[str, Any]) -> None:
         import mlflow.pyfunc  # noqa: PLC0415 - installed in the model's environment
 
+        _trace_nothing()
         self._model = mlflow.pyfunc.load_model(settings["model"])
         self._outputs: list[str] = settings["outputs"]
         metadata = self._model.metadata
@@ -36,6 +38,7 @@ class Model:
         self._tensors = schema.is_tensor_spec()
         self._named = schema.has_input_names()
         self._hinted = bool(getattr(metadata, "_is_signature_from_type_hint", bool)())  # MLflow gained it in 2.20
+        self._agent = is_agent(metadata.metadata, schema.input_names() if self._named else [])
         self._columns = [] if self._tensors else list(schema.inputs)
         self.names: list[str] = list(schema.input_names()) if self._named else []  # as the author logged them
         self.form: dict[str, Any] = {}  # of the last answer, as `records.scoring.AnswerForm`
@@ -43,6 +46,9 @@ class Model:
 
     def answer(self, inputs: dict[str, Any], params: dict[str, Any] | None = None) -> dict[str, Any]:
         """The answers of `predict`, as arrays by name, each with one row per sample."""
+        if self._agent:
+            self.form = {}  # as `records.scoring.Scoring.agent` says
+            return answered(self._model.predict, inputs[REQUEST])
         rows = len(next(iter(inputs.values())))
         answer = self._model.predict(self._asked(inputs), **({"params": params} if params else {}))
         arrays = {name: self._plain(name, value, rows) for name, value in self._by_name(answer).items()}
@@ -111,6 +117,15 @@ class Model:
                 array.shape
             )
         return np.array([np.nan if is_missing(item) else float(item) for item in items]).reshape(array.shape)
+
+
+def _trace_nothing() -> None:
+    """Switches MLflow's traces off: the first would wait minutes for a database that no confined process can open."""
+    try:
+        from mlflow.tracing import disable  # noqa: PLC0415 - MLflow gained it in 2.14
+    except ImportError:
+        return
+    disable()
 
 
 def _numbers() -> tuple[type, ...]:

@@ -76,7 +76,7 @@ def read_other(kind: str, body: bytes, schema: InputSchema) -> Asked:
     common = read_common(value, schema)
     if common is not None:
         return Asked(inputs=common)
-    _require_shallow(value)
+    require_shallow(value)
     inputs, params = mlflow_rules.read_json(value, schema)
     return Asked(inputs=inputs, params=params)
 
@@ -91,7 +91,7 @@ def read_at_once(kind: str, body: bytes, schema: InputSchema) -> Asked | None:
     return Asked(inputs=inputs) if inputs else None
 
 
-def _require_shallow(value: Mapping[str, Any]) -> None:
+def require_shallow(value: Mapping[str, Any]) -> None:
     """Checks how deep a value is nested, level by level.
 
     Raises:

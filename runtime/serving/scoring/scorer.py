@@ -8,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.serving.scoring.answers import body_of
 from shiplift.runtime.serving.scoring.asking import Servers
+from shiplift.runtime.serving.scoring.conversing import WANTED, read_conversation
 from shiplift.runtime.serving.scoring.models import Scorable
 from shiplift.runtime.serving.scoring.problems import ScoringProblem
 from shiplift.runtime.serving.scoring.requests import Asked, read_at_once, read_other
@@ -31,6 +32,9 @@ class Scorer:
         """
         if model.served.signature.streamed:
             raise ScoringProblem(400, f"{model.served.model!r} continues texts: `shiplift openai` serves it")
+        if model.served.scoring and model.served.scoring.agent:
+            conversation = read_conversation(kind, body)
+            return conversation.body((await self._servers.ask(model.served, conversation.inputs, WANTED))[0])
         asked = await self._read(model.schema, kind, body)
         wanted = tuple(dict.fromkeys(part.tensor for part in model.form.parts))
         chunks = await self._servers.ask(model.served, asked.inputs, wanted, asked.params)

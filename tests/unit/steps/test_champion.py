@@ -169,6 +169,15 @@ class Place:
         if event == "die":
             raise KeyboardInterrupt
 
+    def moving(self, model: str) -> Moving | None:
+        return moving.moving(self.home, model)
+
+    def abort(self, model: str, order: Abort) -> Moving | None:
+        return moving.abort(self.home, model, order)
+
+    def settle(self, model: str, version: int) -> None:
+        moving.forget(self.home, model, version)
+
     def commit(self, model: str) -> None:
         self.happen()
         known = moving.commit(self.home, model)

@@ -83,7 +83,11 @@ class TextBench(Bench):
         self.files = self.store.put_tree(folder)
 
     def exported(self, *parity: Any) -> Exported:
-        texts = {"input/input": np.array(TEXTS, dtype=object).reshape(-1, 1)}
+        texts = {
+            "input/input": np.array(TEXTS, dtype=object).reshape(-1, 1),
+            "output/label": np.full((len(TEXTS), 1), "long", object),
+            "output/score": np.ones((len(TEXTS), 1), np.float32),
+        }
         seen = Signature(
             inputs=(tensor("input", -1, 1, datatype="BYTES"),),
             outputs=(tensor("label", -1, 1, datatype="BYTES"), tensor("score", -1, 1)),
@@ -120,6 +124,10 @@ def test_a_text_package_takes_texts_and_brings_its_tokenizer(bench: TextBench, t
     version = tree / name / "7"
     files = {
         "model.py",
+        "inner.py",
+        "packing.py",
+        "python_model.py",
+        "python_host",
         "onnx_model.py",
         "front.py",
         "panics.py",
@@ -233,6 +241,10 @@ def test_a_model_of_images_brings_what_decodes_them_and_no_tokenizer(tmp_path: P
     written = front_backend.write_front_backend(tmp_path / "backend", front)
     assert {path.name for path in written.iterdir()} == {
         "model.py",
+        "inner.py",
+        "packing.py",
+        "python_model.py",
+        "python_host",
         "onnx_model.py",
         "encoded.py",
         "front.py",

@@ -72,7 +72,7 @@ def test_every_metric_that_is_drawn_or_alerted_on_is_known() -> None:
     used |= set(re.findall(r"\bshiplift_[a-z_]+\b", (ROOT / "runtime/serving/monitoring/alerts.py").read_text()))
     known = metrics.names()
     assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in used} <= known
-    assert {"shiplift_stopped_executions_total", "shiplift_worker_crashes_total", "shiplift_stuck_executions"} <= known
+    assert {"shiplift_stopped_executions_total", "shiplift_worker_crashes_total"} <= known
     assert all(f"`{name}`" in every_page()["docs/reference/metrics.md"] for name in known)
 
 

@@ -107,6 +107,8 @@ class Bench:
             "label": "label",
             "columns": [],
             "unpacked_mb": 9,
+            "recorded": None,
+            "recorded_name": "",
             "samples": 999,
         }
         return known if self.validation else None

@@ -2,10 +2,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from shiplift.runtime.base.errors import NotAdmitted
+from shiplift.runtime.model.contracts import read_model
 from shiplift.runtime.model.graph_contract import GraphContract, read
 from tests.unit.examples import perceptron, save, tensor
 
@@ -127,9 +129,28 @@ def test_inputs_that_disagree_on_the_batch_are_refused_with_their_shapes(tmp_pat
     assert "sequence_batching" in error.value.do
 
 
-def test_a_tensor_that_triton_cannot_carry_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotAdmitted, match="input 'z' of the graph is a tensor_type that Triton can't carry"):
-        read(graph(tmp_path, {"z": (TensorProto.COMPLEX64, ["b"])}, {"y": ["b"]}))
+FLOATS = helper.make_tensor_type_proto(FLOAT, ["b"])
+UNCARRIED = [
+    (helper.make_tensor_type_proto(TensorProto.COMPLEX64, ["b"]), "a tensor of COMPLEX64"),
+    (helper.make_tensor_type_proto(TensorProto.BFLOAT16, ["b"]), "a tensor of BFLOAT16"),
+    (helper.make_optional_type_proto(FLOATS), "an optional value"),
+    (helper.make_sequence_type_proto(FLOATS), "a sequence"),
+    (helper.make_map_type_proto(TensorProto.INT64, FLOATS), "a map"),
+    (helper.make_sparse_tensor_type_proto(FLOAT, ["b"]), "of the type sparse_tensor_type"),
+]
+
+
+@pytest.mark.parametrize(("kind", "named"), UNCARRIED)
+def test_a_type_that_triton_cannot_carry_is_named(tmp_path: Path, kind: Any, named: str) -> None:
+    plain = helper.make_tensor_value_info("x", FLOAT, ["b"])
+    for inputs, outputs in (
+        ([helper.make_value_info("z", kind)], [plain]),
+        ([plain], [helper.make_value_info("z", kind)]),
+    ):
+        file = tmp_path / "model.onnx"
+        onnx.save(helper.make_model(helper.make_graph([], "g", inputs, outputs)), file)
+        with pytest.raises(NotAdmitted, match=f"put 'z' of the graph is {named}, which Triton can't carry"):
+            read(file)
 
 
 def test_a_negative_size_is_any_size(tmp_path: Path) -> None:
@@ -140,3 +161,15 @@ def test_a_file_that_is_no_graph_is_left_to_the_scan(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"\xff" * 100)
     assert read(tmp_path / "model.onnx") is None
     assert read(tmp_path / "gone.onnx") is None
+
+
+def test_an_example_of_many_samples_says_what_lacks_their_axis(tmp_path: Path) -> None:
+    graph(tmp_path, {"x": ["b", 3]}, {"y": []})
+    (tmp_path / "MLmodel").write_text(
+        "flavors: {onnx: {data: model.onnx}}\n"
+        "saved_input_example_info: {artifact_path: input_example.json, type: ndarray}\n"
+    )
+    (tmp_path / "input_example.json").write_text('{"inputs": {"x": [[1, 2, 3], [4, 5, 6]]}}')
+    with pytest.raises(NotAdmitted, match="has shape") as error:
+        read_model(tmp_path)
+    assert "no axis of samples: y." in error.value.do

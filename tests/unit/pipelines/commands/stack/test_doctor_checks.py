@@ -6,6 +6,7 @@ import pytest
 
 from shiplift.pipelines.commands.stack import doctor_checks
 from shiplift.pipelines.commands.stack.doctor_checks import Examination
+from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.host.processes import free_port
 from shiplift.runtime.records.site import SandboxSettings
@@ -40,6 +41,21 @@ def test_the_machine_is_examined_and_left_as_it_was(settings: Settings, tmp_path
         "memory",
     } <= set(states(examination))
     assert states(examination)["python"] == "ok"
+
+
+@pytest.mark.parametrize(("mlflow_mb", "state"), [(300.0, "ok"), (600.0, "warning")])
+def test_it_says_where_the_stack_s_memory_goes(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, mlflow_mb: float, state: str
+) -> None:
+    """What models take is no idle memory."""
+    monkeypatch.setattr(stack, "read", lambda _: settings)
+    monkeypatch.setattr(stack, "memory", lambda _: {"triton": 400.0, "mlflow": mlflow_mb})
+    monkeypatch.setattr(stack, "models_memory", lambda _: 300.0)
+    (finding,) = doctor_checks._idle_memory(settings)
+    assert finding.state == state
+    assert finding.found.startswith(f"{400 + mlflow_mb:.0f} MiB: ")
+    assert f"mlflow {mlflow_mb:.0f}" in finding.found
+    assert "(of triton's, 300 are the processes of models); idle, the goal is 650" in finding.found
 
 
 def test_only_a_finding_that_is_not_ok_says_what_to_do(settings: Settings) -> None:

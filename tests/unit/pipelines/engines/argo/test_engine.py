@@ -1,6 +1,7 @@
 """The Argo engine with the real client against a fake API server."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Queue
@@ -203,16 +204,19 @@ def test_events_are_reported_once_and_the_result_is_the_last_stage_s(engine: Arg
         engine.result("odd")
 
 
-def test_cancelling_waits_for_the_end_and_names_what_it_stopped(engine: ArgoEngine, server: ApiServer) -> None:
+def test_cancelling_waits_for_the_end_and_names_what_it_stopped(
+    engine: ArgoEngine, server: ApiServer, tmp_path: Path
+) -> None:
+    installed(server, tmp_path)
     workflow(server, "r", 3)
     assert engine.cancel("digits", 4) == ""
 
     def controller() -> None:
         while server.workflows["r"]["spec"].get("shutdown") != "Stop":
-            pass
+            time.sleep(0.01)
         server.end("r", "Failed")
 
-    thread = Thread(target=controller)
+    thread = Thread(target=controller, daemon=True)
     thread.start()
     assert engine.cancel("digits", 3) == "r"
     thread.join(timeout=120)

@@ -105,6 +105,16 @@ def test_the_request_that_the_process_dies_of_is_found_and_refused(model: Hosted
     assert batches == [[1, 13, 2], [1], [13], [2], [1, 2]]
 
 
+def test_equal_requests_in_a_batch_are_suspected_once(model: HostedModel) -> None:
+    def ask(requests: Any) -> list[float]:
+        if any(each["x"][0] == 13 for each in requests):
+            raise Died("it died")
+        return [each["x"][0] for each in requests]
+
+    model.answers([asked(value) for value in (1, 13, 1, 1)], ask)
+    assert [str(each) for each in model.answers([asked(1), asked(13), asked(1)], ask)] == ["1.0", "it died", "1.0"]
+
+
 def test_an_error_of_one_request_fails_it_alone_and_blames_nobody(model: HostedModel) -> None:
     def ask(requests: Any) -> list[float]:
         if any(each["x"][0] == 13 for each in requests):

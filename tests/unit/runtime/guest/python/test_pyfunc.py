@@ -127,6 +127,21 @@ def test_parameters_are_checked_against_the_logged_ones_which_fill_up(tmp_path: 
         model.answer(ROWS, {"k": "x"})
 
 
+def test_calls_are_not_traced_since_no_confined_process_opens_a_database(tmp_path: Path) -> None:
+    class Traced(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # mlflow has no types here
+        @mlflow.trace  # type: ignore[untyped-decorator]
+        def answer(self, frame: Any) -> Any:
+            return [mlflow.get_current_active_span() is None] * len(frame)
+
+        def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def] # MLflow checks by types
+            return self.answer(model_input)
+
+    signature = ModelSignature(inputs=Schema([ColSpec("double", "x")]))
+    mlflow.pyfunc.save_model(tmp_path / "model", python_model=Traced(), signature=signature, pip_requirements=[])
+    model = Model({"model": str(tmp_path / "model"), "outputs": []})
+    assert model.answer(ROWS)["output"].tolist() == [True, True]
+
+
 def test_a_model_with_type_hints_gets_their_types(tmp_path: Path) -> None:
     class Hinted(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # mlflow has no types here
         def predict(self, model_input: list[Pair]) -> list[str]:

@@ -118,8 +118,9 @@ def test_only_text_on_the_bundled_server_needs_code_in_the_package(
 ) -> None:
     tensors = Signature(inputs=signature().inputs, outputs=(tensor("output", -1, datatype=datatype),))
     package = make(tmp_path / "package", 3, server=server, tensors=tensors)
-    at = package / "digits" / "3" / "model.py"
-    assert (at.read_bytes() == ONNX_MODEL.read_bytes()) if code else not at.exists()
+    at = package / "digits" / "3"
+    assert (at / "model.py").exists() == (at / "python_host" / "worker.py").exists() == code
+    assert not code or (at / "inner.py").read_bytes() == ONNX_MODEL.read_bytes()
     config_ = parse((package / "digits" / "config.pbtxt").read_text())
     assert config_.backend == ("python" if code else "onnxruntime")
 
