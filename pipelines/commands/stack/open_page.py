@@ -27,5 +27,8 @@ def open_page(
         raise StackDown("the page of this stack is not running", do="Run `shiplift up`.")
     address = f"{endpoints(running).page}{page_of(model)}"
     typer.echo(address)
-    if not only_print and not (edge.has_display() and webbrowser.open(address)):
+    if only_print:
+        return
+    stack.wait_healthy(edge.home(), running, "page", f"{endpoints(running).page}/healthz")
+    if not (edge.has_display() and webbrowser.open(address)):
         edge.say("no browser can be opened here: open this address in one")

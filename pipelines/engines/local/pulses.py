@@ -27,10 +27,15 @@ def write(home: Path, pulses: Mapping[str, Pulse]) -> None:
 
 def read(home: Path, model: str) -> Pulse:
     """The pulse of a model; an empty one if it has none."""
+    return every(home).get(serving_name(model), Pulse())
+
+
+def every(home: Path) -> dict[str, Pulse]:
+    """The pulses of all served models, by their served names."""
     try:
-        return _PULSES.validate_json(_file(home).read_bytes()).get(serving_name(model), Pulse())
+        return _PULSES.validate_json(_file(home).read_bytes())
     except (FileNotFoundError, ValidationError):
-        return Pulse()
+        return {}
 
 
 def _file(home: Path) -> Path:

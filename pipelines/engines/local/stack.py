@@ -184,9 +184,9 @@ def start_missing(home: Path, stack: Stack, tell: Tell = lambda _: None, *, but:
             stack = stack.model_copy(update={"processes": {**stack.processes, name: starters[name](home, stack)}})
             write_atomically(home / "stack.json", stack.model_dump_json(indent=1))
             if name == "mlflow":
-                _wait_healthy(home, stack, "mlflow", f"{stack.registry_uri}/health")
+                wait_healthy(home, stack, "mlflow", f"{stack.registry_uri}/health")
             if name == "receiver":
-                _wait_healthy(home, stack, "receiver", f"http://{HOST}:{stack.receiver_port}/healthz")
+                wait_healthy(home, stack, "receiver", f"http://{HOST}:{stack.receiver_port}/healthz")
                 with contextlib.suppress(RegistryHeld):  # another installation took it: sweeps and promotions say so
                     renew_lease(home, stack)
     return stack
@@ -415,7 +415,12 @@ def renew_lease(home: Path, stack: Stack, *, take_over: bool = False) -> None:
     lease(home, stack).renew(url, load_secrets(home).webhook, lasts_s=lasts_s, take_over=take_over)
 
 
-def _wait_healthy(home: Path, stack: Stack, name: str, url: str) -> None:
+def wait_healthy(home: Path, stack: Stack, name: str, url: str) -> None:
+    """Waits until a process of the stack that was just started answers.
+
+    Raises:
+        ServerFailed: it died, or does not answer in time.
+    """
     deadline = time.monotonic() + _START_S
     with httpx.Client(timeout=2, trust_env=False) as client:
         while time.monotonic() < deadline and stack.runs(name):

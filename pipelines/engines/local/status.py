@@ -106,7 +106,7 @@ def under_way(releases: Releases) -> Iterator[UnderWay]:
 
 
 def _models(home: Path, saved: stack.Stack) -> tuple[ModelStatus, ...]:
-    registry = RestRegistry(saved.registry_uri, timeout_s=PATIENT_S)
+    registry, pulse_of = RestRegistry(saved.registry_uri, timeout_s=PATIENT_S), compartments.reader(home)
     return tuple(
         ModelStatus(
             model=name,
@@ -115,7 +115,7 @@ def _models(home: Path, saved: stack.Stack) -> tuple[ModelStatus, ...]:
             previous=aliases.get(PREVIOUS, 0),
             latest=latest,
             drift=champion_drift(name, served_version(home, name), aliases),
-            **compartments.read(home, name).model_dump(),
+            **pulse_of(name).model_dump(),
         )
         for name, latest, aliases in registry.models()
     )

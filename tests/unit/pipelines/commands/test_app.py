@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from shiplift.pipelines.commands.app import app, main
+from shiplift.pipelines.engines.local import stack
 from shiplift.runtime.base.errors import StackDown, UsageError
 from shiplift.runtime.spec import document
 from tests.unit.examples import Golden
@@ -273,6 +274,7 @@ def test_the_page_s_address_is_that_of_what_is_asked_for(
     monkeypatch.setenv("BROWSER", "true")
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
+    monkeypatch.setattr(stack, "wait_healthy", lambda *_: None)
     done = shiplift("open", "--print", home=tmp_path)
     assert done.returncode == StackDown.exit_code
     started(tmp_path, all_of(ME))

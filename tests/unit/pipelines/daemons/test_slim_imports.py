@@ -9,6 +9,7 @@ MODULES = (
     "shiplift.pipelines.daemons.reconciler",
     "shiplift.pipelines.daemons.activator",
     "shiplift.pipelines.triggers.receiver",
+    "shiplift.pipelines.daemons.page",
 )
 HEAVY = {
     "kubernetes",
