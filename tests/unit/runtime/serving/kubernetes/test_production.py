@@ -1,6 +1,5 @@
 """Production on a cluster as a client of the operator: what it writes, waits for, and takes back."""
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -273,25 +272,23 @@ def test_a_change_of_the_service_from_outside_is_not_undone(tmp_path: Path) -> N
 # --- aborts ---
 
 
-def half_way(cluster: FakeCluster, tmp_path: Path) -> ClusterProduction:
-    """Production that serves the old version, with an operator that needs for ever to move traffic to the new one."""
-    served = place(cluster, tmp_path)
+def half_way(cluster: FakeCluster, served: ClusterProduction, hand: Callable[[], object]) -> None:
+    """Serves the old version, with an operator that never moves traffic to the new one: there, `hand` acts."""
     served.move(OLD, Rollout())
-    old = cluster.operator
 
     def slow(body: dict[str, Any]) -> None:
-        if old and body["spec"]["revision"] != package_name(NEW):
-            old(body)
+        if body["spec"]["revision"] == package_name(NEW):
+            hand()
+        else:
+            obedient(body)
 
     cluster.operator = slow
-    return served
 
 
 def test_an_abort_sets_the_service_back_and_the_promotion_does_not_undo_that(tmp_path: Path) -> None:
     cluster = FakeCluster(obedient)
-    served = half_way(cluster, tmp_path)
-    order = Abort(by="ana", reason="too slow")
-    threading.Timer(0.02, lambda: served.abort("digits", order)).start()
+    served = place(cluster, tmp_path)
+    half_way(cluster, served, lambda: served.abort("digits", Abort(by="ana", reason="too slow")))
     with pytest.raises(Aborted, match="aborted by ana: too slow"):
         served.move(NEW, Rollout(), requested_at=1.0)
     assert cluster.service["spec"]["revision"] == package_name(OLD)
@@ -309,12 +306,12 @@ def test_an_abort_sets_the_service_back_and_the_promotion_does_not_undo_that(tmp
 
 def test_a_service_set_back_by_hand_means_an_abort(tmp_path: Path) -> None:
     cluster = FakeCluster(obedient)
-    served = half_way(cluster, tmp_path)
+    served = place(cluster, tmp_path)
 
     def by_hand() -> None:
         cluster.apply({**cluster.service, "spec": {**cluster.service["spec"], "revision": package_name(OLD)}})
 
-    threading.Timer(0.02, by_hand).start()
+    half_way(cluster, served, by_hand)
     for _ in range(2):
         with pytest.raises(Aborted, match="aborted by someone: TritonService digits was set back"):
             served.move(NEW, Rollout(), requested_at=1.0)
@@ -356,8 +353,12 @@ def test_retiring_waits_for_what_the_operator_still_runs(tmp_path: Path) -> None
     cluster.objects[old] = {"metadata": {"name": package_name(OLD), "ownerReferences": owner}}
     cluster.objects[DEPLOYMENT.name, "twin"] = {"metadata": {"name": "twin"}}  # of another release
     told: list[str] = []
-    threading.Timer(0.05, lambda: cluster.objects.pop(old)).start()
-    with listening(lambda message, _: told.append(message)):
+
+    def hear(message: str, _: float | None) -> None:
+        told.append(message)
+        cluster.objects.pop(old, None)
+
+    with listening(hear):
         served.retire("digits")
     assert set(told) == {f"waiting for the last requests of {package_name(OLD)}"}
 
