@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 EXTRAS = (
     "tokenizers",
     "transformers",
@@ -26,7 +28,30 @@ MODULES = (
 )
 
 
-def test_everything_starts_without_the_libraries_of_extras() -> None:
-    program = f"import sys; sys.modules |= dict.fromkeys({EXTRAS!r}); import {', '.join(MODULES)}"
+_LOCAL = (
+    "cryptography",
+    "fastapi",
+    "matplotlib",
+    "modelaudit",
+    "nncf",
+    "openvino",
+    "optuna",
+    "pandas",
+    "scipy",
+    "uvicorn",
+)
+_FRAMEWORKS = ("onnxscript", "skl2onnx", "sklearn", "torch", "treelite")
+_CLUSTER = (
+    "shiplift.pipelines.commands.cluster.install",
+    "shiplift.pipelines.engines.argo.engine",
+    "shiplift.pipelines.installation.values",
+)
+
+
+@pytest.mark.parametrize(
+    ("absent", "modules"), [(EXTRAS, MODULES), ((*EXTRAS, *_LOCAL, *_FRAMEWORKS), _CLUSTER)], ids=["local", "cluster"]
+)
+def test_everything_starts_without_the_libraries_of_extras(absent: tuple[str, ...], modules: tuple[str, ...]) -> None:
+    program = f"import sys; sys.modules |= dict.fromkeys({absent!r}); import {', '.join(modules)}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
