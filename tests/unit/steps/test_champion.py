@@ -23,6 +23,7 @@ from shiplift.runtime.base.errors import (
     Rejected,
     VersionReplaced,
 )
+from shiplift.runtime.base.progress import listening
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.deployment import Endpoint
@@ -621,10 +622,12 @@ def test_a_version_that_needs_approval_is_promoted_once_a_person_approves(world:
     assert world.registry.tags[5]["approval"] == "approved by ana: checked"
 
 
-def test_a_quarantined_version_that_would_serve_again_is_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quarantined_version_that_would_serve_again_is_told(world: World) -> None:
     why = "it was quarantined: it crashed 3 times"
+    told: list[str] = []
     world.place.quarantined = {1: why}
-    assert (world.champion(1).quarantined, world.champion(2).quarantined) == (why, "")
-    assert f"version 1 served before, and {why}" in capsys.readouterr().out
-    world.rollback()
-    assert f"warning: version 1 served before, and {why}" in capsys.readouterr().out
+    with listening(lambda message, _: told.append(message)):
+        assert (world.champion(1).quarantined, world.champion(2).quarantined) == (why, "")
+        assert f"version 1 served before, and {why}" in told
+        world.rollback()
+    assert f"warning: version 1 served before, and {why}" in told
