@@ -61,7 +61,7 @@ class Door:
 
 
 def promoted(lab: Lab, name: str, log: Callable[..., Any], spec: str = FAST) -> Door:
-    report = lab.wait(name, lab.log(name, log, spec=spec), seconds=300)
+    report = lab.wait(name, lab.log(name, log, spec=spec), seconds=900)
     assert report.outcome == "promoted", report.reason
     pyfunc = lab.mlflow.pyfunc.load_model(f"models:/{name}/1")
     return Door(f"{status.endpoints(lab.running).scoring}/models/{name}", pyfunc)
