@@ -91,7 +91,11 @@ class Images(Texts):
         self.files = self.store.put_tree(folder)
 
     def exported(self, *parity: Any) -> Exported:
-        images = {"input/input": np.array(IMAGES, dtype=object).reshape(-1, 1)}
+        images = {
+            "input/input": np.array(IMAGES, dtype=object).reshape(-1, 1),
+            "output/label": np.full((len(IMAGES), 2), "red", object),
+            "output/score": np.ones((len(IMAGES), 2), np.float32),
+        }
         seen = Signature(
             inputs=(tensor("input", -1, 1, datatype="BYTES"),),
             outputs=(tensor("label", -1, 2, datatype="BYTES"), tensor("score", -1, 2)),

@@ -31,7 +31,7 @@ from tests.integration.conftest import FAST, Lab
 def released(lab: Lab, name: str, log_model: Any) -> Any:
     """The answers of `mlflow.pyfunc`, by text, of a model that is released by now."""
     version = lab.log(name, log_model)
-    report = lab.wait(name, version, seconds=300)
+    report = lab.wait(name, version, seconds=900)
     assert report.exit_code == 0, report.reason
     return lab.mlflow.pyfunc.load_model(f"models:/{name}/{version}")
 
@@ -68,7 +68,7 @@ def test_tokens_in_are_served_beside_text_in_and_move_with_it(lab: Lab) -> None:
     log_model = partial(lab.mlflow.transformers.log_model, words)
     versions = [lab.log("both", log_model, spec=FAST + "serving: {tensors: true}") for _ in range(2)]
     for version in versions:
-        report = lab.wait("both", version, seconds=300)
+        report = lab.wait("both", version, seconds=900)
         assert report.exit_code == 0, report.reason
     tokens = words.tokenizer(TEXTS, padding=True, return_tensors="np")
     with TritonClient(lab.grpc) as client:
@@ -80,7 +80,7 @@ def test_tokens_in_are_served_beside_text_in_and_move_with_it(lab: Lab) -> None:
         assert rollback(lab.site, "both").version == versions[0]
         assert client.loaded().items() >= {"both": [versions[0]], "both--tensors": [versions[0]]}.items()
         without = lab.log("both", log_model)
-        assert lab.wait("both", without, seconds=300).exit_code == 0
+        assert lab.wait("both", without, seconds=900).exit_code == 0
         loaded = client.loaded()
         assert loaded["both"] == [without]
         assert not [name for name in loaded if name.startswith("both--")]  # nobody serves what no release checked
@@ -95,7 +95,7 @@ def test_earlier_versions_answer_texts_and_tokens_of_those_who_name_them(lab: La
     for words in pipelines:
         log_model = partial(lab.mlflow.transformers.log_model, words)
         versions.append(lab.log("editions", log_model, spec=FAST + policy + target))
-        report = lab.wait("editions", versions[-1], seconds=300)
+        report = lab.wait("editions", versions[-1], seconds=900)
         assert report.exit_code == 0, report.reason
     with TritonClient(lab.grpc) as client:
         loaded = client.loaded()
@@ -219,7 +219,7 @@ def test_a_validation_set_of_texts_is_scored_and_openvino_serves_the_model(lab: 
         spec=spec,
         data={"input": np.array(texts), "label": np.array(labels)},
     )
-    report = lab.wait("scored", version, seconds=300)
+    report = lab.wait("scored", version, seconds=900)
     assert report.exit_code == 0, report.reason
     tuned = lab.engine.story(report).tuned
     assert tuned is not None

@@ -61,7 +61,7 @@ def asked(x: Any) -> dict[str, NDArray[Any]]:
 
 
 def refused(lab: Lab, name: str, version: int) -> ReleaseReport:
-    report = lab.wait(name, version, seconds=300)
+    report = lab.wait(name, version, seconds=900)
     assert report.exit_code == ExportFailed.exit_code, report.reason
     return report
 

@@ -75,7 +75,7 @@ def version(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> int:
         artifacts={"factor": str(factor)},
         signature=infer_signature(example, example),
     )
-    report = lab.wait("scaled", version, seconds=300)
+    report = lab.wait("scaled", version, seconds=900)
     assert report.outcome == "promoted", report.reason
     return version
 
@@ -146,7 +146,7 @@ def test_earlier_versions_answer_those_who_name_them_if_they_run_in_the_same_env
             spec=SPEC.replace("serving: {", "serving: {version_policy: all, "),
         )
         versions.append(version)
-        report = lab.wait("factors", version, seconds=300)
+        report = lab.wait("factors", version, seconds=900)
         assert report.outcome == "promoted", report.reason
         model = lab.engine.discover("factors")
         for at, number in enumerate(versions if factor < 4 else ()):
@@ -169,7 +169,7 @@ def test_a_model_of_named_columns_takes_and_answers_columns(lab: Lab) -> None:
         }
     )
     version = log_python(lab, "greeting", str(COLUMNS), frame)
-    report = lab.wait("greeting", version, seconds=300)
+    report = lab.wait("greeting", version, seconds=900)
     assert report.outcome == "promoted", report.reason
     model, served = lab.mlflow.pyfunc.load_model(f"models:/greeting/{version}"), lab.engine.discover("greeting")
     asked = {name: frame[name].to_numpy().reshape(-1, 1) for name in ("amount (€ / day)", "count")}
@@ -201,7 +201,7 @@ def test_a_pickled_model_whose_answers_depend_on_the_batch_is_scored_and_served_
             registered_model_name=name,
             pip_requirements=REQUIREMENTS,
         )
-    report = lab.wait(name, int(info.registered_model_version), seconds=300)
+    report = lab.wait(name, int(info.registered_model_version), seconds=900)
     assert report.outcome == "promoted", report.reason
     served = lab.engine.discover(name)
     np.testing.assert_array_equal(served.infer({"input": inputs[:1]})["output"], np.ones((1, 4), np.float32))

@@ -185,4 +185,3 @@ def test_a_slow_model_is_asked_fewer_rows_and_the_rest_is_told(tmp_path: Path) -
     assert proof["batches"]
     assert {each["name"]: each["rows"] for each in proof["settings"]}["at every place of a batch"] == 4
     assert any("were not asked: each takes about 0.4" in reason for reason in proof["left_out"])
-    assert any("in batches: the model takes about 0.4 s for each" in reason for reason in proof["left_out"])

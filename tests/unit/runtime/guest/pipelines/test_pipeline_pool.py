@@ -109,7 +109,8 @@ def call(value, seconds=120):
     message = b"".join(messages.packed({"function": "a.py:run", "answer": "/no/file"}, {"x": np.array([value])}))
     try:
         worker.wait_until_ready(seconds)
-        return worker.call(memoryview(message), time.monotonic() + seconds, "late") and "answered"
+        header, _ = messages.unpacked(worker.call(memoryview(message), time.monotonic() + seconds, "late"))
+        return header.get("error", "answered")
     except pool.CallFailed as error:
         return str(error)
 print(json.dumps([call(*each) for each in json.loads(sys.argv[3])]))
