@@ -47,6 +47,7 @@ def rollback(site: Site, model: str) -> Promotion:
         former = promoted(site, model, now.previous, registry)
         if former is None:
             raise _nothing(now)
+        former = former.finished or former  # a killed promotion of it may have begun since it served
         require_unchanged(site, registry.version(model, former.version), former, registry)
         if why := place.quarantine(model, former.version):
             progress(f"warning: version {former.version} served before, and {why}")
@@ -61,7 +62,7 @@ def rollback(site: Site, model: str) -> Promotion:
 
 def _finish(site: Site, registry: Registry, place: Production, promotion: Promotion) -> Promotion:
     """The steps after the traffic has moved; running them twice is harmless."""
-    model, finished = promotion.model, promotion.model_copy(update={"unfinished": ""})
+    model, finished = promotion.model, promotion.model_copy(update={"unfinished": "", "replaced": None})
     point(registry, model, CHAMPION, promotion.version)
     point_at_judged(site, registry, model, PREVIOUS, promotion.previous)
     if registry.alias(model, PREVIOUS):

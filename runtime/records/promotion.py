@@ -34,7 +34,9 @@ class Promotion(Record):
     It is stored before the traffic moves, with `unfinished` naming what has begun, and again once the aliases have
     moved. `capacity` is what the load test measured of one replica; None if it measured nothing. `others` are the
     packages of other targets that serve with it. `registered_at` and `digest` say which version was judged, as in
-    `ModelVersion`; records of earlier versions of Shiplift lack them.
+    `ModelVersion`; records of earlier versions of Shiplift lack them. While it is unfinished, `replaced` is the
+    finished promotion of the same version that it takes the place of, if the version served before: an abort puts it
+    back.
     """
 
     model: str
@@ -49,6 +51,12 @@ class Promotion(Record):
     capacity: Capacity | None = volatile(None)
     others: tuple[Beside, ...] = ()
     unfinished: Literal["", "promotion", "rollback"] = volatile("")
+    replaced: "Promotion | None" = volatile(None)
+
+    @property
+    def finished(self) -> "Promotion | None":
+        """This promotion, or while it is unfinished the one that it takes the place of; None if there is none."""
+        return self.replaced if self.unfinished else self
 
 
 class Abort(Record):

@@ -136,14 +136,16 @@ def move_traffic(
 ) -> None:
     """Moves the traffic to a promotion's packages; with `requested_at`, a person can abort it, as in `place.move`.
 
-    The record is written first, so that production never serves a version without a record of its promotion.
+    The record is written first, so that production never serves a version without a record of its promotion. It keeps
+    the version's finished promotion, which is put back if this one fails or is aborted.
 
     Raises:
         Aborted: a person ended it.
         GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the previous version still serves.
     """
-    former = ledger.promotion()
-    ledger.put_promotion(promotion)
+    recorded = ledger.promotion()
+    former = recorded.finished if recorded else None
+    ledger.put_promotion(promotion.model_copy(update={"replaced": former}))
     try:
         place.move(promotion.package, rollout, promotion.capacity, promotion.others, requested_at)
     except ShipliftError:

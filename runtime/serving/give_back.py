@@ -45,7 +45,8 @@ def give_back(site: Site, place: Production, ledger: Ledger, promotion: Promotio
     _point_back(site, ledger.registry, promotion, former)
     recorded = ledger.promotion()
     if recorded and recorded.unfinished:
-        ledger.put_promotion(former if former and former.version == promotion.version else None)
+        own = former if former and former.version == promotion.version else None
+        ledger.put_promotion(own or recorded.replaced)
     place.retire(promotion.model)
 
 
@@ -63,6 +64,6 @@ def _former(site: Site, ledger: Ledger, promotion: Promotion, champion: Champion
     if own is None or own == promotion.package:
         return promoted(site, promotion.model, promotion.previous, ledger.registry)
     recorded = ledger.promotion()  # the version is the champion, and was to be served from another package
-    if recorded and not recorded.unfinished:
-        return recorded
+    if recorded and recorded.finished:
+        return recorded.finished
     return promotion.model_copy(update={"package": own, "capacity": None, "others": (), "unfinished": ""})
