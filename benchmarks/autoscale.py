@@ -286,7 +286,7 @@ def main() -> None:
     chosen = [trace for trace in replayed if trace.family in (arguments.family or [trace.family])]
     setup = Setup(
         profile=profile,
-        capacity=capacity(load_report(profile), profile.slo_ms),
+        capacity=capacity(load_report(profile)),
         traces=chosen[:: 4 if arguments.quick else 1],
         rivals=profile.model_copy(update={"late_after_ms": 0.0}) if arguments.in_turn else None,
     )

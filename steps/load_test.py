@@ -113,6 +113,7 @@ def _challenger_report(
         points=points,
         open_points=rates,
         max_rate_per_s=highest,
+        limit_ms=latency_target.p99_ms,
         knee=sweep.knee(points),
         failures=failures,
         memory_mb=place.memory_mb(deployment),

@@ -7,16 +7,10 @@ rerun skips what is already done. Aliases that were moved by hand are first move
 production served. Until the commit, a person can abort: then all traffic goes back to what served before.
 """
 
-import time
-
-from shiplift.runtime.base.errors import Aborted, MeasurementFailed, PromotionConflict
+from shiplift.runtime.base.errors import Aborted, PromotionConflict
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.gates import approval
-from shiplift.runtime.records.capacity import Capacity
-from shiplift.runtime.records.decision import Approval
+from shiplift.runtime.gates.hold import approval_asked, require_approval
 from shiplift.runtime.records.deployment import Deployment
-from shiplift.runtime.records.kinds.package import Package
-from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.promotion import Beside, Champion, Promotion
 from shiplift.runtime.records.request import Request, Trigger
@@ -26,10 +20,8 @@ from shiplift.runtime.serving.champion import champion_state, move_traffic, poin
 from shiplift.runtime.serving.give_back import give_back
 from shiplift.runtime.serving.packaging.earlier_versions import require_as_promoted
 from shiplift.runtime.serving.production import production
-from shiplift.runtime.serving.scaling.capacity import capacity
-from shiplift.runtime.spec.measurement import LatencyTarget
-from shiplift.runtime.spec.promoting import Promoting
-from shiplift.runtime.spec.serving_settings import Rollout
+from shiplift.runtime.serving.scaling.capacity import capacity_if_measured
+from shiplift.runtime.spec.groups import Delivery
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
@@ -47,9 +39,7 @@ def promote(
     verdict: Verdict,
     deployment: Deployment,
     champion: Champion,
-    rollout: Rollout,
-    latency_target: LatencyTarget,
-    promoting: Promoting,
+    delivery: Delivery,
 ) -> Promotion:
     """Makes a model version that passed the gate the champion.
 
@@ -66,10 +56,10 @@ def promote(
     verdict.require_pass()
     registry, place = Registry(site.registry_uri), production(site)
     RegistryLease(RestRegistry(site.registry_uri, timeout_s=PATIENT_S), site.holder, "").check()
-    report = verdict.evidence.load_report if verdict.evidence else None
-    package, ledger = deployment.package, Ledger(site, request, registry=registry)
-    if promoting.approval == "required":
-        _require_approval(site, request, trigger, ledger, _asked(request, model_version, package, champion, promoting))
+    package, ledger, rollout = deployment.package, Ledger(site, request, registry=registry), delivery.rollout
+    if delivery.promoting.approval == "required":
+        asked = approval_asked(request, model_version, package, champion, delivery.promoting)
+        require_approval(site, request, trigger, ledger, asked)
     before = tuple(each for each in (champion.package, champion.own) if each)
     require_as_promoted(ArtifactStore(site.artifacts_uri), package, before)
     with place.lock(request.model):
@@ -87,8 +77,8 @@ def promote(
             previous=now.champion if now.champion != request.version else now.previous,
             package=package,
             replicas=rollout.replicas,
-            capacity=_capacity(report, latency_target),
-            others=_others(deployment, verdict, latency_target),
+            capacity=capacity_if_measured(verdict.evidence.load_report if verdict.evidence else None),
+            others=_others(deployment, verdict),
         )
         try:
             if not place.serves(package, promotion.others):
@@ -109,53 +99,15 @@ def promote(
     return promotion
 
 
-def _asked(
-    request: Request, version: ModelVersion, package: Package, champion: Champion, promoting: Promoting
-) -> Approval:
-    """What a person has to approve from now on: these bytes, in the place of this champion."""
-    now = time.time()
-    return Approval(
-        spec=request.spec,
-        digest=version.digest,
-        package=package.repository.sha256,
-        champion=champion.version,
-        since=now,
-        until=now + promoting.deadline_h * 3600,
-    )
-
-
-def _require_approval(site: Site, request: Request, trigger: Trigger, ledger: Ledger, asked: Approval) -> None:
-    """Records what waits for approval, or what a person decided; raises what keeps the version from being promoted."""
-    known = ledger.approval()
-    answer = approval.decide(
-        request, asked=asked, known=known, decision=trigger.decision, approvers=site.policy.approvers
-    )
-    if answer.approval != known:
-        ledger.put_approval(answer.approval)
-        decision = answer.approval.decision
-        told = decision.sentence if decision else f"waiting until {answer.approval.deadline}"
-        ledger.registry.tag(request.model, request.version, approval=told)
-    if answer.error:
-        raise answer.error
-
-
-def _others(deployment: Deployment, verdict: Verdict, latency: LatencyTarget) -> tuple[Beside, ...]:
+def _others(deployment: Deployment, verdict: Verdict) -> tuple[Beside, ...]:
     """The packages of the targets that serve after the first, without those that the gates left out."""
     evidence = verdict.evidence
     reports = evidence.load_report.others if evidence and evidence.load_report else ()
     by_target = {report.target: report for report in reports}
     packages = (other.package for other in deployment.others if other.package.target not in verdict.left_out)
     return tuple(
-        Beside(package=package, capacity=_capacity(by_target.get(package.target), latency)) for package in packages
+        Beside(package=package, capacity=capacity_if_measured(by_target.get(package.target))) for package in packages
     )
-
-
-def _capacity(report: LoadReport | None, latency: LatencyTarget) -> Capacity | None:
-    """What the load test measured of one replica, for the autoscaler; None for a release without a load test."""
-    try:
-        return capacity(report, latency.p99_ms) if report else None
-    except MeasurementFailed:
-        return None
 
 
 def _check_order(before: int, request: Request, trigger: Trigger, champion: Champion) -> None:

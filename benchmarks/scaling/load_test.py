@@ -25,6 +25,7 @@ def load_report(profile: Profile) -> LoadReport:
         open_points=tuple(measured),
         knee=full.concurrency,
         max_rate_per_s=within,
+        limit_ms=profile.slo_ms,
         failures=0,
         memory_mb=None,
         protocol="grpc",

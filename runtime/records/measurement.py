@@ -207,7 +207,7 @@ class LoadReport(Record):
 
     `points` are the challenger's in closed loop, `champion_points` the champion's, `open_points` the challenger's in
     open loop. `knee` is the concurrency beyond which more latency gains no throughput. `max_rate_per_s` is the highest
-    arrival rate found within the p99 limit (None: not searched, or no limit). `uncompared` says why there is no
+    arrival rate found within a p99 of `limit_ms` (None: not searched, or no limit). `uncompared` says why there is no
     `comparison`. `raw` holds every measurement window as gzipped JSON lines, `table` the load generator's own figures
     as CSV. `target` is the one whose package was measured, `others` are the reports of the targets that serve with it.
     `members` are a pipeline's, over all points in closed loop.
@@ -224,6 +224,7 @@ class LoadReport(Record):
     open_points: tuple[LoadPoint, ...] = ()
     knee: int = 0
     max_rate_per_s: float | None = None
+    limit_ms: float | None = None
     target: str = ""
     others: tuple["LoadReport", ...] = ()
     members: tuple[MemberLoad, ...] = ()

@@ -7,7 +7,7 @@ from pydantic import model_validator
 from shiplift.runtime.records.base import Sections
 from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.model import FALL_BACK, PIPELINE, PYTHON, Datasets, ModelVersion, RecordedRequests, Scan
-from shiplift.runtime.spec.groups import Acceptance, Requirements, ServingSpace
+from shiplift.runtime.spec.groups import Acceptance, Delivery, Requirements, ServingSpace
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load, ScoreTarget, SearchSpace, Slo
 from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
 from shiplift.runtime.spec.promoting import Promoting
@@ -64,6 +64,11 @@ class Admitted(Sections):
     def serving_space(self) -> ServingSpace:
         """The settings that packaging configures."""
         return ServingSpace(serving=self.serving, search_space=self.search_space)
+
+    @property
+    def delivery(self) -> Delivery:
+        """The settings that a promotion follows."""
+        return Delivery(rollout=self.rollout, promoting=self.promoting)
 
     @model_validator(mode="before")
     @classmethod

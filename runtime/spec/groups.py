@@ -4,6 +4,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.model import Datasets
 from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace, Slo
 from shiplift.runtime.spec.model import Data, Quality, Quantization
+from shiplift.runtime.spec.promoting import Promoting
 from shiplift.runtime.spec.rules import Policy
 from shiplift.runtime.spec.serving_settings import Rollout, Serving
 
@@ -33,3 +34,10 @@ class ServingSpace(Record):
 
     serving: Serving
     search_space: SearchSpace
+
+
+class Delivery(Record):
+    """How a version gets its traffic, and who has to agree first."""
+
+    rollout: Rollout = Rollout()
+    promoting: Promoting = Promoting()

@@ -25,9 +25,7 @@ from shiplift.runtime.records.promotion import Abort, Champion
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.serving.machine import moving
-from shiplift.runtime.spec.measurement import LatencyTarget
-from shiplift.runtime.spec.promoting import Promoting
-from shiplift.runtime.spec.serving_settings import Rollout
+from shiplift.runtime.spec.groups import Delivery
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
@@ -88,9 +86,7 @@ def act(home: Path, verb: str, model: str, version: int, point: int, abort: int)
         sys.settrace(trace)
         verdict = Verdict(outcome=Outcome.PASS, checks=())
         with suppress(Aborted):
-            promote(
-                site, request, trigger, judged, verdict, deployment, champion, Rollout(), LatencyTarget(), Promoting()
-            )
+            promote(site, request, trigger, judged, verdict, deployment, champion, Delivery())
     sys.settrace(None)
 
 

@@ -21,8 +21,7 @@ from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.records.promotion import Champion, Promotion
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.serving.production import production
-from shiplift.runtime.spec.measurement import LatencyTarget
-from shiplift.runtime.spec.promoting import Promoting
+from shiplift.runtime.spec.groups import Delivery
 from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
@@ -300,8 +299,6 @@ def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int
             Verdict(outcome=Outcome.FAIL, checks=()),
             deployment,
             Champion(version=second),
-            Rollout(),
-            LatencyTarget(),
-            Promoting(),
+            Delivery(),
         )
     assert lab.registry.alias("switched", CHAMPION) == before

@@ -40,7 +40,7 @@ from shiplift.runtime.serving.abort import aborted
 from shiplift.runtime.serving.champion import champion_state
 from shiplift.runtime.serving.machine import moving
 from shiplift.runtime.serving.production import Production
-from shiplift.runtime.spec.measurement import LatencyTarget
+from shiplift.runtime.spec.groups import Delivery
 from shiplift.runtime.spec.promoting import Promoting
 from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore, tree_digest
@@ -245,9 +245,7 @@ class World:
             verdict,
             deployment(version=version, **changes or {}),
             self.champion(version, **trigger),
-            Rollout(),
-            LatencyTarget(p99_ms=50),
-            self.rules,
+            Delivery(promoting=self.rules),
         )
 
     def rollback(self) -> Promotion:
@@ -461,7 +459,9 @@ def test_a_promotion_says_what_a_replica_was_measured_to_take(world: World) -> N
     point = LoadPoint(
         concurrency=1, throughput_per_s=100, p50_ms=1, p90_ms=1, p95_ms=1, p99_ms=1, queue_ms=0, compute_ms=1
     )
-    report = LoadReport(points=(point,), failures=0, memory_mb=None, protocol="grpc", knee=1, max_rate_per_s=80)
+    report = LoadReport(
+        points=(point,), failures=0, memory_mb=None, protocol="grpc", knee=1, max_rate_per_s=80, limit_ms=50
+    )
     evidence = GateEvidence(parity=(), challenger=Scored(version=1, target="cpu"), load_report=report)
     world.promote(3, evidence=evidence)
     assert world.place.capacity == Capacity(peak_per_s=100, within_slo_per_s=80, p99_ms=50)

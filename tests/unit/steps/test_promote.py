@@ -8,9 +8,7 @@ from shiplift.runtime.base.errors import Inconclusive, PromotionConflict, Refuse
 from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import GateEvidence, Outcome, Scored, Verdict
-from shiplift.runtime.spec.measurement import LatencyTarget
-from shiplift.runtime.spec.promoting import Promoting
-from shiplift.runtime.spec.serving_settings import Rollout
+from shiplift.runtime.spec.groups import Delivery
 from shiplift.steps.promote import _check_order, _others, promote
 from tests.unit.examples import champion, check, deployment, load_report, model_version, site
 
@@ -55,12 +53,14 @@ def test_an_older_version_replaces_a_newer_champion_where_a_person_says_so() -> 
 def test_the_targets_that_passed_serve_with_what_their_load_tests_measured() -> None:
     others = tuple(deployment(target=target) for target in ("slow", "failed"))
     deployed = deployment().model_copy(update={"others": others})
-    reports = tuple(load_report(max_rate_per_s=rate, target=name) for name, rate in (("slow", 100), ("failed", 10)))
+    reports = tuple(
+        load_report(max_rate_per_s=rate, limit_ms=50, target=name) for name, rate in (("slow", 100), ("failed", 10))
+    )
     evidence = GateEvidence(
         parity=(), challenger=Scored(version=5, target="fast"), load_report=load_report(others=reports)
     )
     verdict = Verdict.of((check(),)).model_copy(update={"evidence": evidence, "left_out": ("failed",)})
-    (beside,) = _others(deployed, verdict, LatencyTarget(p99_ms=50))
+    (beside,) = _others(deployed, verdict)
     assert beside.package.target == "slow"
     assert beside.capacity is not None
     assert (beside.capacity.within_slo_per_s, beside.capacity.p99_ms) == (100, 50)
@@ -78,8 +78,6 @@ def test_what_did_not_pass_is_never_promoted(tmp_path: Path, outcome: Outcome, e
             verdict,
             deployment(),
             champion(),
-            Rollout(),
-            LatencyTarget(),
-            Promoting(),
+            Delivery(),
         )
     assert list(tmp_path.iterdir()) == []
