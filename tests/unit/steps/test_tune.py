@@ -14,12 +14,12 @@ from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.search.finals import FINALISTS
 from shiplift.runtime.search.goal import Goal
 from shiplift.runtime.search.keys import digest_of
+from shiplift.runtime.search.measuring import trial_key
 from shiplift.runtime.search.planner import PATIENCE, Search
 from shiplift.runtime.search.space import space_of
 from shiplift.runtime.search.workbench import describe
 from shiplift.runtime.spec.measurement import DynamicShape, LatencyTarget, Load, SearchSpace
 from shiplift.runtime.spec.serving_settings import Queue, Serving
-from shiplift.steps.tune import _trial_key
 from tests.unit.examples import artifact, config, package, trial
 
 SPACE = SearchSpace(max_batch=(1, 8, 32), queue_delay_us=(0, 500), instances=(1, 2), threads=(1, 2))
@@ -343,7 +343,7 @@ def test_a_record_names_the_best_of_very_many_trials_in_the_order_they_were_made
 def test_a_trial_is_found_again_by_its_package_and_its_configuration() -> None:
     packages = package(), package(repository=artifact("9", kind="tree"))
     keys = {
-        _trial_key(packaged, at)
+        trial_key(packaged, at)
         for packaged in packages
         for at in (config(1), config(8), config(8, 500), config(8, 0, 2))
     }
