@@ -179,7 +179,7 @@ def lookup() -> Any:
 def wide(mb: int) -> Any:
     """A model that consists almost only of weights."""
     side = int((mb * 2**20 / 4) ** 0.5)
-    weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(side, side)).astype(np.float32), "w")
+    weights = numpy_helper.from_array(np.random.default_rng(0).standard_normal((side, side), np.float32), "w")
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     return model(nodes, [("x", "FP32", ["n", side])], [("y", "FP32", ["n", side])], (weights,))
 

@@ -32,7 +32,7 @@ from shiplift.runtime.serving.machine.served import Served, every_served
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION
-from tests.integration.conftest import FAST, Lab, Released, digits, request, until
+from tests.integration.conftest import FAST, ONE_FORM, Lab, Released, digits, request, until
 from tests.old_records import package_of_0_1
 
 SHIPLIFT = Path(sys.executable).with_name("shiplift")
@@ -434,7 +434,7 @@ def test_ctrl_c_at_the_command_cancels_the_release(lab: Lab) -> None:
 
 
 def test_a_release_whose_process_is_killed_resumes_by_itself(lab: Lab) -> None:
-    version = lab.log_classifier("crashed")
+    version = lab.log_classifier("crashed", spec=ONE_FORM)
     release = release_name("crashed", version, "")
     reached(lab, "crashed", version, "tune")
     worker = lab.releases.worker(release)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.records.site import Cluster
-from tests.integration.conftest import FAST, Lab, digits
+from tests.integration.conftest import FAST, Lab, Released, digits
 from tests.unit.api_server import ApiServer, running
 
 MODEL = "over there"  # its served name differs, which every part must know
@@ -171,15 +171,15 @@ def test_a_model_s_status_has_its_aliases_and_the_releases_whose_workflows_are_g
     assert ("promoted" in shown, "removed" in shown) == (True, True)
 
 
-def test_the_registry_links_to_the_report(lab: Lab, released: int) -> None:
-    tags = lab.registry.version(MODEL, released).tags
+def test_the_registry_links_to_the_report(lab: Lab, champion: Released) -> None:
+    tags = lab.registry.version(champion.model, champion.version).tags
     address, _, path = tags["shiplift.report_link"].partition("/artifacts/")
     assert address.startswith(f"{lab.running.registry_uri}/#/experiments/")
     assert path == tags["shiplift.report"]
 
 
-def test_without_a_display_open_says_where_the_page_is(server: ApiServer, released: int, tmp_path: Path) -> None:
-    done = shiplift(server, tmp_path, "report", f"{MODEL}/{released}", "--open")
+def test_without_a_display_open_says_where_the_page_is(server: ApiServer, champion: Released, tmp_path: Path) -> None:
+    done = shiplift(server, tmp_path, "report", f"{champion.model}/{champion.version}", "--open")
     assert done.returncode == 0, done.stderr
     assert f"no browser can be opened here; the page is {tmp_path / 'home' / 'reports'}" in done.stderr
 

@@ -25,12 +25,12 @@ from tests.huggingface import (
     png_header,
     sentence_encoder,
 )
-from tests.integration.conftest import FAST, Lab
+from tests.integration.conftest import FAST, ONE_FORM, Lab
 
 
-def released(lab: Lab, name: str, log_model: Any) -> Any:
+def released(lab: Lab, name: str, log_model: Any, *, spec: str = FAST) -> Any:
     """The answers of `mlflow.pyfunc`, by text, of a model that is released by now."""
-    version = lab.log(name, log_model)
+    version = lab.log(name, log_model, spec=spec)
     report = lab.wait(name, version, seconds=900)
     assert report.exit_code == 0, report.reason
     return lab.mlflow.pyfunc.load_model(f"models:/{name}/{version}")
@@ -45,9 +45,8 @@ def flat(values: Any) -> list[Any]:
 
 
 def test_labels_and_scores_are_those_of_pyfunc(lab: Lab) -> None:
-    model = released(
-        lab, "sentiment", lambda **kwargs: lab.mlflow.transformers.log_model(pipeline("text-classification"), **kwargs)
-    )
+    log_model = partial(lab.mlflow.transformers.log_model, pipeline("text-classification"))
+    model = released(lab, "sentiment", log_model, spec=ONE_FORM)
     expected = model.predict(TEXTS)
     answer = lab.ask("sentiment", column(TEXTS))["outputs"]
     assert flat(answer["label"]) == list(expected["label"])

@@ -107,7 +107,7 @@ def test_different_lengths_share_an_execution_with_buckets_and_never_without(eng
     rng = np.random.default_rng(1)
     requests = [request(rng, 1, length) for length in rng.permutation(np.arange(1, 33))]
     executions = []
-    for name, buckets in (("with", (40,)), ("without", ())):
+    for name, buckets in (("with", (40,)), ("without", ())):  # a server each: it counts the requests of `m`
         (tmp_path / name).mkdir()
         with tokens_served(tmp_path / name, engine, buckets=buckets, delay_us=100_000) as server:
             executions.append(all_at_once(server, requests)[1].execution_count)
@@ -133,56 +133,57 @@ def test_a_request_whose_inputs_differ_in_length_fails_alone(engine: Engine, tmp
     assert all("a different length than the request's others" in text for text in outcomes[1::2])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        ({"length_buckets": "16,8"}, "length_buckets is not a rising list"),
-        ({"length_buckets": "eight"}, "length_buckets is not a rising list"),
-        ({"length_buckets": ",".join(map(str, range(1, 34)))}, "length_buckets has more than 32 lengths"),
-        ({"length_buckets": " " * 600 + "8"}, "length_buckets is longer than 511 characters"),
-        ({"length_pad.ids": "0.5"}, "length_pad.ids is not a number of the input's data type"),
-        ({"length_pad.ids": "1e19"}, "length_pad.ids is not a number of the input's data type"),
-        ({"length_pad.vectors": "1e39"}, "length_pad.vectors is not a number of the input's data type"),
-        ({"length_pad.vectors": "nan"}, "length_pad.vectors is not a number of the input's data type"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused_at_load(
-    settings: dict[str, str], why: str, engine: Engine, tmp_path: Path
-) -> None:
-    with pytest.raises(ServerFailed, match=why), tokens_served(tmp_path, engine, settings=settings):
-        pass
+WITHOUT_SENSE = [
+    ({"length_buckets": "16,8"}, "length_buckets is not a rising list"),
+    ({"length_buckets": "eight"}, "length_buckets is not a rising list"),
+    ({"length_buckets": ",".join(map(str, range(1, 34)))}, "length_buckets has more than 32 lengths"),
+    ({"length_buckets": " " * 600 + "8"}, "length_buckets is longer than 511 characters"),
+    ({"length_pad.ids": "0.5"}, "length_pad.ids is not a number of the input's data type"),
+    ({"length_pad.ids": "1e19"}, "length_pad.ids is not a number of the input's data type"),
+    ({"length_pad.vectors": "1e39"}, "length_pad.vectors is not a number of the input's data type"),
+    ({"length_pad.vectors": "nan"}, "length_pad.vectors is not a number of the input's data type"),
+]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_buckets_without_anything_to_fill_up_with_are_refused_at_load(engine: Engine, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"padding": None, "buckets": (), "settings": {"length_buckets": "8"}}
-    with pytest.raises(ServerFailed, match=r"no length_pad\.INPUT says"), tokens_served(tmp_path, engine, **options):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("datatype", "value", "fits"),
-    [
-        ("UINT8", "255", True),
-        ("UINT8", "256", False),
-        ("UINT8", "-1", False),
-        ("INT8", "-128", True),
-        ("INT8", "128", False),
-        ("INT32", "2147483647", True),
-        ("INT32", "2147483648", False),
-        ("BOOL", "1", True),
-        ("BOOL", "2", False),
-    ],
-)
-def test_what_fills_an_input_up_must_fit_its_data_type(datatype: str, value: str, fits: bool, tmp_path: Path) -> None:
-    nodes = [helper.make_node("Identity", ["x"], ["y"])]
-    graph = model(nodes, [("x", datatype, ["n", "m"])], [("y", datatype, ["n", "m"])])
-    settings = {"length_buckets": "4", "length_pad.x": value}
-    put(tmp_path, graph, engine="onnxruntime", settings=settings)
+def test_settings_that_make_no_sense_are_refused_at_load(engine: Engine, tmp_path: Path) -> None:
+    """Or nothing says what to fill inputs up with."""
+    for number, (settings, _) in enumerate(WITHOUT_SENSE):
+        put(tmp_path, tokens(), f"m{number}", engine=engine, padding=PADDING, buckets=BUCKETS, settings=settings)
+    put(tmp_path, tokens(), "unpadded", engine=engine, settings={"length_buckets": "8"})
+    put(tmp_path, tokens(), "right", engine=engine, padding=PADDING, buckets=BUCKETS)
     with server_for(tmp_path) as (_, client):
-        if fits:
-            client.load("m")
-        else:
-            with pytest.raises(ServerFailed, match=r"length_pad\.x is not a number of the input's data type"):
-                client.load("m")
+        for number, (_, why) in enumerate(WITHOUT_SENSE):
+            with pytest.raises(ServerFailed, match=why):
+                client.load(f"m{number}")
+        with pytest.raises(ServerFailed, match=r"no length_pad\.INPUT says"):
+            client.load("unpadded")
+        client.load("right")
+
+
+PADS = [
+    ("UINT8", "255", True),
+    ("UINT8", "256", False),
+    ("UINT8", "-1", False),
+    ("INT8", "-128", True),
+    ("INT8", "128", False),
+    ("INT32", "2147483647", True),
+    ("INT32", "2147483648", False),
+    ("BOOL", "1", True),
+    ("BOOL", "2", False),
+]
+
+
+def test_what_fills_an_input_up_must_fit_its_data_type(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    for datatype, value, _ in PADS:
+        graph = model(nodes, [("x", datatype, ["n", "m"])], [("y", datatype, ["n", "m"])])
+        settings = {"length_buckets": "4", "length_pad.x": value}
+        put(tmp_path, graph, f"{datatype}{value}", engine="onnxruntime", settings=settings)
+    with server_for(tmp_path) as (_, client):
+        for datatype, value, fits in PADS:
+            if fits:
+                client.load(f"{datatype}{value}")
+            else:
+                with pytest.raises(ServerFailed, match=r"length_pad\.x is not a number of the input's data type"):
+                    client.load(f"{datatype}{value}")

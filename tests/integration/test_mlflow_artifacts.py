@@ -3,7 +3,6 @@
 import hashlib
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
@@ -14,15 +13,17 @@ from shiplift.runtime.host.processes import free_port
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.rest import RestRegistry
-from tests.integration.conftest import until
+from tests.integration.conftest import Lab, until
 from tests.integration.mlflow_server import Server, running
 from tests.unit.certificates import certificate
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(tmp_path_factory.mktemp("mlflow")) as server:
-        yield server
+@pytest.fixture
+def server(lab: Lab) -> Server:
+    """The stack's server: what it keeps for releases lies elsewhere."""
+    return Server(
+        lab.home / "mlflow", lab.running.mlflow_port, lab.running.processes["mlflow"], lab.running.registry_uri
+    )
 
 
 @pytest.fixture

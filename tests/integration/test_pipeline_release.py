@@ -12,7 +12,7 @@ import pytest
 
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.verdict import Outcome
-from tests.integration.conftest import FAST, Lab, digits
+from tests.integration.conftest import FAST, Lab, Released, digits
 
 IMAGES = digits()[0]
 TWICE = """
@@ -215,11 +215,14 @@ def test_a_python_step_that_misbehaves_is_refused_and_what_serves_serves_on(
     assert bundle_of(lab, "guarded") == before
 
 
-def test_members_and_code_are_checked_before_anything_is_registered(lab: Lab, part: int, tmp_path: Path) -> None:
+def test_members_and_code_are_checked_before_anything_is_registered(
+    lab: Lab, champion: Released, tmp_path: Path
+) -> None:
     text = SUMMED.replace("model: part", "model: nobody")
     nobody = register(lab, tmp_path, text, files={"add.py": ADD}, image=IMAGES[:8])
     assert (nobody.returncode, "nobody" in nobody.stderr) == (65, True)
-    silent = register(lab, tmp_path, SUMMED.replace("admission: {python: sandbox}", ""), files={"add.py": ADD})
+    text = SUMMED.replace("model: part", f"model: {champion.model}").replace("admission: {python: sandbox}", "")
+    silent = register(lab, tmp_path, text, files={"add.py": ADD})
     assert (silent.returncode, "refused by default" in silent.stderr) == (65, True)
 
 

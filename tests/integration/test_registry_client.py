@@ -14,16 +14,19 @@ from sklearn.linear_model import LogisticRegression
 from shiplift.runtime.base.errors import NotAdmitted, NotFound, PromotionConflict
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import CHAMPION, FOLDER
+from tests.integration.conftest import Lab
 from tests.integration.mlflow_server import running
-
-KINDS = {"proxied": "--serve-artifacts", "direct": "--no-serve-artifacts"}
 
 
 @pytest.fixture(scope="module", params=["proxied", pytest.param("direct", marks=pytest.mark.slow)])
-def uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    artifacts = "--artifacts-destination" if request.param == "proxied" else "--default-artifact-root"
-    folder, before = tmp_path_factory.mktemp(request.param), (mlflow.get_tracking_uri(), mlflow.get_registry_uri())
-    with running(folder, KINDS[request.param], artifacts=artifacts) as server:
+def uri(request: pytest.FixtureRequest, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The stack's server, which keeps the artifacts, or one whose clients reach them."""
+    if request.param == "proxied":
+        with lab.unannounced():
+            yield lab.running.registry_uri
+        return
+    folder, before = tmp_path_factory.mktemp("direct"), (mlflow.get_tracking_uri(), mlflow.get_registry_uri())
+    with running(folder, "--no-serve-artifacts", artifacts="--default-artifact-root") as server:
         mlflow.set_tracking_uri(server.address)
         mlflow.set_registry_uri(server.address)
         try:

@@ -26,7 +26,7 @@ from onnx import TensorProto, helper
 from shiplift.pipelines.deployments import plugin
 from shiplift.pipelines.engines.local import status
 from shiplift.runtime.serving.scoring.app import MAX_BODY_BYTES
-from tests.integration.conftest import FAST, Lab
+from tests.integration.conftest import FAST, ONE_FORM, Lab
 from tests.integration.test_formats import columns
 
 PYTHON = f"{FAST}\nadmission: {{python: sandbox}}"
@@ -70,7 +70,7 @@ def promoted(lab: Lab, name: str, log: Callable[..., Any], spec: str = FAST) -> 
 @pytest.fixture(scope="module")
 def frames(lab: Lab) -> Door:
     """A classifier of a data frame with a column of texts; pyfunc answers an array of labels."""
-    return promoted(lab, "scored-frames", columns(lab))
+    return promoted(lab, "scored-frames", columns(lab), ONE_FORM)
 
 
 @pytest.fixture(scope="module")

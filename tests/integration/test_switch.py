@@ -26,7 +26,7 @@ from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
 from shiplift.steps.rollback import rollback
-from tests.integration.conftest import FAST, Lab, digits, request, until
+from tests.integration.conftest import FAST, ONE_FORM, Lab, digits, request, until
 
 KILLS = 20  # lines at which to kill, evenly spread
 KILLER = Path(__file__).with_name("killer.py")
@@ -88,10 +88,11 @@ def promotion_of(lab: Lab, model: str, version: int) -> Promotion:
 @pytest.fixture(scope="module")
 def pair(lab: Lab) -> tuple[int, int]:
     """Two released versions; the newer one was promoted under traffic and is the champion."""
-    first = lab.log_classifier("switched")
+    first = lab.log_classifier("switched", spec=ONE_FORM)
     assert lab.wait("switched", first).exit_code == 0
-    with traffic(lab, "switched") as client:
-        second = lab.log_classifier("switched", samples=1000)
+    second = lab.log_classifier("switched", samples=1000, spec=ONE_FORM)
+    until(lambda: any(event.stage == "load_test" for event in lab.events("switched", second)), seconds=180)
+    with traffic(lab, "switched") as client:  # only now: it takes a core from the release
         assert lab.wait("switched", second).exit_code == 0
         until(lambda: str(second) in client.versions)
     assert client.failures == []

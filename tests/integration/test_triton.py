@@ -192,9 +192,9 @@ def test_requests_are_batched_within_the_delay(tmp_path: Path) -> None:
     [
         (True, 2, 9),
         (False, 0, 0),
-        (Warmup(source="zeros"), 2, 9),
+        pytest.param(Warmup(source="zeros"), 2, 9, marks=pytest.mark.slow),
         (Warmup(source="random", count=3), 6, 27),
-        (Warmup(count=2), 4, 18),
+        pytest.param(Warmup(count=2), 4, 18, marks=pytest.mark.slow),
     ],
 )
 def test_warm_up_runs_before_the_model_is_ready(
