@@ -18,6 +18,9 @@ CLUSTER_TESTS ?= cluster and not slow
 # CI sets SECOND_CHANCE: what failed beside other tests runs once more, by itself; what passes then is printed as flaky.
 again = $(if $(SECOND_CHANCE),|| { echo "What failed runs again by itself: a test that passes now is flaky and a bug of its own"; \
 	$(BIN)/pytest $(1) --last-failed --last-failed-no-failures none -q -rA --show-capture no; })
+# Each worker of pytest collects everything and imports torch, MLflow and the rest for itself, 15 s in all, so there is one
+# for each core. Worksteal gives each a part of the files in order: what a file shares is made once.
+SPREAD := -n logical --maxprocesses 4 --dist worksteal
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
 .PHONY: setup demo test test-all attack check check-github unit integration soak test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
@@ -58,7 +61,7 @@ demo:  ## the whole workflow: three versions, one refused, one promoted under lo
 test: check unit integration  ## what needs no cluster, in ten minutes
 test-all: export HYPOTHESIS_PROFILE = long
 test-all: check integration  ## the same, the tests that take longest, and property tests with many examples
-	$(BIN)/pytest tests/unit -n 2 -q
+	$(BIN)/pytest tests/unit $(SPREAD) -q
 	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q -m 'slow and not large and not alone'
 	$(BIN)/pytest tests/integration -q -m 'slow and alone'
 
@@ -77,7 +80,7 @@ check-github: setup  ## workflows, including those that users copy, and issue fo
 		$(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 
 unit: setup
-	$(BIN)/pytest tests/unit -n 3 -q --durations=15 -m 'not slow' $(call again,tests/unit)
+	$(BIN)/pytest tests/unit $(SPREAD) -q --durations=15 -m 'not slow' $(call again,tests/unit)
 
 integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
 	$(BIN)/pytest tests/integration -n 3 --dist loadgroup --no-loadscope-reorder -q --durations=20 \

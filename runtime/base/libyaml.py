@@ -11,7 +11,7 @@ _TEXT = "tag:yaml.org,2002:str"
 _BOOLEANS = ("y", "Y", "n", "N")  # PyYAML leaves them unquoted, and kubectl reads them as booleans of YAML 1.1
 
 
-class _Readable(Dumper):  # type: ignore[misc] # one of two
+class Readable(Dumper):  # type: ignore[misc] # one of two
     """Writes texts of several lines as blocks."""
 
 
@@ -19,7 +19,7 @@ def _text(dumper: Any, text: str) -> Any:
     return dumper.represent_scalar(_TEXT, text, style="|" if "\n" in text else "'" if text in _BOOLEANS else None)
 
 
-_Readable.add_representer(str, _text)
+Readable.add_representer(str, _text)
 
 
 def load_all(text: str) -> Iterator[Any]:
@@ -29,4 +29,4 @@ def load_all(text: str) -> Iterator[Any]:
 
 def dump_all(bodies: Iterable[Any], **options: Any) -> str:
     """Writes documents for people and kubectl, with texts of several lines as blocks."""
-    return str(yaml.dump_all(bodies, Dumper=_Readable, **options))
+    return str(yaml.dump_all(bodies, Dumper=Readable, **options))

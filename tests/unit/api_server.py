@@ -1,8 +1,8 @@
 """Just enough of an API server for what a real one can't be made to do on demand: fail, throttle, forbid, and be late.
 
-It keeps objects by kind and name, answers 409 to a second creation, merges patches, pages lists, writes logs and passes
-requests on to what is behind a Service, as the real one does; the client that talks to it is the real one. Everything
-else is tested on a real cluster.
+It keeps objects by kind and name, answers 409 to a second creation and to the replacement of an object that has
+changed since, merges patches, pages lists, writes logs and passes requests on to what is behind a Service, as the real
+one does; the client that talks to it is the real one. Everything else is tested on a real cluster.
 """
 
 import json
@@ -215,6 +215,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "PATCH":
             _merge(there[name], body)
         if self.command == "PUT":
+            if body["metadata"].get("resourceVersion") != there[name]["metadata"].get("resourceVersion"):
+                return 409, {"message": "another version"}
             there[name] = body
         return 200, there[name] if name else _page(list(there.values()), query)
 

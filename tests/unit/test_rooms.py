@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import re
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -15,6 +16,11 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("pipelines", "runtime", "steps", "templates")
 MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 STEPS = sorted(path.stem for path in (ROOT / "steps").glob("*.py") if path.stem != "__init__")
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def test_a_room_is_this_repository_s() -> None:
@@ -33,7 +39,7 @@ def test_no_module_is_imported_by_its_bare_name() -> None:
     suspect = re.compile(rf"^\s*(?:import|from)\s[^\n]*?(?<![\w.])(?:{'|'.join(ROOMS)})\b", re.MULTILINE)
     for path in (*MODULES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")):
         text = path.read_text()
-        for node in ast.walk(ast.parse(text)) if suspect.search(text) else ():
+        for node in ast.walk(tree(path)) if suspect.search(text) else ():
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
             bare = [name for name in names if name.split(".")[0] in ROOMS]
@@ -49,7 +55,7 @@ def _imports() -> dict[str, set[str]]:
     imports: dict[str, set[str]] = {}
     for module, path in named.items():
         imports[module] = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module:
                 inside = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -77,7 +83,7 @@ def test_what_a_string_names_is_there() -> None:
     """Sandbox entries and modules to run are named in strings, which no import checks: `shiplift.a.b:function`."""
     named = re.compile(rf"(shiplift\.(?:{'|'.join(ROOMS)})(?:\.\w+)*)(?::(\w+))?")
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
             if match := named.fullmatch(text):
                 assert _is_there(match[1], match[2] or ""), f"{path}: {text}"
@@ -90,15 +96,14 @@ def _is_there(name: str, member: str) -> bool:
     file = next((each for each in (at.with_suffix(".py"), at / "__init__.py") if each.is_file()), None)
     if file is None:
         return not member and bool(parts) and _is_there(name.rpartition(".")[0], parts[-1])
-    return not member or any(getattr(node, "name", "") == member for node in ast.parse(file.read_text()).body)
+    return not member or any(getattr(node, "name", "") == member for node in tree(file).body)
 
 
 def test_a_module_begins_with_what_it_is_for() -> None:
-    texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in MODULES}
     without = {
-        name
-        for name, text in texts.items()
-        if not re.match(r'"""[^\s"]', text) and not ast.get_docstring(ast.parse(text))
+        path.relative_to(ROOT).as_posix()
+        for path in MODULES
+        if not re.match(r'"""[^\s"]', path.read_text()) and not ast.get_docstring(tree(path))
     }
     assert not without
 

@@ -40,6 +40,7 @@ from shiplift.pipelines.engines.interruption import GRACE_S
 from shiplift.pipelines.graph import FanOut, Pipeline, Stage
 from shiplift.pipelines.pods import Pod, hands_over
 from shiplift.pipelines.release import HANDED_OVER, RELEASE, SINGLE
+from shiplift.runtime.base import libyaml
 from shiplift.runtime.base.errors import Cancelled, Temporary
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import StageRuns
@@ -92,7 +93,7 @@ def release(settings: TemplateSettings, pipeline: Pipeline) -> str:
                 built,
                 {kind.parameter(): f"{{{{workflow.parameters.{kind.parameter()}}}}}" for kind in pipeline.inputs},
             )
-    return str(template.to_yaml())
+    return _text(template)
 
 
 def conclude(settings: TemplateSettings, pipeline: Pipeline) -> str:
@@ -102,7 +103,7 @@ def conclude(settings: TemplateSettings, pipeline: Pipeline) -> str:
     name = pipeline.on_exit.name
     with _template(settings, name, entrypoint=name, inputs=[*inputs, "release"]) as template:
         _last(settings, pipeline.on_exit, workflow="{{workflow.parameters.release}}")
-    return str(template.to_yaml())
+    return _text(template)
 
 
 def single(settings: TemplateSettings, stage: Stage, *inputs: str) -> str:
@@ -113,7 +114,7 @@ def single(settings: TemplateSettings, stage: Stage, *inputs: str) -> str:
         )
         values = {name: f"{{{{workflow.parameters.{name}}}}}" for name in stage.takes}
         _container(settings, Pod(stage.name, (stage,)), values)
-    return str(template.to_yaml())
+    return _text(template)
 
 
 def git_push(settings: TemplateSettings) -> str:
@@ -144,7 +145,7 @@ def git_push(settings: TemplateSettings) -> str:
             command=["python", "-m", "shiplift.pipelines.triggers.git_push"],
             args=arguments,
         )
-    return str(template.to_yaml())
+    return _text(template)
 
 
 def _template(settings: TemplateSettings, name: str, *, entrypoint: str, inputs: Sequence[str]) -> WorkflowTemplate:
@@ -427,3 +428,8 @@ def _bracketed(reference: str) -> str:
     """Makes `tasks.find-targets.outputs...` a valid expression, where a bare dash would be a minus sign."""
     head, name, *rest = reference.split(".")
     return f"{head}['{name}'].{'.'.join(rest)}" if "-" in name else reference
+
+
+def _text(template: WorkflowTemplate) -> str:
+    """As YAML, through libyaml: PyYAML's own dumper takes seconds for an installation."""
+    return str(template.to_yaml(Dumper=libyaml.Readable))

@@ -41,6 +41,8 @@ def remember(wanted: Object, live: Object) -> Applied:
 
 def covers(live: Any, wanted: Any) -> bool:
     """Whether a live value has everything that a wanted one has; lists must agree item by item."""
+    if live == wanted:
+        return True  # most of every object: whole subtrees are compared at once
     if wanted in ({}, [], "", None):
         return live in ({}, [], "", None) or isinstance(live, dict)
     if isinstance(wanted, dict):
@@ -48,7 +50,7 @@ def covers(live: Any, wanted: Any) -> bool:
     if isinstance(wanted, list):
         same = isinstance(live, list) and len(live) == len(wanted)
         return same and all(covers(*pair) for pair in zip(live, wanted, strict=True))
-    return bool(live == wanted)
+    return False
 
 
 def strangers(wanted: Object, live: Object) -> Object:

@@ -66,7 +66,8 @@ def fresh(rows: Any, datatype: str = "FP64") -> Any:
 SMOOTH, SPLITS, EDGES = "quadratic", "scaled tree", "histograms whose edges are the author's own rows"  # every day
 
 
-def wrong_in_fp32() -> dict[str, tuple[Any, Any]]:
+def wrong_in_fp32() -> dict[str, tuple[Any, Any, Any]]:
+    """Estimators, and the rows and values that they are fitted to."""
     from sklearn.datasets import load_digits
     from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
     from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
@@ -79,17 +80,25 @@ def wrong_in_fp32() -> dict[str, tuple[Any, Any]]:
 
     digits, digit = load_digits(return_X_y=True)
     return {
-        "naive Bayes on digits": (GaussianNB().fit(digits, digit), digits),
-        SMOOTH: (QuadraticDiscriminantAnalysis(reg_param=0.1).fit(ROWS, THREE), ROWS),
-        "scaled forest": (make_pipeline(StandardScaler(), RandomForestClassifier(9)).fit(ROWS, THREE), ROWS),
-        SPLITS: (make_pipeline(StandardScaler(), DecisionTreeClassifier()).fit(ROWS, THREE), ROWS),
-        EDGES: (HistGradientBoostingClassifier(max_iter=9).fit(ROWS, THREE), ROWS),
-        "Gaussian process": (GaussianProcessRegressor().fit(ROWS[:50], VALUES[:50]), ROWS[:50]),
-        "neighbours": (KNeighborsClassifier().fit(ROWS, THREE), ROWS),
+        "naive Bayes on digits": (GaussianNB(), digits, digit),
+        SMOOTH: (QuadraticDiscriminantAnalysis(reg_param=0.1), ROWS, THREE),
+        "scaled forest": (make_pipeline(StandardScaler(), RandomForestClassifier(9)), ROWS, THREE),
+        SPLITS: (make_pipeline(StandardScaler(), DecisionTreeClassifier()), ROWS, THREE),
+        EDGES: (HistGradientBoostingClassifier(max_iter=9), ROWS, THREE),
+        "Gaussian process": (GaussianProcessRegressor(), ROWS[:50], VALUES[:50]),
+        "neighbours": (KNeighborsClassifier(), ROWS, THREE),
     }
 
 
-def require_fp64(name: str, form: Exported, model: Any, rows: Any) -> None:
+def fitted(name: str) -> tuple[Any, Any]:
+    """An estimator of `wrong_in_fp32`, and the rows that it was fitted to."""
+    model, rows, values = wrong_in_fp32()[name]
+    return model.fit(rows, values), rows
+
+
+def require_fp64(home: Path, name: str) -> None:
+    model, rows = fitted(name)
+    form = exported(home / name, model, rows)
     assert form.form == "FP64 graph", (name, form.dropped)
     assert form.dropped[0].name == "FP32 graph"
     assert "the served form" in form.dropped[0].dropped, name
@@ -100,22 +109,20 @@ def require_fp64(name: str, form: Exported, model: Any, rows: Any) -> None:
 
 
 def test_a_model_that_is_wrong_in_fp32_is_served_in_fp64(tmp_path: Path) -> None:
-    models = wrong_in_fp32()
     for name in (SMOOTH, SPLITS, EDGES):
-        require_fp64(name, exported(tmp_path / name, *models[name]), *models[name])
+        require_fp64(tmp_path, name)
 
 
 @pytest.mark.slow
 def test_so_are_models_of_other_kinds(tmp_path: Path) -> None:
-    for name, (model, rows) in wrong_in_fp32().items():
-        if name not in (SMOOTH, SPLITS, EDGES):
-            require_fp64(name, exported(tmp_path / name, model, rows), model, rows)
+    for name in wrong_in_fp32().keys() - {SMOOTH, SPLITS, EDGES}:
+        require_fp64(tmp_path, name)
 
 
 def test_clients_of_fp32_send_fp32_to_a_graph_in_fp64(tmp_path: Path) -> None:
-    name, (model, rows) = next(iter(wrong_in_fp32().items()))
+    model, rows = fitted("naive Bayes on digits")
     form = exported(tmp_path / "model", model, rows, datatype="FP32")
-    assert (form.form, form.signature.inputs[0].datatype) == ("FP64 graph", "FP32"), name
+    assert (form.form, form.signature.inputs[0].datatype) == ("FP64 graph", "FP32")
     assert right(form, model, fresh(rows, "FP32"))
 
 

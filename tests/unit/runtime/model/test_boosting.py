@@ -10,7 +10,6 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.conversion import graphs, loaders
 from shiplift.runtime.model.tensors import Arrays, feeds
-from shiplift.runtime.records.tensor import TensorSpec
 from tests.unit.examples import tensor
 
 SPECS = (
@@ -70,7 +69,14 @@ def saved(how: str, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    "how", ["lightgbm classifier", "lightgbm booster", "xgboost classifier", "xgboost regressor", "xgboost booster"]
+    "how",
+    [
+        "lightgbm classifier",
+        pytest.param("lightgbm booster", marks=pytest.mark.slow),
+        pytest.param("xgboost classifier", marks=pytest.mark.slow),
+        pytest.param("xgboost regressor", marks=pytest.mark.slow),
+        "xgboost booster",
+    ],
 )
 def test_columns_are_categories_as_at_training(tmp_path: Path, how: str) -> None:
     frame, _ = houses()
@@ -92,7 +98,7 @@ def test_columns_are_categories_as_at_training(tmp_path: Path, how: str) -> None
     assert len(np.unique(next(reversed(expected.values())))) > 5
 
 
-@pytest.mark.parametrize("how", ["lightgbm classifier", "lightgbm booster"])
+@pytest.mark.parametrize("how", ["lightgbm classifier", pytest.param("lightgbm booster", marks=pytest.mark.slow)])
 def test_lightgbm_in_fp64_has_the_thresholds_and_sums_of_the_model(tmp_path: Path, how: str) -> None:
     frame, _ = houses()
     original = loaders.load(tmp_path / "model", saved(how, tmp_path / "model"), SPECS, (), tabular=True)
@@ -155,23 +161,15 @@ def test_a_column_named_as_an_output_is_refused(tmp_path: Path) -> None:
         original.to_onnx({}, 20, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("specs", "tabular", "message"),
-    [
-        (SPECS[:2], False, "2 tensors were logged"),
-        (
-            (*SPECS[:3], tensor("zip code", -1, 1, datatype="BYTES"), tensor("garden", -1, 1, datatype="BYTES")),
-            True,
-            "2 categorical columns, its signature has 3: city, zip code, garden",
-        ),
-    ],
-)
-def test_a_signature_of_other_data_is_refused(
-    tmp_path: Path, specs: tuple[TensorSpec, ...], tabular: bool, message: str
-) -> None:
+def test_a_signature_of_other_data_is_refused(tmp_path: Path) -> None:
     saved("lightgbm classifier", tmp_path / "model")
-    with pytest.raises(ExportFailed, match=message):
-        loaders.load(tmp_path / "model", "lightgbm", specs, (), tabular=tabular)
+    texts = tuple(tensor(name, -1, 1, datatype="BYTES") for name in ("zip code", "garden"))
+    for specs, tabular, message in (
+        (SPECS[:2], False, "2 tensors were logged"),
+        ((*SPECS[:3], *texts), True, "2 categorical columns, its signature has 3: city, zip code, garden"),
+    ):
+        with pytest.raises(ExportFailed, match=message):
+            loaders.load(tmp_path / "model", "lightgbm", specs, (), tabular=tabular)
 
 
 @pytest.mark.parametrize("kind", ["booster", "classifier"])

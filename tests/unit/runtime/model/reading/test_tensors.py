@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import onnx
 import skl2onnx
-import torch
 from onnx import TensorProto, helper, numpy_helper
 from sklearn.ensemble import RandomForestClassifier
 
@@ -20,17 +19,6 @@ IDS = (
     TensorSpec(name="pair", datatype="INT64", shape=(-1, 2)),
 )
 EXAMPLE: Arrays = {"ids": np.array([[5, 7, 9], [1, 2, 3]]), "pair": np.array([[4, 8], [6, 1]])}
-ARGUMENTS = tuple(torch.from_numpy(array) for array in EXAMPLE.values())
-
-
-class _Model(torch.nn.Module):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.users = torch.nn.Embedding(1000, 4), torch.nn.Embedding(50, 4)
-        self.weights = torch.nn.Parameter(torch.ones(70, 4))
-
-    def forward(self, ids: Any, pair: Any) -> Any:
-        return self.words(ids).mean(1) + self.users(pair[:, 1]) + self.weights[pair[:, 0]]
 
 
 def _tables(facts: ModelFacts) -> dict[tuple[str, int | None], int | None]:
@@ -38,12 +26,23 @@ def _tables(facts: ModelFacts) -> dict[tuple[str, int | None], int | None]:
 
 
 def test_the_tables_of_a_torch_model_are_seen_in_every_form() -> None:
-    module = _Model().eval()
+    import torch
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.users = torch.nn.Embedding(1000, 4), torch.nn.Embedding(50, 4)
+            self.weights = torch.nn.Parameter(torch.ones(70, 4))
+
+        def forward(self, ids: Any, pair: Any) -> Any:
+            return self.words(ids).mean(1) + self.users(pair[:, 1]) + self.weights[pair[:, 0]]
+
+    module, arguments = Model().eval(), tuple(torch.from_numpy(array) for array in EXAMPLE.values())
     sizes = ({0: torch.export.Dim("batch"), 1: torch.export.Dim.DYNAMIC}, {0: torch.export.Dim("batch")})
-    program = torch.export.export(module, ARGUMENTS, dynamic_shapes=sizes).module()
-    script = torch.jit.trace(module, ARGUMENTS)
+    program = torch.export.export(module, arguments, dynamic_shapes=sizes).module()
+    script = torch.jit.trace(module, arguments)
     for form in (module, program, script):
-        facts = lookups.facts_of(lambda form=form: form(*ARGUMENTS), IDS, EXAMPLE)  # type: ignore[misc]
+        facts = lookups.facts_of(lambda form=form: form(*arguments), IDS, EXAMPLE)  # type: ignore[misc]
         assert _tables(facts) == {("ids", None): 1000, ("pair", 1): 50, ("pair", 0): 70}
 
 

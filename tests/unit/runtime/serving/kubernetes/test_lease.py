@@ -26,6 +26,14 @@ def spec(server: ApiServer) -> dict[str, object]:
     return dict(server.objects["leases"][NAME]["spec"])
 
 
+def taken_by_another(server: ApiServer) -> None:
+    """It is another version now: a renewal that read the one before gets a conflict."""
+    with server.lock:
+        lease = server.objects["leases"][NAME]
+        changed = {"metadata": {**lease["metadata"], "resourceVersion": "2"}, "spec": {"holderIdentity": "another"}}
+        server.objects["leases"][NAME] = {**lease, **changed}
+
+
 def test_two_promotions_of_a_model_follow_each_other(server: ApiServer) -> None:
     order: list[str] = []
 
@@ -71,6 +79,6 @@ def test_it_is_renewed_while_it_is_held_and_never_taken_back(
         while spec(server)["renewTime"] == first and time.monotonic() < deadline:
             time.sleep(0.01)
         assert spec(server)["renewTime"] != first
-        server.objects["leases"][NAME]["spec"] = {"holderIdentity": "another"}
+        taken_by_another(server)
         time.sleep(0.1)  # nothing to wait for: it must not happen
     assert spec(server) == {"holderIdentity": "another"}
