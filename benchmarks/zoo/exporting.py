@@ -16,10 +16,12 @@ from shiplift.runtime.admission import conversion, scan, verification
 from shiplift.runtime.admission.allowed import Pickle
 from shiplift.runtime.admission.examples import missing_example
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.guest.graphs.guards import Guards
 from shiplift.runtime.guest.python.pyfunc import Model
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.contracts import LoggedModel, read_model
 from shiplift.runtime.model.tensors import Arrays, dump_npz, numpy_type
+from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
@@ -97,5 +99,16 @@ def _graph(folder: Path, work: Path, logged: LoggedModel) -> Export:
     )
     file = work / made["graphs"][proved["served"]]["folder"] / "model.onnx"
     inputs = onnx_models.signature_of(onnx.load(file)).inputs
-    session = onnx_models.session(file)
-    return Export(answer=lambda sent: onnx_models.answer(session, sent), inputs=inputs, form=proved["form"])
+    session, guards = onnx_models.session(file), Guards(Guard.model_validate(each).entry() for each in _guards(proved))
+
+    def answer(sent: Arrays) -> Arrays:
+        if why := guards.reason(sent):
+            raise ValueError(why)
+        return onnx_models.answer(session, sent)
+
+    return Export(answer=answer, inputs=inputs, form=proved["form"])
+
+
+def _guards(proved: dict[str, Any]) -> list[Any]:
+    """The guards in front of a graph that was proved."""
+    return list((proved["proof"] or {}).get("guards", ()))
