@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
-from shiplift.runtime.admission import conversion, scan, verification
+from shiplift.runtime.admission import conversion, exact_trees, scan, verification
 from shiplift.runtime.admission.allowed import Pickle
 from shiplift.runtime.admission.examples import missing_example
 from shiplift.runtime.base.errors import ExportFailed
@@ -22,7 +21,9 @@ from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.contracts import LoggedModel, read_model
 from shiplift.runtime.model.tensors import Arrays, dump_npz, numpy_type
 from shiplift.runtime.records.guards import Guard
+from shiplift.runtime.records.proof import OfferedGraph
 from shiplift.runtime.records.tensor import TensorSpec
+from shiplift.runtime.records.trees import TreesForm
 from shiplift.runtime.spec.model import Conversion
 
 _SEED = 20240229
@@ -97,16 +98,19 @@ def _graph(folder: Path, work: Path, logged: LoggedModel) -> Export:
         **{name: made[name] for name in ("graphs", "sets", "questions", "left_out", "guards", "trees")},
         text="",
     )
-    file = work / made["graphs"][proved["served"]]["folder"] / "model.onnx"
-    inputs = onnx_models.signature_of(onnx.load(file)).inputs
-    session, guards = onnx_models.session(file), Guards(Guard.model_validate(each).entry() for each in _guards(proved))
+    offered = OfferedGraph.model_validate(made["graphs"][proved["served"]])
+    guards = Guards(Guard.model_validate(each).entry() for each in _guards(proved))
+    if proved["form"] == "exact trees":
+        session: Any = exact_trees.checked(work, TreesForm.model_validate(made["trees"]), offered.signature)
+    else:
+        session = onnx_models.session(work / offered.folder / "model.onnx")
 
     def answer(sent: Arrays) -> Arrays:
         if why := guards.reason(sent):
             raise ValueError(why)
         return onnx_models.answer(session, sent)
 
-    return Export(answer=answer, inputs=inputs, form=proved["form"])
+    return Export(answer=answer, inputs=offered.signature.inputs, form=proved["form"])
 
 
 def _guards(proved: dict[str, Any]) -> list[Any]:

@@ -28,9 +28,7 @@ def test_values_at_the_steps_are_on_the_estimator_s_side_in_double(tmp_path: Pat
         edges = edges[np.isfinite(edges)]
         near = np.stack([np.nextafter(edges, -9), edges, np.nextafter(edges, 9)]).reshape(-1)
         asked = np.concatenate([np.repeat(near[:, None], 4, axis=1), known])
-        mlflow.sklearn.save_model(
-            model, str(tmp_path / name), serialization_format="cloudpickle", pip_requirements=[]
-        )
+        mlflow.sklearn.save_model(model, str(tmp_path / name), serialization_format="cloudpickle", pip_requirements=[])
         original = loaders.load(tmp_path / name, "sklearn", (tensor("x", -1, 4, datatype="FP64"),), (), tabular=False)
         original.to_onnx({"x": asked}, 20, tmp_path)
         graphs.save(original.to_double(20), tmp_path / "made.onnx")
