@@ -92,8 +92,8 @@ def _require_servable(answers: Sequence[_Row]) -> None:
     if error := next((error for each in own for error in each.right.errors if error.startswith(_UNSERVABLE)), ""):
         raise ExportFailed(
             f"mlflow.pyfunc's answer can't be served: {error.removeprefix(_UNSERVABLE)}",
-            do="Let pyfunc answer arrays with a row per sample: log the model with another `pyfunc_predict_fn`, such as "
-            "`predict`, or wrap it in a `mlflow.pyfunc.PythonModel` whose `predict` returns one matrix.",
+            do="Let pyfunc answer arrays with a row per sample: log the model with another `pyfunc_predict_fn`, such "
+            "as `predict`, or wrap it in a `mlflow.pyfunc.PythonModel` whose `predict` returns one matrix.",
         )
 
 

@@ -99,7 +99,8 @@ def _learned(part: Any) -> Iterable[Any]:
     """The categories of an encoder of texts, and the value that an imputer replaces."""
     for known in getattr(part, "categories_", None) or ():
         yield from known if any(isinstance(value, str) for value in known) else ()
-    if "missing_values" in vars(part) and getattr(getattr(part, "statistics_", None), "dtype", "") == object:
+    learned = getattr(part, "statistics_", None)
+    if "missing_values" in vars(part) and getattr(getattr(learned, "dtype", None), "kind", "") == "O":
         yield part.missing_values
 
 
