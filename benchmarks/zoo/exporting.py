@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
-from shiplift.runtime.admission import conversion, scan, verification
+from shiplift.runtime.admission import conversion, exact_trees, scan, verification
 from shiplift.runtime.admission.allowed import Pickle
 from shiplift.runtime.admission.examples import missing_example
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.guest.graphs.guards import Guards
 from shiplift.runtime.guest.python.pyfunc import Model
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.contracts import LoggedModel, read_model
 from shiplift.runtime.model.tensors import Arrays, dump_npz, numpy_type
+from shiplift.runtime.records.guards import Guard
+from shiplift.runtime.records.proof import OfferedGraph
 from shiplift.runtime.records.tensor import TensorSpec
+from shiplift.runtime.records.trees import TreesForm
 from shiplift.runtime.spec.model import Conversion
 
 _SEED = 20240229
@@ -95,7 +98,21 @@ def _graph(folder: Path, work: Path, logged: LoggedModel) -> Export:
         **{name: made[name] for name in ("graphs", "sets", "questions", "left_out", "guards", "trees")},
         text="",
     )
-    file = work / made["graphs"][proved["served"]]["folder"] / "model.onnx"
-    inputs = onnx_models.signature_of(onnx.load(file)).inputs
-    session = onnx_models.session(file)
-    return Export(answer=lambda sent: onnx_models.answer(session, sent), inputs=inputs, form=proved["form"])
+    offered = OfferedGraph.model_validate(made["graphs"][proved["served"]])
+    guards = Guards(Guard.model_validate(each).entry() for each in _guards(proved))
+    if proved["form"] == "exact trees":
+        session: Any = exact_trees.checked(work, TreesForm.model_validate(made["trees"]), offered.signature)
+    else:
+        session = onnx_models.session(work / offered.folder / "model.onnx")
+
+    def answer(sent: Arrays) -> Arrays:
+        if why := guards.reason(sent):
+            raise ValueError(why)
+        return onnx_models.answer(session, sent)
+
+    return Export(answer=answer, inputs=offered.signature.inputs, form=proved["form"])
+
+
+def _guards(proved: dict[str, Any]) -> list[Any]:
+    """The guards in front of a graph that was proved."""
+    return list((proved["proof"] or {}).get("guards", ()))

@@ -14,7 +14,7 @@ import numpy as np
 
 from shiplift.runtime.admission.known_rows import GIVEN
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.guest.python.pyfunc import Model
+from shiplift.runtime.guest.python.pyfunc import Model, Unservable
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
@@ -25,6 +25,7 @@ from shiplift.runtime.records.tensor import TensorSpec
 
 _ROWS = 24  # of a set
 _SECONDS = 1.5
+_UNSERVABLE = f"{Unservable.__name__}: "
 _LARGEST_BYTES = 1 << 30  # a second copy of a larger model may not fit in the sandbox
 
 
@@ -59,6 +60,7 @@ def judge(folder: Path, original: Original, specs: tuple[TensorSpec, ...], asked
         return answers
 
     answers = list(_answers(ask, original, asked))
+    _require_servable(answers)
     compared = [each for each in answers if each.both or (each.right.answered.all() and each.origin in GIVEN)]
     if not compared:
         errors = (error for each in answers for error in (*each.right.errors, *each.given.errors) if error)
@@ -78,6 +80,21 @@ class _Row:
     @property
     def both(self) -> bool:
         return bool(self.right.answered.all() and self.given.answered.all())
+
+
+def _require_servable(answers: Sequence[_Row]) -> None:
+    """Checks that pyfunc's answers to the author's rows are none that only another output can stand in for.
+
+    Raises:
+        ExportFailed: one can't be served, and the loaded model answers something else instead.
+    """
+    own = [each for each in answers if each.origin in GIVEN and each.given.answered.all()]
+    if error := next((error for each in own for error in each.right.errors if error.startswith(_UNSERVABLE)), ""):
+        raise ExportFailed(
+            f"mlflow.pyfunc's answer can't be served: {error.removeprefix(_UNSERVABLE)}",
+            do="Let pyfunc answer arrays with a row per sample: log the model with another `pyfunc_predict_fn`, such "
+            "as `predict`, or wrap it in a `mlflow.pyfunc.PythonModel` whose `predict` returns one matrix.",
+        )
 
 
 def _answers(ask: Ask, original: Original, asked: Mapping[str, Questions]) -> Iterator[_Row]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .agents import REQUEST, answered, is_agent  # noqa: TID251 - the same import in Shiplift and in a package
-from .values import column, is_missing, kind_of, texts, values  # noqa: TID251 - the same import in Shiplift and in a package
+from .values import column, is_missing, kind_of, learned_none, texts, values  # noqa: TID251 - the same import in Shiplift and in a package
 
 
 class Unservable(ValueError):
@@ -40,6 +40,7 @@ class Model:
         self._hinted = bool(getattr(metadata, "_is_signature_from_type_hint", bool)())  # MLflow gained it in 2.20
         self._agent = is_agent(metadata.metadata, schema.input_names() if self._named else [])
         self._columns = [] if self._tensors else list(schema.inputs)
+        self._none = learned_none(getattr(getattr(self._model, "_model_impl", None), "sklearn_model", None))
         self.names: list[str] = list(schema.input_names()) if self._named else []  # as the author logged them
         self.form: dict[str, Any] = {}  # of the last answer, as `records.scoring.AnswerForm`
         self._textual: set[str] = set()  # outputs that were texts: what is missing there is one, too
@@ -65,10 +66,12 @@ class Model:
 
         if not self._named:
             pairs = zip(inputs.values(), self._columns, strict=True)
-            return pd.DataFrame({at: column(array, kind_of(spec)) for at, (array, spec) in enumerate(pairs)})
+            return pd.DataFrame(
+                {at: column(array, kind_of(spec), none=self._none) for at, (array, spec) in enumerate(pairs)}
+            )
         tensors = {str(name): array for name, array in inputs.items()}
         found = ((spec, tensors[str(spec.name)]) for spec in self._columns if str(spec.name) in tensors)
-        return pd.DataFrame({spec.name: column(array, kind_of(spec)) for spec, array in found})
+        return pd.DataFrame({spec.name: column(array, kind_of(spec), none=self._none) for spec, array in found})
 
     def _by_name(self, answer: Any) -> dict[str, Any]:
         if hasattr(answer, "columns") and hasattr(answer, "to_numpy"):

@@ -69,13 +69,56 @@ def values(array: Any, kind: str) -> Any:
     return _dates(found) if kind == "datetime" else found
 
 
-def column(array: Any, kind: str) -> Any:
-    """The same for a data frame. One of texts has the type that pandas gives texts, even if all are missing."""
+def column(array: Any, kind: str, *, none: bool | None = None) -> Any:
+    """The same for a data frame. One of texts has the type that pandas gives texts, even if all are missing.
+
+    `none`: whether a missing text is None, or else NaN; None: what pandas makes of it.
+    """
     import pandas as pd  # noqa: PLC0415 - only for columns
 
     read = values(array, kind)
-    textual = kind == "string" and isinstance(read, list)
-    return pd.Series(read, dtype=pd.Series([""]).dtype) if textual else read
+    if kind != "string" or not isinstance(read, list):
+        return read
+    if none is False:
+        read = [math.nan if value is None else value for value in read]
+    return pd.Series(read, dtype=object if none else pd.Series([""]).dtype)
+
+
+def learned_none(estimator: Any) -> bool | None:
+    """Whether a fitted estimator of scikit-learn learned None as the missing text, or NaN. None: it is no estimator.
+
+    To an encoder, they are two categories; JSON and tensors have one missing value for both.
+    """
+    if not type(estimator).__module__.startswith("sklearn."):
+        return None
+    learned = [value for part in _parts(estimator) for value in _learned(part) if is_missing(value)]
+    return any(value is None for value in learned) and not any(isinstance(value, float) for value in learned)
+
+
+def _learned(part: Any) -> Iterable[Any]:
+    """The categories of an encoder of texts, and the value that an imputer replaces."""
+    for known in getattr(part, "categories_", None) or ():
+        yield from known if any(isinstance(value, str) for value in known) else ()
+    learned = getattr(part, "statistics_", None)
+    if "missing_values" in vars(part) and getattr(getattr(learned, "dtype", None), "kind", "") == "O":
+        yield part.missing_values
+
+
+def _parts(estimator: Any) -> Iterable[Any]:
+    """The estimator and all that are within it."""
+    found, left = set[int](), [estimator]
+    while left:
+        part = left.pop()
+        if id(part) in found:
+            continue
+        found.add(id(part))
+        if isinstance(part, (list, tuple)):
+            left += part
+        elif isinstance(part, dict):
+            left += part.values()
+        elif type(part).__module__.startswith("sklearn.") and hasattr(part, "__dict__"):
+            yield part
+            left += vars(part).values()
 
 
 def _dates(found: list[Any]) -> Any:

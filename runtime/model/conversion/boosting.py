@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import forests
 from shiplift.runtime.model.conversion.columns import FEATURES, Columns
-from shiplift.runtime.model.conversion.double_graphs import consistent
+from shiplift.runtime.model.conversion.double_graphs import consistent, with_own_operators
 from shiplift.runtime.model.conversion.forests import Forest, NotExactError
 from shiplift.runtime.model.conversion.lightgbm_doubles import Numbered
 from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
@@ -32,6 +32,7 @@ from shiplift.runtime.records.tensor import TensorSpec
 
 SECOND = "probability"  # the output of the second of two classes
 _ZERO = np.float32(1e-35)
+_SHOWN = 5  # categories in an error
 _OPSET = 15  # the newest opset that onnxmltools writes
 
 
@@ -230,9 +231,7 @@ def with_second_alone(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.initializer.append(numpy_helper.from_array(np.array([1], np.int64), at))
     graph.node.append(helper.make_node("Gather", [probabilities, at], [SECOND], axis=1))
     graph.output.append(helper.make_tensor_value_info(SECOND, TensorProto.FLOAT, ["batch", 1]))
-    if all(entry.domain for entry in model.opset_import):  # XGBoost's trees need none of ONNX's own operators
-        model.opset_import.append(helper.make_opsetid("", _OPSET))
-    return model
+    return with_own_operators(model)
 
 
 def _down(thresholds: str) -> str:
@@ -266,7 +265,7 @@ class XGBoost(Boosted):
     def _categories(self, specs: tuple[TensorSpec, ...]) -> Mapping[str, Sequence[Any]]:
         """XGBoost keeps the categories by column since 3.1; earlier versions have only codes."""
         kept = dict(self.booster.get_categories(export_to_arrow=True).to_arrow())
-        categories = {name: values.to_pylist() for name, values in kept.items() if values is not None}
+        categories = {name: _whole(name, values) for name, values in kept.items() if values is not None}
         texts = [spec.name for spec in specs if spec.datatype == "BYTES" and spec.name not in categories]
         if texts:
             raise ExportFailed(
@@ -305,6 +304,25 @@ class XGBoost(Boosted):
             learner = json.loads(booster.save_config())["learner"]["learner_model_param"]
             classes = self._classes(max(int(learner["num_class"]), 2))
         return forests.of_xgboost(booster, classes)
+
+
+def _whole(name: str, values: Any) -> list[Any]:
+    """A column's categories from XGBoost, which cuts those of pandas by characters, as if each were a byte.
+
+    Raises:
+        ExportFailed: one is beyond ASCII, so that these are other words than the author's.
+    """
+    try:
+        known: list[Any] = values.to_pylist()
+        if all(str(each).isascii() for each in known):
+            return known
+        told = ", ".join(map(repr, known[:_SHOWN]))
+    except UnicodeDecodeError:
+        told = "no text"
+    raise ExportFailed(
+        f"XGBoost does not keep categories with letters beyond ASCII: of the column {name!r} the model has {told}",
+        do="Rename these categories in ASCII, or encode them as numbers, before you train and log it again.",
+    )
 
 
 class CatBoost(Boosted):

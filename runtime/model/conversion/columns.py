@@ -29,12 +29,13 @@ class Columns:
     """The columns of a data frame, in the order of the features.
 
     `categories` are the values of each categorical column in the order of their codes, as in training. Any other value
-    has the code `unknown`.
+    has the code `unknown`. `none`: whether a missing text is None, or else NaN; None: what pandas makes of it.
     """
 
     specs: tuple[TensorSpec, ...]
     categories: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     unknown: float = -1.0
+    none: bool | None = None
 
     def frame(self, inputs: Arrays) -> Any:
         """The inputs, (samples, 1) each, as a data frame with the categorical columns of training."""
@@ -45,7 +46,7 @@ class Columns:
             values = inputs[spec.name].reshape(-1)
             known = self.categories.get(spec.name)
             if known is None:
-                columns[spec.name] = column(values, "string")
+                columns[spec.name] = column(values, "string", none=self.none)
             else:
                 columns[spec.name] = pd.Categorical.from_codes(_codes(known, values), list(known))
         return pd.DataFrame(columns)

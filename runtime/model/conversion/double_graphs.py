@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 _FLOAT, _DOUBLE = TensorProto.FLOAT, TensorProto.DOUBLE
 _LEARNING = "ai.onnx.ml"
+_OPSET = 15  # the newest that onnxmltools writes
 _IN_FLOAT = {  # the output that is FP32 in any case
     "TreeEnsembleClassifier": 1,
     "TreeEnsembleRegressor": 0,
@@ -68,7 +69,7 @@ def with_types(model: onnx.ModelProto, inputs: Mapping[str, int], *, wide: bool)
             nodes.append(_cast(inner, value.name, _FLOAT))
     del graph.node[:]
     graph.node.extend(nodes)
-    return model
+    return with_own_operators(model)
 
 
 def with_wide_inputs(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
@@ -81,6 +82,13 @@ def with_wide_inputs(model: onnx.ModelProto, names: Collection[str]) -> onnx.Mod
             nodes.insert(0, _cast(value.name, inner, _FLOAT))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
+    return with_own_operators(model)
+
+
+def with_own_operators(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with a version of ONNX's own operators, which a graph of trees alone does not declare."""
+    if all(entry.domain for entry in model.opset_import):
+        model.opset_import.append(helper.make_opsetid("", _OPSET))
     return model
 
 

@@ -13,6 +13,7 @@ import yaml
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.guest.python.values import learned_none
 from shiplift.runtime.model.conversion import (
     boosting,
     double_trees,
@@ -126,7 +127,7 @@ class Sklearn(Original):
         with without_shims():
             self.model = mlflow.sklearn.load_model(str(folder))
         self.specs = inputs
-        self.columns = Columns(specs=inputs) if tabular else None
+        self.columns = Columns(specs=inputs, none=learned_none(self.model)) if tabular else None
         self.probable = wants_probabilities(folder, outputs)
         self.method = sklearn_methods.method_of(folder, self.model)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
+from shiplift.runtime.model.conversion import sklearn_steps
 from shiplift.runtime.model.conversion.sklearn_trees import within
 
 # Functions of numpy as operators of ONNX: a chain, where a number is a constant operand of the operator before it.
@@ -97,6 +98,7 @@ def register() -> None:
     update_registered_converter(
         TransformedTargetRegressor, "ShipliftTarget", _as_input, _convert_target, parser=_parse_target
     )
+    sklearn_steps.register()
 
 
 def exact_division() -> dict[Any, dict[str, str]]:

@@ -24,6 +24,10 @@ MOST = 500
 _MAX_BYTES = 256 << 10
 _CANONICAL: TypeAdapter[str] = TypeAdapter(records.Requirement)
 _DO = "Log the model with `pip_requirements=[...]` of names and versions, such as `numpy==2.1.0`."
+_NO_PYFUNC = (
+    'Log it with a method that MLflow can call: `pyfunc_predict_fn="transform"` of `mlflow.sklearn.log_model` for an '
+    "estimator that has no `predict`."
+)
 
 
 def requirements_of(folder: Path, meta: Mapping[str, Any]) -> tuple[str, ...]:
@@ -34,7 +38,7 @@ def requirements_of(folder: Path, meta: Mapping[str, Any]) -> tuple[str, ...]:
     """
     flavor = (meta.get("flavors") or {}).get(PYTHON)
     if not flavor:
-        raise NotAdmitted("the version has no flavor python_function, by which MLflow loads models", do=_DO)
+        raise NotAdmitted("the version has no flavor python_function, by which MLflow loads models", do=_NO_PYFUNC)
     assumed = {"mlflow": meta.get("mlflow_version")}
     if flavor.get("python_model"):
         assumed["cloudpickle"] = flavor.get("cloudpickle_version")

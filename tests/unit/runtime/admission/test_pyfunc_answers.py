@@ -9,6 +9,7 @@ from mlflow.models import infer_signature
 from onnx import TensorProto, helper
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.multioutput import MultiOutputClassifier
 
 from shiplift.runtime.admission.pyfunc_answers import Judged, _matched, judge
 from shiplift.runtime.base.errors import ExportFailed
@@ -59,6 +60,19 @@ def test_a_model_is_refused_that_answers_something_else_than_pyfunc(
     monkeypatch.setattr(loaders.Sklearn, "answer", lambda *asked: {"variable": answer(*asked)["variable"] + 1})
     with pytest.raises(ExportFailed, match=r"does not answer what mlflow\.pyfunc answers"):
         judged(tmp_path / "off", model)
+
+
+def test_a_model_whose_pyfunc_answers_what_no_tensor_holds_is_refused(tmp_path: Path) -> None:
+    targets = np.column_stack([CLASSES, np.arange(60) % 3])  # a list of two matrices of other widths
+    model = MultiOutputClassifier(LogisticRegression()).fit(ROWS, targets)
+    example: dict[str, Any] = {"signature": infer_signature(ROWS, targets), "pip_requirements": []}
+    mlflow.sklearn.save_model(model, tmp_path / "m", pyfunc_predict_fn="predict_proba", **example)
+    logged = read_model(tmp_path / "m")
+    specs = logged.signature.inputs
+    original = loaders.load(tmp_path / "m", "sklearn", specs, logged.signature.outputs, tabular=False)
+    asked = Questions(inputs={specs[0].name: ROWS[:4]}, origins=("example",) * 4)
+    with pytest.raises(ExportFailed, match="predict answered lists of several lengths"):
+        judge(tmp_path / "m", original, specs, {"example": asked})
 
 
 def test_rows_that_both_refuse_say_nothing_and_a_model_that_cannot_be_asked_is_told(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
-from shiplift.runtime.model.conversion import graphs, loaders
+from shiplift.runtime.model.conversion import double_graphs, graphs, loaders
 from shiplift.runtime.model.tensors import Arrays, feeds
 from tests.unit.examples import tensor
 
@@ -243,3 +243,30 @@ def test_catboost_with_categorical_features_is_refused_by_name(tmp_path: Path) -
     mlflow.catboost.save_model(model.fit(frame, price), str(tmp_path / "model"), pip_requirements=[])
     with pytest.raises(ExportFailed, match="categorical features as ONNX: city"):
         loaders.load(tmp_path / "model", "catboost", SPECS[:2], (), tabular=True)
+
+
+@pytest.mark.parametrize("city", ["Köln", "ü"])  # as the last category, half a letter is left of ü
+def test_categories_that_xgboost_cuts_are_refused(tmp_path: Path, city: str) -> None:
+    import mlflow.xgboost
+    import xgboost
+
+    frame, price = houses()
+    frame["city"] = frame["city"].cat.rename_categories({"Bonn": city})
+    model = xgboost.XGBRegressor(enable_categorical=True, n_estimators=2).fit(frame, price)
+    mlflow.xgboost.save_model(model, str(tmp_path / "model"), pip_requirements=[])
+    with pytest.raises(ExportFailed, match="beyond ASCII: of the column 'city' the model has"):
+        loaders.load(tmp_path / "model", "xgboost", SPECS, (), tabular=True)
+
+
+def test_a_graph_of_trees_alone_takes_fp64_inputs_too(tmp_path: Path) -> None:
+    import mlflow.xgboost
+    import xgboost
+
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    model = xgboost.XGBRegressor(n_estimators=2).fit(rows, rows[:, 0])
+    mlflow.xgboost.save_model(model, str(tmp_path / "model"), pip_requirements=[])
+    original = loaders.load(tmp_path / "model", "xgboost", (tensor("x", -1, 3, datatype="FP64"),), (), tabular=False)
+    graph = double_graphs.with_wide_inputs(original.to_onnx({"x": rows}, 18, tmp_path), ["x"])
+    graphs.save(graph, tmp_path / "made.onnx")
+    answers = onnx_models.answer(onnx_models.session(tmp_path / "made.onnx"), {"x": rows})
+    np.testing.assert_allclose(answers["variable"], original.answer({"x": rows})["variable"], rtol=1e-4)

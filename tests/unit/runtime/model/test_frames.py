@@ -23,6 +23,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEnc
 
 from benchmarks.zoo.export_only import column
 from benchmarks.zoo.exporting import export
+from shiplift.runtime.guest.python.pyfunc import Model
 from shiplift.runtime.guest.python.values import MISSING
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.contracts import read_model
@@ -256,6 +257,25 @@ def test_missing_texts_are_a_category_or_imputed_in_the_graph_as_by_scikit_learn
         original, logged = saved(model, frame, tmp_path / str(number))
         answers = served(original, logged, frame, tmp_path)
         np.testing.assert_allclose(answers["probabilities"], model.predict_proba(frame), rtol=1e-4)
+
+
+def test_a_missing_text_is_the_one_that_the_encoder_learned(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number, missing in enumerate((None, np.nan)):
+        city = rng.choice(np.array(["Ulm", "Bonn", missing], dtype=object), 90)
+        frame = pd.DataFrame({"city": pd.Series(city, dtype=object), "age": rng.normal(size=90)})
+        columns = ColumnTransformer(
+            [("city", OneHotEncoder(handle_unknown="ignore"), ["city"])], remainder="passthrough"
+        )
+        dear = (frame["age"] + frame["city"].isna() > 0.3).astype(int)
+        model = make_pipeline(columns, LogisticRegression()).fit(frame, dear)
+        original, logged = saved(model, frame, tmp_path / str(number))
+        expected = model.predict(frame)
+        answers = [original.answer(sent(frame, logged)), served(original, logged, frame, tmp_path)]
+        for answer in answers:
+            np.testing.assert_array_equal(answer["label"], expected)
+        pyfunc = Model({"model": str(tmp_path / str(number)), "outputs": []})
+        np.testing.assert_array_equal(pyfunc.answer(sent(frame, logged))["output"], expected)
 
 
 def test_an_ordinal_encoder_that_knows_missing_texts_is_left_as_it_is() -> None:
