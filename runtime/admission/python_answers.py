@@ -7,6 +7,7 @@ writes: another sandbox decides what is compared, and how (`python_proving.py`).
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from shiplift.runtime.admission.known_rows import asked_of, known_rows
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.guest.python.host import Host
+from shiplift.runtime.guest.python.values import as_served
 from shiplift.runtime.model.python.asking import asking, restored, settings_of
 from shiplift.runtime.model.samples import random_like
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz
@@ -97,6 +99,7 @@ class _Seen:
         self._limit_s, self._seconds = limit_s, 0.0
         self._others: Arrays = {}
         self._shapes: dict[str, set[tuple[int, ...]]] = {}
+        self._types: dict[str, np.dtype[Any]] = {}
 
     def alone(self, host: Host, given: KnownRows, specs: list[TensorSpec]) -> None:
         """Asks each row alone: the example, and questions made of it, the author's data and each column's kind."""
@@ -112,7 +115,9 @@ class _Seen:
             else:
                 self._late(len(questions.origins), "alone")
         first = rows_of(self.rows[EXAMPLE].inputs, [0])
-        self._keep("again", first, together(ask, first))
+        later = together(ask, first)
+        self._have_common_types()
+        self._keep("again", first, replace(later, outputs=self._in_their_types(later.outputs)))
 
     def in_places(self, host: Host) -> None:
         """Asks rows that are answered alone in batches that begin with each of them."""
@@ -169,13 +174,25 @@ class _Seen:
         self.rows[name] = Questions(inputs=rows_of(rows.inputs, range(done)), origins=rows.origins[:done])
         self.right[name] = right
 
+    def _have_common_types(self) -> None:
+        """Gives all answers the types that say what each of them says: a row by itself does not show an output's."""
+        whole, start = joined(list(self.right.values())), 0
+        self._types = {name: array.dtype for name, array in whole.outputs.items()}
+        for name, right in self.right.items():
+            stop = start + len(right.errors)
+            outputs = self._in_their_types(right.outputs)
+            self.right[name], start = Answers(outputs=outputs, errors=whole.errors[start:stop]), stop
+
+    def _in_their_types(self, outputs: Arrays) -> Arrays:
+        return {name: as_served(array, self._types.get(name, array.dtype)) for name, array in outputs.items()}
+
     def _asker(self, host: Host) -> Ask:
         def ask(inputs: Arrays) -> Arrays:
             host.start()  # a process that had to be killed loads the model again, which takes no time of the request
             answers: Arrays = host.ask(inputs, self._limit_s)
             for name, array in answers.items():
                 self._shapes.setdefault(name, set()).add(array.shape[1:])
-            return answers
+            return self._in_their_types(answers)
 
         return ask
 

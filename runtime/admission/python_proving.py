@@ -3,7 +3,6 @@
 This runs in another sandbox than the model, whose code could have written anything into its answers.
 """
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,11 @@ SINGLE_NOTE = (
 )
 _UNSERVED = "Warning: the model answers made rows in a way that can't be served, so clients get an error: {}."
 _ONE_ROW = "no two rows have an answer"
+_ONE_TYPE = (
+    "Make `predict` answer every row with a number, a boolean, a text, or lists and mappings of these: of one type in "
+    "all rows, None where it is missing. Log it with `signature=infer_signature(x, y)`, where `y` is what "
+    "`predict` answers to `x`."
+)
 _NO_ANSWER = ("Raised:", "Died:", "TookTooLong:", "Starting:")  # what the host raises instead of an answer
 _ENDED = _NO_ANSWER[1:]  # where the process has to be started again
 _UNSERVABLE = "Raised: Unservable"  # what `guest/python/pyfunc.py` raises
@@ -166,6 +170,8 @@ def _numbered(found: Counterexample | None, rows: list[int]) -> Counterexample |
 
 
 def _require_answer(right: Answers) -> None:
+    if right.errors[0].startswith(_UNSERVABLE):
+        raise _no_tensor("the first row of the example", right.errors[0])
     if right.errors[0]:
         raise ExportFailed(
             f"the Python model does not answer the first row of its example: {right.errors[0]}",
@@ -184,14 +190,18 @@ def _unservable(questions: Questions, right: Answers) -> list[str]:
     for row, (origin, error) in enumerate(zip(questions.origins, right.errors, strict=True)):
         if not error or (error.startswith(_NO_ANSWER) and not error.startswith(_UNSERVABLE)):
             continue
-        reason = f"row {row} of the {origin} rows: {error.removeprefix(_UNSERVABLE + ': ')}"
         if origin in GIVEN:
-            raise ExportFailed(
-                f"the model's answer can't be served: {reason}",
-                do="Make `predict` answer each row with arrays of the same type: numbers, booleans or texts, no None.",
-            )
-        told.append(reason)
+            raise _no_tensor(f"row {row} of the {origin} rows", error)
+        told.append(f"row {row} of the {origin} rows: {_said(error)}")
     return told
+
+
+def _no_tensor(row: str, error: str) -> ExportFailed:
+    return ExportFailed(f"the model's answer can't be served: {row}: {_said(error)}", do=_ONE_TYPE)
+
+
+def _said(error: str) -> str:
+    return error.removeprefix(_UNSERVABLE + ": ")
 
 
 def _require_repeatable(found: Counterexample | None) -> None:
@@ -238,12 +248,9 @@ def _spec(name: str, array: Any, shapes: Any, size: int) -> TensorSpec:
 
 def _case(name: str, left: Arrays, right: Arrays) -> ParityCase:
     found = {key: differences(array, right[key]) for key, array in left.items() if key in right}
-    bad = [key for key, array in left.items() if array.dtype.kind == "f" and np.isnan(array).any()]
-    found |= dict.fromkeys(bad, (math.inf, math.inf))
     return ParityCase(
         inputs=name,
         batch=len(next(iter(left.values()))),
         max_abs=max(absolute for absolute, _ in found.values()),
         max_rel=max(relative for _, relative in found.values()),
-        problem="; ".join(f"{key!r} holds NaN" for key in bad),
     )

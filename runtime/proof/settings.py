@@ -3,13 +3,15 @@
 All of it is a way to call an `Ask`, so that the original, the exported graph and a packaged server are asked alike.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shiplift.runtime.guest.python.values import all_missing, as_served
 from shiplift.runtime.model.tensors import Arrays, concatenate
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare
@@ -22,6 +24,7 @@ class Busy(Exception):
 
 Ask = Callable[[Arrays], Arrays]  # outputs by name, with as many rows as the inputs; raises whatever it does
 _SHOWN = 200  # characters of an error
+_TEXTS = "OSU"
 MOST_NEIGHBOURS = 3  # in a batch: each row takes every place in it, so twice as many take four times as long
 
 
@@ -119,11 +122,13 @@ def _all_texts(array: NDArray[Any]) -> bool:
 
 
 def joined(parts: Sequence[Answers]) -> Answers:
-    """Consecutive rows as one. A row without an answer has zeros; one of another type than the first is an error."""
+    """Consecutive rows as one. A row without an answer has zeros; one of another type than the others is an error."""
     like = next((part.outputs for part in parts if part.outputs), None)
     if like is None:
         return Answers(outputs={}, errors=tuple(error for part in parts for error in part.errors))
-    kept = [_alike(part, like) for part in parts]
+    types = common_types([part.outputs for part in parts])
+    kept = [_alike(part, like, types) for part in parts]
+    like = next((part.outputs for part in kept if part.outputs), like)
     outputs = concatenate([part.outputs or _blank(like, len(part.errors)) for part in kept])
     return Answers(outputs=outputs, errors=tuple(error for part in kept for error in part.errors))
 
@@ -133,16 +138,40 @@ def _blank(like: Arrays, rows: int) -> Arrays:
     return {name: np.zeros((rows, *array.shape[1:]), dtype=array.dtype) for name, array in like.items()}
 
 
-def _alike(part: Answers, like: Arrays) -> Answers:
+def _alike(part: Answers, like: Arrays, types: Mapping[str, np.dtype[Any]]) -> Answers:
+    """The answers in the types of all; an error if they say something else in these."""
+    outputs: Arrays = {}
     for name, array in part.outputs.items():
         expected = like.get(name)
-        if expected is None or not _one_type(expected, array) or expected.ndim != array.ndim:
-            said = "no" if expected is None else f"{expected.dtype} with {expected.ndim} axes"
+        outputs[name] = as_served(array, types[name])
+        if expected is None or not _one_type(types[name], outputs[name].dtype) or expected.ndim != array.ndim:
+            said = "no" if expected is None else f"{types[name]} with {expected.ndim} axes"
             problem = f"{name!r} is {array.dtype} with {array.ndim} axes, the first row has {said}"
             return Answers(outputs={}, errors=(problem,) * len(part.errors))
-    return part
+    return replace(part, outputs=outputs)
 
 
-def _one_type(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    """Whether two arrays have the same type; texts of different lengths do."""
-    return left.dtype == right.dtype or {left.dtype.kind, right.dtype.kind} <= set("OSU")
+def _one_type(left: np.dtype[Any], right: np.dtype[Any]) -> bool:
+    """Whether two types are the same; those of texts of different lengths are."""
+    return left == right or {left.kind, right.kind} <= set(_TEXTS)
+
+
+def common_types(answers: Sequence[Arrays]) -> dict[str, np.dtype[Any]]:
+    """The type of each output in which all answers say what they say: the first one's, if there is none.
+
+    A row whose number is missing is answered with NaN, whatever the others are.
+    """
+    names = dict.fromkeys(name for outputs in answers for name in outputs)
+    return {name: _common([outputs[name] for outputs in answers if name in outputs]) for name in names}
+
+
+def _common(arrays: Sequence[NDArray[Any]]) -> np.dtype[Any]:
+    known = [array for array in arrays if not all_missing(array)]
+    kinds = {array.dtype.kind for array in known}
+    if known and kinds <= set(_TEXTS):
+        return known[0].dtype if len({array.dtype for array in arrays}) == 1 else np.dtype(object)
+    floats = [array for array in arrays if array.dtype.kind == "f"]
+    logical = kinds <= set("bf") and all((np.isnan(array) | (array == 0) | (array == 1)).all() for array in floats)
+    if kinds <= set("iuf") or (floats and logical):
+        return np.result_type(*{array.dtype for array in arrays})
+    return arrays[0].dtype
