@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shiplift.runtime.admission.known_rows import asked_of, known_rows
 from shiplift.runtime.base.progress import progress
@@ -24,7 +25,17 @@ from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.oracle import answers_to
 from shiplift.runtime.proof.questions.question import KnownRows, Questions
-from shiplift.runtime.proof.settings import Ask, alone, count_of, joined, rows_of, together
+from shiplift.runtime.proof.served import padded
+from shiplift.runtime.proof.settings import (
+    Ask,
+    alone,
+    common_types,
+    count_of,
+    in_types,
+    joined,
+    rows_of,
+    together,
+)
 from shiplift.runtime.records.facts import ColumnFacts, ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
@@ -117,7 +128,7 @@ class _Seen:
         first = rows_of(self.rows[EXAMPLE].inputs, [0])
         later = together(ask, first)
         self._have_common_types()
-        self._keep("again", first, replace(later, outputs=self._in_their_types(later.outputs)))
+        self._keep("again", first, self._like(EXAMPLE, replace(later, outputs=self._in_their_types(later.outputs))))
 
     def in_places(self, host: Host) -> None:
         """Asks rows that are answered alone in batches that begin with each of them."""
@@ -130,14 +141,14 @@ class _Seen:
         self._keep(NEIGHBOURS, rows, self.right[name].take(few), [self.rows[name].origins[row] for row in few])
         for place in range(self.places):
             turned = rows_of(rows, np.roll(np.arange(len(few)), place))
-            self._keep(f"place-{place}", turned, together(self._asker(host), turned))
+            self._keep(f"place-{place}", turned, self._like(name, together(self._asker(host), turned)))
 
     def again(self, host: Host) -> None:
         """Asks some rows of each set again, the last first."""
         for name, questions in self.rows.items():
             few = _spread(len(questions.origins), self._affordable(_AGAIN))[::-1]
             rows = rows_of(questions.inputs, few)
-            self._keep(f"again/{name}", rows, again(self._asker(host), rows, self.right[name]))
+            self._keep(f"again/{name}", rows, self._like(name, again(self._asker(host), rows, self.right[name])))
             self._others[f"again/{name}/rows"] = np.array(few, dtype=np.int64)
 
     def in_batches(self, host: Host) -> None:
@@ -149,15 +160,21 @@ class _Seen:
             if count_of(rows) and self._seconds < seconds:
                 served = answers_to(self._asker(host), rows, batches=True, seconds=seconds)
                 done = len(served.errors)
-                self._keep(f"batch/{name}", rows_of(rows, range(done)), served)
+                self._keep(f"batch/{name}", rows_of(rows, range(done)), self._like(name, served))
             self._late(count_of(rows) - done, "in batches")
 
     def file(self) -> Arrays:
         """Everything as arrays."""
         origins = {name: questions.origins for name, questions in self.rows.items()}
         named = in_file({name: each.inputs for name, each in self.rows.items()}, self.right, origins)
-        shapes = {f"shapes/{name}": np.array(sorted(each), dtype=np.int64) for name, each in self._shapes.items()}
-        return named | self._others | shapes
+        return named | self._others | {f"shapes/{name}": self._shapes_of(name) for name in self._shapes}
+
+    def _shapes_of(self, name: str) -> NDArray[np.int64]:
+        """The shapes of an output's rows. One with another number of axes than the example's answer is an error."""
+        known = self.right[EXAMPLE].outputs.get(name)
+        seen = self._shapes[name]
+        axes = len(next(iter(seen))) if known is None else known.ndim - 1
+        return np.array(sorted(shape for shape in seen if len(shape) == axes), dtype=np.int64)
 
     def _ask_alone(self, name: str, ask: Ask, rows: Questions, end: float, *, fewest: int = 1) -> None:
         """The rows of a set, until the time is up; but at least the `fewest`."""
@@ -176,12 +193,12 @@ class _Seen:
 
     def _have_common_types(self) -> None:
         """Gives all answers the types that say what each of them says: a row by itself does not show an output's."""
-        whole, start = joined(list(self.right.values())), 0
-        self._types = {name: array.dtype for name, array in whole.outputs.items()}
-        for name, right in self.right.items():
-            stop = start + len(right.errors)
-            outputs = self._in_their_types(right.outputs)
-            self.right[name], start = Answers(outputs=outputs, errors=whole.errors[start:stop]), stop
+        self._types = common_types([right.outputs for right in self.right.values()])
+        self.right = {name: in_types(right, self._types) for name, right in self.right.items()}
+
+    def _like(self, name: str, answers: Answers) -> Answers:
+        """Answers to rows of a set: shorter ones as they are beside the set's longest."""
+        return padded(answers, self.right[name])
 
     def _in_their_types(self, outputs: Arrays) -> Arrays:
         return {name: as_served(array, self._types.get(name, array.dtype)) for name, array in outputs.items()}

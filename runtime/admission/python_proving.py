@@ -170,7 +170,7 @@ def _numbered(found: Counterexample | None, rows: list[int]) -> Counterexample |
 
 
 def _require_answer(right: Answers) -> None:
-    if right.errors[0].startswith(_UNSERVABLE):
+    if right.errors[0] and not _unanswered(right.errors[0]):
         raise _no_tensor("the first row of the example", right.errors[0])
     if right.errors[0]:
         raise ExportFailed(
@@ -188,12 +188,17 @@ def _unservable(questions: Questions, right: Answers) -> list[str]:
     """
     told = []
     for row, (origin, error) in enumerate(zip(questions.origins, right.errors, strict=True)):
-        if not error or (error.startswith(_NO_ANSWER) and not error.startswith(_UNSERVABLE)):
+        if not error or _unanswered(error):
             continue
         if origin in GIVEN:
             raise _no_tensor(f"row {row} of the {origin} rows", error)
         told.append(f"row {row} of the {origin} rows: {_said(error)}")
     return told
+
+
+def _unanswered(error: str) -> bool:
+    """Whether it is the model's own error, instead of an answer that can't be served."""
+    return error.startswith(_NO_ANSWER) and not error.startswith(_UNSERVABLE)
 
 
 def _no_tensor(row: str, error: str) -> ExportFailed:

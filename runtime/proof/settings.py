@@ -5,7 +5,6 @@ All of it is a way to call an `Ask`, so that the original, the exported graph an
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -127,7 +126,7 @@ def joined(parts: Sequence[Answers]) -> Answers:
     if like is None:
         return Answers(outputs={}, errors=tuple(error for part in parts for error in part.errors))
     types = common_types([part.outputs for part in parts])
-    kept = [_alike(part, like, types) for part in parts]
+    kept = [in_types(_like(part, like), types) for part in parts]
     like = next((part.outputs for part in kept if part.outputs), like)
     outputs = concatenate([part.outputs or _blank(like, len(part.errors)) for part in kept])
     return Answers(outputs=outputs, errors=tuple(error for part in kept for error in part.errors))
@@ -138,17 +137,30 @@ def _blank(like: Arrays, rows: int) -> Arrays:
     return {name: np.zeros((rows, *array.shape[1:]), dtype=array.dtype) for name, array in like.items()}
 
 
-def _alike(part: Answers, like: Arrays, types: Mapping[str, np.dtype[Any]]) -> Answers:
-    """The answers in the types of all; an error if they say something else in these."""
-    outputs: Arrays = {}
+def _like(part: Answers, like: Arrays) -> Answers:
+    """The answers, if they are those outputs with as many axes; else errors."""
     for name, array in part.outputs.items():
         expected = like.get(name)
-        outputs[name] = as_served(array, types[name])
-        if expected is None or not _one_type(types[name], outputs[name].dtype) or expected.ndim != array.ndim:
-            said = "no" if expected is None else f"{types[name]} with {expected.ndim} axes"
+        if expected is None or expected.ndim != array.ndim:
+            said = "no" if expected is None else f"{expected.dtype} with {expected.ndim} axes"
             problem = f"{name!r} is {array.dtype} with {array.ndim} axes, the first row has {said}"
             return Answers(outputs={}, errors=(problem,) * len(part.errors))
-    return replace(part, outputs=outputs)
+    return part
+
+
+def in_types(answers: Answers, types: Mapping[str, np.dtype[Any]]) -> Answers:
+    """The answers in the types of their outputs; a row that would say something else in these is an error."""
+    outputs, errors = {}, list(answers.errors)
+    for name, array in answers.outputs.items():
+        dtype = types.get(name, array.dtype)
+        served = [as_served(array, dtype)]
+        if not _one_type(served[0].dtype, dtype):
+            served = [as_served(array[at : at + 1], dtype) for at in range(len(array))]
+        for at in (at for at, row in enumerate(served) if not _one_type(row.dtype, dtype)):
+            errors[at] = errors[at] or f"{name!r} is {array.dtype}, the first row has {dtype}"
+            served[at] = np.zeros(served[at].shape, dtype)
+        outputs[name] = np.concatenate(served)
+    return Answers(outputs=outputs if not all(errors) else {}, errors=tuple(errors))
 
 
 def _one_type(left: np.dtype[Any], right: np.dtype[Any]) -> bool:
@@ -172,6 +184,7 @@ def _common(arrays: Sequence[NDArray[Any]]) -> np.dtype[Any]:
         return known[0].dtype if len({array.dtype for array in arrays}) == 1 else np.dtype(object)
     floats = [array for array in arrays if array.dtype.kind == "f"]
     logical = kinds <= set("bf") and all((np.isnan(array) | (array == 0) | (array == 1)).all() for array in floats)
-    if kinds <= set("iuf") or (floats and logical):
-        return np.result_type(*{array.dtype for array in arrays})
-    return arrays[0].dtype
+    wider = np.result_type(*{array.dtype for array in arrays}) if kinds <= set("biuf") else arrays[0].dtype
+    alike = kinds <= set("iuf") or (floats and logical)
+    fits = alike and (floats or wider.kind != "f") and as_served(arrays[0], wider).dtype == wider
+    return wider if fits else arrays[0].dtype  # no float holds all of INT64 and UINT64

@@ -108,7 +108,7 @@ class Model:
         return array.astype(array.dtype.newbyteorder("="))
 
     def _of_objects(self, name: str, array: Any) -> Any:
-        """Objects as numbers, if that is what they are, or else as texts. What is missing is NaN, if nothing else is there."""
+        """Objects as numbers, if that is what they are, or else as texts. A missing number is NaN; None alone, too."""
         import numpy as np  # noqa: PLC0415 - from the environment
 
         items = array.reshape(-1).tolist()

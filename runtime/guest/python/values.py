@@ -18,7 +18,7 @@ from typing import Any
 
 MISSING = "\ufdd0"  # Unicode reserves this character for programs: no text has it
 _MISSING = ("nan", "NaT", "<NA>")  # as NumPy and pandas write what equals nothing
-_JSON = "json"
+_JSON, _ANY = "json", "any"  # the latter is MLflow's own name
 _WIDER = {("b", "f"), ("f", "f"), *((of, to) for of in "iu" for to in "iuf")}  # kinds of types, as NumPy calls them
 _PLAIN_TYPES = ("boolean", "integer", "long", "float", "double", "string", "datetime", "binary")
 
@@ -40,14 +40,19 @@ def text_of(value: Any) -> str:
     return json.dumps(value, default=_as_json) if special is None else special
 
 
-def texts(values: Iterable[Any]) -> Any:
-    """Values as an array of texts, (values,)."""
+def texts(values: Iterable[Any], kind: str = "string") -> Any:
+    """The values of a column of this kind as an array of texts, (values,)."""
     import numpy as np  # noqa: PLC0415 - from the environment
 
-    found = [text_of(value) for value in values]
+    found = [_quoted(value) if kind == _ANY and isinstance(value, str) else text_of(value) for value in values]
     array = np.empty(len(found), dtype=object)
     array[:] = found
     return array
+
+
+def _quoted(text: str) -> str:
+    """A text of a column that also has numbers and others: as JSON, where it would be read as one of those."""
+    return text if _json(text) is text and text != MISSING else json.dumps(text)
 
 
 def all_missing(array: Any) -> bool:
@@ -69,7 +74,7 @@ def as_served(array: Any, dtype: Any) -> Any:
         return array
     with np.errstate(invalid="ignore", over="ignore"):
         cast = array.astype(dtype)
-        same = (cast.astype(array.dtype) == array) | (array != array)  # noqa: PLR0124 - NaN
+        same = ((cast == array) & (cast.astype(array.dtype) == array)) | (array != array)  # noqa: PLR0124 - NaN
     return cast if same.all() else array
 
 

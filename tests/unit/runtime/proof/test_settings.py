@@ -7,8 +7,8 @@ import numpy as np
 
 from shiplift.runtime.guest.python.values import MISSING
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.proof.oracle import answers_to, examine
 from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.oracle import answers_to, examine
 from shiplift.runtime.proof.settings import alone, from_threads, joined, together, with_neighbours
 
 X = {"x": np.arange(12, dtype=np.float32).reshape(6, 2) - 5}
@@ -148,6 +148,6 @@ def test_rows_that_differ_only_in_what_is_missing_have_one_type() -> None:
 
 
 def test_rows_that_say_more_than_one_type_holds_are_errors() -> None:
-    for rows in ([["a"], [1.0]], [[True], [1.5]], [[True], [1]], [[1.5], [2**53 + 1]]):
+    for rows in ([[-1], [2**64 - 1]], [["a"], [1.0]], [[True], [1.5]], [[True], [1]], [[1.5], [2**53 + 1]]):
         parts = [Answers.of({"y": np.array(row, object if isinstance(row[0], str) else None)}) for row in rows]
         assert joined(parts).answered.tolist() == [True, False], rows
