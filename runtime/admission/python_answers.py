@@ -6,7 +6,7 @@ writes: another sandbox decides what is compared, and how (`python_proving.py`).
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from shiplift.runtime.model.python.asking import asking, restored, settings_of
 from shiplift.runtime.model.samples import random_like
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz
 from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.comparison import compare
 from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.oracle import answers_to
 from shiplift.runtime.proof.questions.question import KnownRows, Questions
@@ -67,7 +68,8 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     The file is as `proof.file` says. Of each set, the rows were asked alone. `again/SET` are some of these in
     a second process, the last first, with their numbers as `again/SET/rows`, and `batch/SET` in batches those that are
     answered alone. `again` is the first row in the first process, after all others. `place-N` are the rows of the set
-    `neighbours` in one batch, turned by N. `shapes/NAME` are the shapes of an output's rows.
+    `neighbours` in one batch, turned by N. `repeat/place-N` and `repeat/batch/SET` are the same batches once more,
+    where an answer differs from that alone. `shapes/NAME` are the shapes of an output's rows.
 
     `known` is where the author's data are, as `known_rows` takes it. A sandbox entry.
 
@@ -137,11 +139,13 @@ class _Seen:
             return
         at = self._answered(name)
         few = [at[index] for index in _spread(len(at), max(2, int(self._affordable(_NEIGHBOURS**2) ** 0.5)))]
+        few.append(few[0])  # two clients may send the same row: a model that drops doubles or counts them shows it
         rows, self.places = rows_of(self.rows[name].inputs, few), len(few)
         self._keep(NEIGHBOURS, rows, self.right[name].take(few), [self.rows[name].origins[row] for row in few])
         for place in range(self.places):
             turned = rows_of(rows, np.roll(np.arange(len(few)), place))
-            self._keep(f"place-{place}", turned, self._like(name, together(self._asker(host), turned)))
+            right = self.right[name].take(np.roll(few, place))
+            self._in_a_batch(f"place-{place}", turned, right, lambda turned=turned: together(self._asker(host), turned))
 
     def again(self, host: Host) -> None:
         """Asks some rows of each set again, the last first."""
@@ -158,10 +162,26 @@ class _Seen:
             rows, seconds = rows_of(questions.inputs, self._answered(name)), end - time.monotonic()
             done = 0
             if count_of(rows) and self._seconds < seconds:
-                served = answers_to(self._asker(host), rows, batches=True, seconds=seconds)
-                done = len(served.errors)
-                self._keep(f"batch/{name}", rows_of(rows, range(done)), self._like(name, served))
+                right = self.right[name].take(self._answered(name))
+
+                def ask(seconds: float = seconds, rows: Arrays = rows) -> Answers:
+                    return answers_to(self._asker(host), rows, batches=True, seconds=seconds)
+
+                done = self._in_a_batch(f"batch/{name}", rows, right, ask)
             self._late(count_of(rows) - done, "in batches")
+
+    def _in_a_batch(self, name: str, rows: Arrays, right: Answers, ask: Callable[[], Answers]) -> int:
+        """Keeps the answers to the first rows, and how many these are; if they differ from those alone, once more.
+
+        A model that only sometimes answers otherwise seems to mix rows, but answers the same batch as before.
+        """
+        served = padded(ask(), right)
+        done = len(served.errors)
+        self._keep(name, rows_of(rows, range(done)), served)
+        if compare(right.take(range(done)), served, ("",) * done).first:
+            repeated = padded(ask(), right)
+            self._keep(f"repeat/{name}", rows_of(rows, range(len(repeated.errors))), repeated)
+        return done
 
     def file(self) -> Arrays:
         """Everything as arrays."""

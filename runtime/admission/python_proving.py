@@ -3,6 +3,7 @@
 This runs in another sandbox than the model, whose code could have written anything into its answers.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,7 @@ class _Compared:
         _, actual = from_file(self.recorded, f"place-{place}")
         origins = [questions.origins[row] for row in at]
         found = compare(right.take(at), actual, origins, setting=f"in a batch of {len(at)}")
+        self._repeated_in(f"place-{place}", actual, origins, at.tolist())
         if found.first is None:
             self._saw("at every place of a batch", found.worst, len(at))
         return _numbered(found.first, at.tolist())
@@ -147,12 +149,25 @@ class _Compared:
             at = np.flatnonzero(right.answered)[: len(actual.errors)].tolist()
             expected = right.take(at)
             found = compare(expected, actual, [questions.origins[row] for row in at], setting="in a batch")
+            self._repeated_in(f"batch/{name}", actual, [questions.origins[row] for row in at], at)
             if found.first:
                 return _numbered(found.first, at)
             self._saw("in batches", found.worst, len(at))
             if name == EXAMPLE:
                 self._case("samples alone and in a batch", expected, actual)
         return None
+
+    def _repeated_in(self, name: str, actual: Answers, origins: Sequence[str], at: list[int]) -> None:
+        """Compares a batch with the same batch later, if it was asked again.
+
+        Raises:
+            ExportFailed: it differs.
+        """
+        if f"repeat/{name}/errors" in self.recorded:
+            _, later = from_file(self.recorded, f"repeat/{name}")
+            few = range(min(len(actual.errors), len(later.errors)))
+            found = compare(actual.take(few), later.take(few), origins, setting="asked again, in the same batch")
+            _require_repeatable(_numbered(found.first, at))
 
     def _saw(self, setting: str, worst: ColumnDifference | None, rows: int) -> None:
         self.settings[setting] = self.settings.get(setting, 0) + rows

@@ -6,10 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from shiplift.runtime.admission.known_rows import known_rows
 from shiplift.runtime.admission.python_answers import _Seen, again
 from shiplift.runtime.admission.python_proving import prove
+from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.proof.settings import alone
 from tests.unit.examples import tensor
@@ -82,3 +84,16 @@ def test_answers_with_another_number_of_axes_are_errors_of_their_rows(tmp_path: 
     """A tuple of two columns is one array, in which two rows look like the columns."""
     result = proved(tmp_path, lambda x: np.asarray((x, x))[None] if len(x) == 1 else np.asarray((x, x)))
     assert result["proof"]["batches"] is False
+
+
+def test_a_model_that_drops_equal_rows_gets_one_at_a_time(tmp_path: Path) -> None:
+    assert (
+        proved(tmp_path, lambda x: np.unique(x, return_index=True)[0] if len(x) > 1 else x)["proof"]["batches"] is False
+    )
+    assert proved(tmp_path, lambda x: x * [np.sum(x == value) for value in x])["proof"]["batches"] is False
+
+
+def test_a_model_that_sometimes_answers_otherwise_is_refused_whatever_shows_it(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(ExportFailed, match="not repeatable"):
+        proved(tmp_path, lambda x: np.nan_to_num(x) + (rng.random(len(x)) < 0.02))
