@@ -40,6 +40,7 @@ class Model:
         self._hinted = bool(getattr(metadata, "_is_signature_from_type_hint", bool)())  # MLflow gained it in 2.20
         self._agent = is_agent(metadata.metadata, schema.input_names() if self._named else [])
         self._columns = [] if self._tensors else list(schema.inputs)
+        self._texts = {spec.name for spec in schema.inputs if self._tensors and spec.type.kind == "U"}
         self.names: list[str] = list(schema.input_names()) if self._named else []  # as the author logged them
         self.form: dict[str, Any] = {}  # of the last answer, as `records.scoring.AnswerForm`
 
@@ -56,7 +57,12 @@ class Model:
 
     def _asked(self, inputs: dict[str, Any]) -> Any:
         if self._tensors:
-            return inputs if self._named else next(iter(inputs.values()))
+            names = list(inputs) if self._named else [None]
+            tensors = {
+                name: array.astype(str) if known in self._texts else array  # which MLflow tells from objects
+                for known, (name, array) in zip(names, inputs.items(), strict=True)
+            }
+            return tensors if self._named else next(iter(tensors.values()))
         if self._hinted:
             kind = kind_of(self._columns[0])
             if kind == "datetime":
@@ -78,8 +84,10 @@ class Model:
         elif _records(answer, self._outputs):
             names = self._outputs or list(answer[0])
             answer = {name: [record.get(name) for record in answer] for name in names}
-        if isinstance(answer, dict) and answer and (not self._outputs or set(answer) <= set(self._outputs)):
-            return {str(name): answer[name] for name in self._outputs or answer if name in answer}
+        known = set(self._outputs)
+        if isinstance(answer, dict) and answer and (set(answer) <= known or set(answer) >= known):
+            names = dict.fromkeys([*self._outputs, *answer])  # more than the signature says is answered, too
+            return {str(name): answer[name] for name in names if name in answer}
         if len(self._outputs) > 1:
             what = ", ".join(map(str, answer)) if isinstance(answer, dict) else "one array"
             raise Unservable(f"predict answered {what}, the signature says {', '.join(self._outputs)}")

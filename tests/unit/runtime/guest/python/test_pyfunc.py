@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
-from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
 from shiplift.runtime.guest.python.pyfunc import Model, Unservable
 from shiplift.runtime.guest.python.values import MISSING, texts
@@ -179,3 +179,19 @@ def test_answers_that_the_signature_contradicts_are_named(tmp_path: Path) -> Non
     model = loaded(tmp_path / "model", lambda frame: {"z": frame["x"]}, [ColSpec("double", "x")], ("x", "y"))
     with pytest.raises(Unservable, match="predict answered z, the signature says x, y"):
         model.answer(ROWS)
+
+
+def test_tensors_of_texts_are_of_the_type_that_mlflow_wants(tmp_path: Path) -> None:
+    text = TensorSpec(np.dtype("str"), (-1, 2))
+    model = loaded(tmp_path / "one", lambda array: [str(array.dtype.kind)] * len(array), [text])
+    assert model.answer({"input": np.array([["a", "ü"]], object)})["output"].tolist() == ["U"]
+    named = [TensorSpec(np.dtype("str"), (-1, 1), "a"), TensorSpec(np.dtype("float64"), (-1, 1), "b")]
+    model = loaded(tmp_path / "two", lambda arrays: [arrays["a"].dtype.kind + arrays["b"].dtype.kind], named)
+    assert model.answer({"a": np.array([["a"]], object), "b": np.ones((1, 1))})["output"].tolist() == ["Uf"]
+
+
+def test_outputs_beyond_the_signature_are_outputs_of_their_own(tmp_path: Path) -> None:
+    model = loaded(
+        tmp_path / "model", lambda frame: {"more": frame["x"], "y": frame["x"] * 2}, [ColSpec("double", "x")], ("y",)
+    )
+    assert {name: array.tolist() for name, array in model.answer(ROWS).items()} == {"y": [2, 4], "more": [1, 2]}
