@@ -6,23 +6,37 @@ writes: another sandbox decides what is compared, and how (`python_proving.py`).
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shiplift.runtime.admission.known_rows import asked_of, known_rows
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.guest.python.host import Host
+from shiplift.runtime.guest.python.values import as_served
 from shiplift.runtime.model.python.asking import asking, restored, settings_of
 from shiplift.runtime.model.samples import random_like
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz
 from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.comparison import compare
 from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.oracle import answers_to
 from shiplift.runtime.proof.questions.question import KnownRows, Questions
-from shiplift.runtime.proof.settings import Ask, alone, count_of, joined, rows_of, together
+from shiplift.runtime.proof.served import padded
+from shiplift.runtime.proof.settings import (
+    Ask,
+    alone,
+    common_types,
+    count_of,
+    in_types,
+    joined,
+    rows_of,
+    together,
+)
 from shiplift.runtime.records.facts import ColumnFacts, ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
@@ -54,7 +68,8 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     The file is as `proof.file` says. Of each set, the rows were asked alone. `again/SET` are some of these in
     a second process, the last first, with their numbers as `again/SET/rows`, and `batch/SET` in batches those that are
     answered alone. `again` is the first row in the first process, after all others. `place-N` are the rows of the set
-    `neighbours` in one batch, turned by N. `shapes/NAME` are the shapes of an output's rows.
+    `neighbours` in one batch, turned by N. `repeat/place-N` and `repeat/batch/SET` are the same batches once more,
+    where an answer differs from that alone. `shapes/NAME` are the shapes of an output's rows.
 
     `known` is where the author's data are, as `known_rows` takes it. A sandbox entry.
 
@@ -97,6 +112,7 @@ class _Seen:
         self._limit_s, self._seconds = limit_s, 0.0
         self._others: Arrays = {}
         self._shapes: dict[str, set[tuple[int, ...]]] = {}
+        self._types: dict[str, np.dtype[Any]] = {}
 
     def alone(self, host: Host, given: KnownRows, specs: list[TensorSpec]) -> None:
         """Asks each row alone: the example, and questions made of it, the author's data and each column's kind."""
@@ -112,7 +128,9 @@ class _Seen:
             else:
                 self._late(len(questions.origins), "alone")
         first = rows_of(self.rows[EXAMPLE].inputs, [0])
-        self._keep("again", first, together(ask, first))
+        later = together(ask, first)
+        self._have_common_types()
+        self._keep("again", first, self._like(EXAMPLE, replace(later, outputs=self._in_their_types(later.outputs))))
 
     def in_places(self, host: Host) -> None:
         """Asks rows that are answered alone in batches that begin with each of them."""
@@ -121,18 +139,20 @@ class _Seen:
             return
         at = self._answered(name)
         few = [at[index] for index in _spread(len(at), max(2, int(self._affordable(_NEIGHBOURS**2) ** 0.5)))]
+        few.append(few[0])  # two clients may send the same row: a model that drops doubles or counts them shows it
         rows, self.places = rows_of(self.rows[name].inputs, few), len(few)
         self._keep(NEIGHBOURS, rows, self.right[name].take(few), [self.rows[name].origins[row] for row in few])
         for place in range(self.places):
             turned = rows_of(rows, np.roll(np.arange(len(few)), place))
-            self._keep(f"place-{place}", turned, together(self._asker(host), turned))
+            right = self.right[name].take(np.roll(few, place))
+            self._in_a_batch(f"place-{place}", turned, right, lambda turned=turned: together(self._asker(host), turned))
 
     def again(self, host: Host) -> None:
         """Asks some rows of each set again, the last first."""
         for name, questions in self.rows.items():
             few = _spread(len(questions.origins), self._affordable(_AGAIN))[::-1]
             rows = rows_of(questions.inputs, few)
-            self._keep(f"again/{name}", rows, again(self._asker(host), rows, self.right[name]))
+            self._keep(f"again/{name}", rows, self._like(name, again(self._asker(host), rows, self.right[name])))
             self._others[f"again/{name}/rows"] = np.array(few, dtype=np.int64)
 
     def in_batches(self, host: Host) -> None:
@@ -142,17 +162,39 @@ class _Seen:
             rows, seconds = rows_of(questions.inputs, self._answered(name)), end - time.monotonic()
             done = 0
             if count_of(rows) and self._seconds < seconds:
-                served = answers_to(self._asker(host), rows, batches=True, seconds=seconds)
-                done = len(served.errors)
-                self._keep(f"batch/{name}", rows_of(rows, range(done)), served)
+                right = self.right[name].take(self._answered(name))
+
+                def ask(seconds: float = seconds, rows: Arrays = rows) -> Answers:
+                    return answers_to(self._asker(host), rows, batches=True, seconds=seconds)
+
+                done = self._in_a_batch(f"batch/{name}", rows, right, ask)
             self._late(count_of(rows) - done, "in batches")
+
+    def _in_a_batch(self, name: str, rows: Arrays, right: Answers, ask: Callable[[], Answers]) -> int:
+        """Keeps the answers to the first rows, and how many these are; if they differ from those alone, once more.
+
+        A model that only sometimes answers otherwise seems to mix rows, but answers the same batch as before.
+        """
+        served = padded(ask(), right)
+        done = len(served.errors)
+        self._keep(name, rows_of(rows, range(done)), served)
+        if compare(right.take(range(done)), served, ("",) * done).first:
+            repeated = padded(ask(), right)
+            self._keep(f"repeat/{name}", rows_of(rows, range(len(repeated.errors))), repeated)
+        return done
 
     def file(self) -> Arrays:
         """Everything as arrays."""
         origins = {name: questions.origins for name, questions in self.rows.items()}
         named = in_file({name: each.inputs for name, each in self.rows.items()}, self.right, origins)
-        shapes = {f"shapes/{name}": np.array(sorted(each), dtype=np.int64) for name, each in self._shapes.items()}
-        return named | self._others | shapes
+        return named | self._others | {f"shapes/{name}": self._shapes_of(name) for name in self._shapes}
+
+    def _shapes_of(self, name: str) -> NDArray[np.int64]:
+        """The shapes of an output's rows. One with another number of axes than the example's answer is an error."""
+        known = self.right[EXAMPLE].outputs.get(name)
+        seen = self._shapes[name]
+        axes = len(next(iter(seen))) if known is None else known.ndim - 1
+        return np.array(sorted(shape for shape in seen if len(shape) == axes), dtype=np.int64)
 
     def _ask_alone(self, name: str, ask: Ask, rows: Questions, end: float, *, fewest: int = 1) -> None:
         """The rows of a set, until the time is up; but at least the `fewest`."""
@@ -169,13 +211,25 @@ class _Seen:
         self.rows[name] = Questions(inputs=rows_of(rows.inputs, range(done)), origins=rows.origins[:done])
         self.right[name] = right
 
+    def _have_common_types(self) -> None:
+        """Gives all answers the types that say what each of them says: a row by itself does not show an output's."""
+        self._types = common_types([right.outputs for right in self.right.values()])
+        self.right = {name: in_types(right, self._types) for name, right in self.right.items()}
+
+    def _like(self, name: str, answers: Answers) -> Answers:
+        """Answers to rows of a set: shorter ones as they are beside the set's longest."""
+        return padded(answers, self.right[name])
+
+    def _in_their_types(self, outputs: Arrays) -> Arrays:
+        return {name: as_served(array, self._types.get(name, array.dtype)) for name, array in outputs.items()}
+
     def _asker(self, host: Host) -> Ask:
         def ask(inputs: Arrays) -> Arrays:
             host.start()  # a process that had to be killed loads the model again, which takes no time of the request
             answers: Arrays = host.ask(inputs, self._limit_s)
             for name, array in answers.items():
                 self._shapes.setdefault(name, set()).add(array.shape[1:])
-            return answers
+            return self._in_their_types(answers)
 
         return ask
 

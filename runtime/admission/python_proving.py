@@ -3,7 +3,7 @@
 This runs in another sandbox than the model, whose code could have written anything into its answers.
 """
 
-import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,11 @@ SINGLE_NOTE = (
 )
 _UNSERVED = "Warning: the model answers made rows in a way that can't be served, so clients get an error: {}."
 _ONE_ROW = "no two rows have an answer"
+_ONE_TYPE = (
+    "Make `predict` answer every row with a number, a boolean, a text, or lists and mappings of these: of one type in "
+    "all rows, None where it is missing. Log it with `signature=infer_signature(x, y)`, where `y` is what "
+    "`predict` answers to `x`."
+)
 _NO_ANSWER = ("Raised:", "Died:", "TookTooLong:", "Starting:")  # what the host raises instead of an answer
 _ENDED = _NO_ANSWER[1:]  # where the process has to be started again
 _UNSERVABLE = "Raised: Unservable"  # what `guest/python/pyfunc.py` raises
@@ -131,6 +136,7 @@ class _Compared:
         _, actual = from_file(self.recorded, f"place-{place}")
         origins = [questions.origins[row] for row in at]
         found = compare(right.take(at), actual, origins, setting=f"in a batch of {len(at)}")
+        self._repeated_in(f"place-{place}", actual, origins, at.tolist())
         if found.first is None:
             self._saw("at every place of a batch", found.worst, len(at))
         return _numbered(found.first, at.tolist())
@@ -143,12 +149,25 @@ class _Compared:
             at = np.flatnonzero(right.answered)[: len(actual.errors)].tolist()
             expected = right.take(at)
             found = compare(expected, actual, [questions.origins[row] for row in at], setting="in a batch")
+            self._repeated_in(f"batch/{name}", actual, [questions.origins[row] for row in at], at)
             if found.first:
                 return _numbered(found.first, at)
             self._saw("in batches", found.worst, len(at))
             if name == EXAMPLE:
                 self._case("samples alone and in a batch", expected, actual)
         return None
+
+    def _repeated_in(self, name: str, actual: Answers, origins: Sequence[str], at: list[int]) -> None:
+        """Compares a batch with the same batch later, if it was asked again.
+
+        Raises:
+            ExportFailed: it differs.
+        """
+        if f"repeat/{name}/errors" in self.recorded:
+            _, later = from_file(self.recorded, f"repeat/{name}")
+            few = range(min(len(actual.errors), len(later.errors)))
+            found = compare(actual.take(few), later.take(few), origins, setting="asked again, in the same batch")
+            _require_repeatable(_numbered(found.first, at))
 
     def _saw(self, setting: str, worst: ColumnDifference | None, rows: int) -> None:
         self.settings[setting] = self.settings.get(setting, 0) + rows
@@ -166,6 +185,8 @@ def _numbered(found: Counterexample | None, rows: list[int]) -> Counterexample |
 
 
 def _require_answer(right: Answers) -> None:
+    if right.errors[0] and not _unanswered(right.errors[0]):
+        raise _no_tensor("the first row of the example", right.errors[0])
     if right.errors[0]:
         raise ExportFailed(
             f"the Python model does not answer the first row of its example: {right.errors[0]}",
@@ -182,16 +203,25 @@ def _unservable(questions: Questions, right: Answers) -> list[str]:
     """
     told = []
     for row, (origin, error) in enumerate(zip(questions.origins, right.errors, strict=True)):
-        if not error or (error.startswith(_NO_ANSWER) and not error.startswith(_UNSERVABLE)):
+        if not error or _unanswered(error):
             continue
-        reason = f"row {row} of the {origin} rows: {error.removeprefix(_UNSERVABLE + ': ')}"
         if origin in GIVEN:
-            raise ExportFailed(
-                f"the model's answer can't be served: {reason}",
-                do="Make `predict` answer each row with arrays of the same type: numbers, booleans or texts, no None.",
-            )
-        told.append(reason)
+            raise _no_tensor(f"row {row} of the {origin} rows", error)
+        told.append(f"row {row} of the {origin} rows: {_said(error)}")
     return told
+
+
+def _unanswered(error: str) -> bool:
+    """Whether it is the model's own error, instead of an answer that can't be served."""
+    return error.startswith(_NO_ANSWER) and not error.startswith(_UNSERVABLE)
+
+
+def _no_tensor(row: str, error: str) -> ExportFailed:
+    return ExportFailed(f"the model's answer can't be served: {row}: {_said(error)}", do=_ONE_TYPE)
+
+
+def _said(error: str) -> str:
+    return error.removeprefix(_UNSERVABLE + ": ")
 
 
 def _require_repeatable(found: Counterexample | None) -> None:
@@ -238,12 +268,9 @@ def _spec(name: str, array: Any, shapes: Any, size: int) -> TensorSpec:
 
 def _case(name: str, left: Arrays, right: Arrays) -> ParityCase:
     found = {key: differences(array, right[key]) for key, array in left.items() if key in right}
-    bad = [key for key, array in left.items() if array.dtype.kind == "f" and np.isnan(array).any()]
-    found |= dict.fromkeys(bad, (math.inf, math.inf))
     return ParityCase(
         inputs=name,
         batch=len(next(iter(left.values()))),
         max_abs=max(absolute for absolute, _ in found.values()),
         max_rel=max(relative for _, relative in found.values()),
-        problem="; ".join(f"{key!r} holds NaN" for key in bad),
     )

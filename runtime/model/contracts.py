@@ -333,8 +333,9 @@ def columns_of(body: Any, kind: str, inputs: tuple[TensorSpec, ...], schema: lis
             rows = [[item] for item in (body if isinstance(body, list) else [body])]
         names = [spec.name for spec in inputs]
     at = {name: index for index, name in enumerate(names)}
+    kinds = {spec.name: str(entry.get("type")) for spec, entry in zip(inputs, schema, strict=True)}
     wanted = (spec for spec in inputs if spec.name in at or not spec.optional)
-    return {spec.name: _column([row[at[spec.name]] for row in rows], spec) for spec in wanted}
+    return {spec.name: _column([row[at[spec.name]] for row in rows], spec, kinds[spec.name]) for spec in wanted}
 
 
 def _table(body: Any, kind: str, *, nested: bool) -> tuple[list[str], list[list[Any]]]:
@@ -354,9 +355,9 @@ def _table(body: Any, kind: str, *, nested: bool) -> tuple[list[str], list[list[
     return [], [[item] for item in items]
 
 
-def _column(values: list[Any], spec: TensorSpec) -> NDArray[Any]:
+def _column(values: list[Any], spec: TensorSpec, kind: str) -> NDArray[Any]:
     if spec.datatype == "BYTES":
-        return np.asarray(texts(values)).reshape(-1, 1)
+        return np.asarray(texts(values, kind)).reshape(-1, 1)
     return as_input(np.array(values, dtype=object).reshape(-1, 1), spec)
 
 

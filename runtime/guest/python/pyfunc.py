@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from .agents import REQUEST, answered, is_agent  # noqa: TID251 - the same import in Shiplift and in a package
-from .values import column, is_missing, kind_of, learned_none, texts, values  # noqa: TID251 - the same import in Shiplift and in a package
+from .values import (  # noqa: TID251 - the same import in Shiplift and in a package
+    column,
+    dates,
+    is_missing,
+    kind_of,
+    learned_none,
+    texts,
+    values,
+)
 
 
 class Unservable(ValueError):
@@ -41,9 +49,9 @@ class Model:
         self._agent = is_agent(metadata.metadata, schema.input_names() if self._named else [])
         self._columns = [] if self._tensors else list(schema.inputs)
         self._none = learned_none(getattr(getattr(self._model, "_model_impl", None), "sklearn_model", None))
+        self._texts = {spec.name for spec in schema.inputs if self._tensors and spec.type.kind == "U"}
         self.names: list[str] = list(schema.input_names()) if self._named else []  # as the author logged them
         self.form: dict[str, Any] = {}  # of the last answer, as `records.scoring.AnswerForm`
-        self._textual: set[str] = set()  # outputs that were texts: what is missing there is one, too
 
     def answer(self, inputs: dict[str, Any], params: dict[str, Any] | None = None) -> dict[str, Any]:
         """The answers of `predict`, as arrays by name, each with one row per sample."""
@@ -58,9 +66,17 @@ class Model:
 
     def _asked(self, inputs: dict[str, Any]) -> Any:
         if self._tensors:
-            return inputs if self._named else next(iter(inputs.values()))
+            names = list(inputs) if self._named else [None]
+            tensors = {
+                name: array.astype(str) if known in self._texts else array  # which MLflow tells from objects
+                for known, (name, array) in zip(names, inputs.items(), strict=True)
+            }
+            return tensors if self._named else next(iter(tensors.values()))
         if self._hinted:
-            read = values(next(iter(inputs.values())), kind_of(self._columns[0]))
+            kind = kind_of(self._columns[0])
+            if kind == "datetime":
+                return dates(next(iter(inputs.values())))
+            read = values(next(iter(inputs.values())), kind)
             return read if isinstance(read, list) else read.tolist()  # the hint names a type of Python
         import pandas as pd  # noqa: PLC0415 - only for data frames
 
@@ -79,11 +95,13 @@ class Model:
         elif _records(answer, self._outputs):
             names = self._outputs or list(answer[0])
             answer = {name: [record.get(name) for record in answer] for name in names}
-        if isinstance(answer, dict) and (not self._outputs or set(answer) <= set(self._outputs)):
-            return {str(name): answer[name] for name in self._outputs or answer if name in answer}
+        known = set(self._outputs)
+        if isinstance(answer, dict) and answer and (set(answer) <= known or set(answer) >= known):
+            names = dict.fromkeys([*self._outputs, *answer])  # more than the signature says is answered, too
+            return {str(name): answer[name] for name in names if name in answer}
         if len(self._outputs) > 1:
             what = ", ".join(map(str, answer)) if isinstance(answer, dict) else "one array"
-            raise ValueError(f"predict answered {what}, the signature says {', '.join(self._outputs)}")
+            raise Unservable(f"predict answered {what}, the signature says {', '.join(self._outputs)}")
         return {self._outputs[0] if self._outputs else "output": answer}
 
     def _plain(self, name: str, value: Any, rows: int) -> Any:
@@ -94,18 +112,22 @@ class Model:
         """
         array = _array(name, value, rows)
         if array.dtype.kind == "O":
-            array = self._of_objects(name, array)
+            try:
+                array = self._of_objects(name, array)
+            except TypeError as error:
+                raise Unservable(
+                    f"predict answered a value as {name!r} that is no number and no text: {error}"
+                ) from None
         if array.dtype.kind == "M":
             array = texts(array.reshape(-1)).reshape(array.shape)
         if array.dtype.kind in "OUS":
-            self._textual.add(name)
             return array.astype(str).astype(object)
         if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
             raise Unservable(f"predict answered {name!r} of type {array.dtype}, which Triton can't carry")
         return array.astype(array.dtype.newbyteorder("="))
 
     def _of_objects(self, name: str, array: Any) -> Any:
-        """Objects as numbers, if that is what they are, or else as texts. A missing number is NaN."""
+        """Objects as numbers, if that is what they are, or else as texts. A missing number is NaN; None alone, too."""
         import numpy as np  # noqa: PLC0415 - from the environment
 
         items = array.reshape(-1).tolist()
@@ -113,7 +135,7 @@ class Model:
         if known and all(isinstance(item, (list, tuple, np.ndarray)) for item in known) and len(known) == len(items):
             return _nested(name, array, items)
         numbers = all(isinstance(item, _numbers()) for item in known)
-        if not numbers or (not known and name in self._textual):
+        if not numbers:
             return texts(items).reshape(array.shape)
         if len(known) == len(items):
             return np.asarray([float(each) if hasattr(each, "as_tuple") else each for each in items]).reshape(
@@ -159,6 +181,8 @@ def _records(answer: Any, outputs: list[str]) -> bool:
     if not isinstance(answer, list) or not answer or not all(isinstance(each, Mapping) for each in answer):
         return False
     keys = set().union(*answer)
+    if not keys:
+        return False
     return keys <= set(outputs) if outputs else all(set(each) == keys for each in answer)
 
 

@@ -26,6 +26,7 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 from python_host.host import ModelFailed, Raised, TookTooLong, UsedTooMuch, rows, split
 from python_host.hosted import HostedModel
+from python_host.values import as_served
 
 Array = NDArray[Any]
 Arrays = dict[str, Any]
@@ -180,12 +181,13 @@ def _shape(form: Any) -> Any:
 
 
 def _carried(name: str, kind: str, array: Array) -> Array:
-    if kind == "BYTES":
+    """An answer in the type in which the proof saw the output, whatever this request's rows alone would have."""
+    text = kind == "BYTES"
+    array = as_served(array, np.dtype(object if text else kind))
+    if text:
         if array.dtype != object:
             raise Raised(f"predict answered {name!r} of type {array.dtype}, not text as for the example")
-        array = np.array([text.encode() for text in array.ravel()], dtype=object).reshape(array.shape)
-    elif array.dtype != np.dtype(kind) and np.can_cast(array.dtype, np.dtype(kind), "safe"):
-        array = array.astype(kind)  # numbers of which some may be missing
+        array = np.array([item.encode() for item in array.ravel()], dtype=object).reshape(array.shape)
     elif array.dtype != np.dtype(kind):
         raise Raised(f"predict answered {name!r} of type {array.dtype}, not {kind} as for the example")
     return array.reshape(-1, 1) if array.ndim == 1 else np.ascontiguousarray(array)

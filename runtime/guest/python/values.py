@@ -12,11 +12,14 @@ import base64
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
 from typing import Any
 
 MISSING = "\ufdd0"  # Unicode reserves this character for programs: no text has it
 _MISSING = ("nan", "NaT", "<NA>")  # as NumPy and pandas write what equals nothing
-_JSON = "json"
+_JSON, _ANY = "json", "any"  # the latter is MLflow's own name
+_WIDER = {("b", "f"), ("f", "f"), *((of, to) for of in "iu" for to in "iuf")}  # kinds of types, as NumPy calls them
 _PLAIN_TYPES = ("boolean", "integer", "long", "float", "double", "string", "datetime", "binary")
 
 
@@ -37,14 +40,42 @@ def text_of(value: Any) -> str:
     return json.dumps(value, default=_as_json) if special is None else special
 
 
-def texts(values: Iterable[Any]) -> Any:
-    """Values as an array of texts, (values,)."""
+def texts(values: Iterable[Any], kind: str = "string") -> Any:
+    """The values of a column of this kind as an array of texts, (values,)."""
     import numpy as np  # noqa: PLC0415 - from the environment
 
-    found = [text_of(value) for value in values]
+    found = [_quoted(value) if kind == _ANY and isinstance(value, str) else text_of(value) for value in values]
     array = np.empty(len(found), dtype=object)
     array[:] = found
     return array
+
+
+def _quoted(text: str) -> str:
+    """A text of a column that also has numbers and others: as JSON, where it would be read as one of those."""
+    return text if _json(text) is text and text != MISSING else json.dumps(text)
+
+
+def all_missing(array: Any) -> bool:
+    """Whether an array of numbers has nothing but NaN: so None is answered where no other row shows its type."""
+    return bool(array.dtype.kind == "f" and array.size and (array != array).all())  # noqa: PLR0124 - only NaN is not itself
+
+
+def as_served(array: Any, dtype: Any) -> Any:
+    """An answer in the type that an output is served in, if it says the same in that; otherwise as it is.
+
+    Whole numbers are floats too, if those are exact, and what is missing has a form in texts.
+    """
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    of, to = array.dtype.kind, dtype.kind
+    if to == "O":
+        return texts([None] * array.size).reshape(array.shape) if all_missing(array) else array
+    if array.dtype == dtype or (of, to) not in _WIDER:
+        return array
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = array.astype(dtype)
+        same = ((cast == array) & (cast.astype(array.dtype) == array)) | (array != array)  # noqa: PLR0124 - NaN
+    return cast if same.all() else array
 
 
 def kind_of(column: Any) -> str:
@@ -67,6 +98,16 @@ def values(array: Any, kind: str) -> Any:
     read = _READ.get(kind, str)
     found = [None if text == MISSING else read(text) for text in array.tolist()]
     return _dates(found) if kind == "datetime" else found
+
+
+def dates(array: Any) -> list[Any]:
+    """The dates in a tensor of texts as Python's own, which is what type hints name, each in its time zone.
+
+    Raises:
+        ValueError: a text is no date.
+    """
+    found = array.reshape(-1).tolist()
+    return [None if text in ("", MISSING) else datetime.fromisoformat(text) for text in found]
 
 
 def column(array: Any, kind: str, *, none: bool | None = None) -> Any:
@@ -159,6 +200,8 @@ def _as_json(value: Any) -> Any:
     """What JSON has in place of a value that it hasn't."""
     if (text := _special(value)) is not None:
         return text
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     if isinstance(value, Mapping):

@@ -1,16 +1,26 @@
 """Rows that are asked again: what has another type than the first answer is no answer, whichever row comes first."""
 
-import numpy as np
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from shiplift.runtime.admission.python_answers import again
-from shiplift.runtime.model.tensors import Arrays
+import numpy as np
+import pytest
+
+from shiplift.runtime.admission.known_rows import known_rows
+from shiplift.runtime.admission.python_answers import _Seen, again
+from shiplift.runtime.admission.python_proving import prove
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.proof.settings import alone
+from tests.unit.examples import tensor
 
 
 def owes(inputs: Arrays) -> Arrays:
-    """A text for each row; NaN, which is a number, if the name is missing."""
+    """A text for each row; a number, if the name is missing."""
     (name,) = inputs["name"]
-    return {"text": np.array([f"{name} owes"], object) if name else np.array([np.nan])}
+    return {"text": np.array([f"{name} owes"], object) if name else np.array([1.5])}
 
 
 def test_rows_of_another_type_are_the_same_errors_in_any_order() -> None:
@@ -29,3 +39,61 @@ def test_where_no_row_had_an_answer_none_has_to_be_like_it() -> None:
 
     rows: Arrays = {"name": np.array(["Ada"], object)}
     assert again(owes, rows, alone(fails, rows)).answered.tolist() == [True]
+
+
+def proved(folder: Path, predict: Callable[[Any], Any]) -> dict[str, Any]:
+    """The proof of a model of one column, asked in this process."""
+    spec, example = tensor("x", -1, 1), {"x": np.array([[1.0], [2.0], [3.0]], np.float32)}
+    host: Any = SimpleNamespace(start=lambda: None, ask=lambda inputs, _: {"y": predict(inputs["x"].ravel())})
+    seen = _Seen(60)
+    seen.alone(host, known_rows(None, (spec,), example), [spec])
+    seen.in_places(host)
+    seen.again(host)
+    seen.in_batches(host)
+    (folder / "answers.npz").write_bytes(dump_npz(seen.file()))
+    return prove(
+        answers=str(folder / "answers.npz"),
+        sets=list(seen.rows),
+        outputs=["y"],
+        places=seen.places,
+        left_out=[],
+        inputs=[spec.model_dump(mode="json")],
+        out=str(folder),
+    )
+
+
+def test_a_row_has_as_many_values_as_its_model_likes(tmp_path: Path) -> None:
+    def ragged(x: Any) -> Any:
+        return np.ones((len(x), 1 + int(np.nan_to_num(x[0])) % 3))
+
+    result = proved(tmp_path, lambda x: ragged(x) if len(x) == 1 else np.ones((0, 1)))
+    assert result["signature"]["outputs"][0]["shape"] == [1, -1]
+
+
+def test_a_missing_answer_is_of_the_type_that_others_show(tmp_path: Path) -> None:
+    def sign(x: Any) -> Any:
+        return np.sign(x).astype(np.int64) if (x > 0).all() else np.where(x > 0, 1.0, np.nan)
+
+    result = proved(tmp_path, sign)
+    (output,) = result["signature"]["outputs"]
+    assert (output["datatype"], output["shape"]) == ("FP64", [-1])
+    assert result["notes"] == []
+
+
+def test_answers_with_another_number_of_axes_are_errors_of_their_rows(tmp_path: Path) -> None:
+    """A tuple of two columns is one array, in which two rows look like the columns."""
+    result = proved(tmp_path, lambda x: np.asarray((x, x))[None] if len(x) == 1 else np.asarray((x, x)))
+    assert result["proof"]["batches"] is False
+
+
+def test_a_model_that_drops_equal_rows_gets_one_at_a_time(tmp_path: Path) -> None:
+    assert (
+        proved(tmp_path, lambda x: np.unique(x, return_index=True)[0] if len(x) > 1 else x)["proof"]["batches"] is False
+    )
+    assert proved(tmp_path, lambda x: x * [np.sum(x == value) for value in x])["proof"]["batches"] is False
+
+
+def test_a_model_that_sometimes_answers_otherwise_is_refused_whatever_shows_it(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(ExportFailed, match="not repeatable"):
+        proved(tmp_path, lambda x: np.nan_to_num(x) + (rng.random(len(x)) < 0.02))

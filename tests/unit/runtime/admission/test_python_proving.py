@@ -106,6 +106,8 @@ def test_a_model_that_answers_otherwise_when_it_is_asked_again_is_refused(
 def test_an_example_without_an_answer_or_with_one_that_no_tensor_holds_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportFailed, match="does not answer the first row of its example: Raised: no"):
         proved(tmp_path, said(X, {0: "Raised: no"}))
+    with pytest.raises(ExportFailed, match="can't be served: the first row of the example: predict answered None"):
+        proved(tmp_path, said(X, {0: NONE}))
     for error in (NONE, "'y' is int64 with 2 axes, the first row has float32 with 2 axes"):
         with pytest.raises(ExportFailed, match=r"can't be served: row 3 of the example rows: .*'y'"):
             proved(tmp_path, said(2 * X, {3: error}))
@@ -117,10 +119,9 @@ def test_made_rows_without_an_answer_are_no_fault_but_those_that_cannot_be_serve
     assert note.endswith("clients get an error: row 6 of the range rows: predict answered None as 'y'.")
 
 
-def test_an_example_that_is_answered_with_nan_fails_parity(tmp_path: Path) -> None:
-    """It is repeatable, but production is checked with these answers."""
+def test_nan_is_an_answer_like_others_since_it_says_what_is_missing(tmp_path: Path) -> None:
     result = proved(tmp_path, said(np.where(X > 3, np.nan, X)))
-    assert {case["problem"] for case in result["parity"]} == {"'y' holds NaN"}
+    assert {case["max_abs"] for case in result["parity"]} == {0.0}
 
 
 def test_sizes_that_differ_from_request_to_request_are_dynamic(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from unittest.mock import Mock
 
 import numpy as np
 
+from shiplift.runtime.guest.python.values import MISSING
 from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.oracle import answers_to, examine
-from shiplift.runtime.proof.settings import alone, from_threads, together, with_neighbours
+from shiplift.runtime.proof.settings import alone, from_threads, joined, together, with_neighbours
 
 X = {"x": np.arange(12, dtype=np.float32).reshape(6, 2) - 5}
 ORIGINS = [f"row {row}" for row in range(6)]
@@ -61,7 +63,7 @@ def test_what_is_no_answer_is_an_error() -> None:
         assert said in together(Mock(return_value=answer), X).errors[0], answer
 
     def moody(inputs: Arrays) -> Arrays:
-        return {"y": np.array([1]) if inputs["x"][0, 0] > 0 else np.array([0.5])}
+        return {"y": np.array(["a"]) if inputs["x"][0, 0] > 0 else np.array([0.5])}
 
     assert [bool(error) for error in alone(moody, X).errors] == [False, False, False, True, True, True]
 
@@ -124,3 +126,28 @@ def test_rows_keep_their_places_where_a_whole_batch_raises() -> None:
     right = np.flatnonzero(answers.answered)
     assert np.array_equal(answers.outputs["y"][right, 0], right * 2.0)
     assert len(answers.outputs["t"]) == 60
+
+
+def test_rows_that_differ_only_in_what_is_missing_have_one_type() -> None:
+    """Python answers a whole number or None, and so on, row by row: only all rows show the type of an output."""
+    nan, exact = [np.nan], 2**53
+    cases: list[tuple[list[list[Any]], list[Any]]] = [
+        ([[1], nan, [3]], [1.0, np.nan, 3.0]),
+        ([nan, [1], [2.5]], [np.nan, 1.0, 2.5]),
+        ([["a"], nan, ["b"]], ["a", MISSING, "b"]),
+        ([nan, ["a"]], [MISSING, "a"]),
+        ([[True], nan, [False]], [1.0, np.nan, 0.0]),
+        ([nan, nan], [np.nan, np.nan]),
+        ([[exact], [exact + 1]], [exact, exact + 1]),
+    ]
+    for rows, expected in cases:
+        parts = [Answers.of({"y": np.array(row, object if isinstance(row[0], str) else None)}) for row in rows]
+        seen = joined(parts)
+        assert seen.answered.all(), rows
+        assert str(seen.outputs["y"].tolist()) == str(expected)
+
+
+def test_rows_that_say_more_than_one_type_holds_are_errors() -> None:
+    for rows in ([[-1], [2**64 - 1]], [["a"], [1.0]], [[True], [1.5]], [[True], [1]], [[1.5], [2**53 + 1]]):
+        parts = [Answers.of({"y": np.array(row, object if isinstance(row[0], str) else None)}) for row in rows]
+        assert joined(parts).answered.tolist() == [True, False], rows

@@ -1,6 +1,8 @@
 """`mlflow.pyfunc`, asked with tensors: every form of its answers that a tensor can hold."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 import scipy.sparse
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
-from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
 from shiplift.runtime.guest.python.pyfunc import Model, Unservable
 from shiplift.runtime.guest.python.values import MISSING, texts
@@ -37,6 +39,11 @@ class Pair(pydantic.BaseModel):
     b: str
 
 
+@dataclass
+class Point:
+    at: float
+
+
 ROWS = {"x": np.array([[1.0], [2.0]])}
 # What the column x becomes, and the outputs that a client gets.
 FORMS: list[tuple[Callable[[Any], Any], dict[str, list[Any]]]] = [
@@ -50,6 +57,8 @@ FORMS: list[tuple[Callable[[Any], Any], dict[str, list[Any]]]] = [
     (lambda x: [Pair(a=int(v), b="t") for v in x], {"output": ['{"a": 1, "b": "t"}', '{"a": 2, "b": "t"}']}),
     (lambda x: scipy.sparse.csr_matrix(x.to_numpy().reshape(-1, 1)), {"output": [[1], [2]]}),
     (lambda x: [None if v > 1 else "t" for v in x], {"output": ["t", MISSING]}),
+    (lambda x: [{} for v in x], {"output": ["{}", "{}"]}),
+    (lambda x: [Point(v) for v in x], {"output": ['{"at": 1.0}', '{"at": 2.0}']}),
     (lambda x: [[{"y": v}] for v in x], {"output": [['{"y": 1.0}'], ['{"y": 2.0}']]}),
     (lambda x: [bytes([int(v), 0]) for v in x], {"output": ["AQA=", "AgA="]}),
     (lambda x: pd.Series(pd.Categorical([str(v) for v in x])), {"output": ["1.0", "2.0"]}),
@@ -61,7 +70,6 @@ def test_every_form_of_an_answer_is_served(tmp_path: Path) -> None:
     model = loaded(tmp_path / "model", lambda frame: frame["x"], [ColSpec("double", "x")])
     for number, (form, right) in enumerate(FORMS):
         model._model._model_impl.python_model.how = lambda frame, form=form: form(frame["x"])
-        model._textual.clear()
         answers = model.answer(ROWS)
         assert {name: array.tolist() for name, array in answers.items()} == right, number
 
@@ -83,7 +91,8 @@ def test_what_one_sample_gets_may_lack_the_axis_of_samples(tmp_path: Path) -> No
 
 def test_what_no_tensor_holds_is_named(tmp_path: Path) -> None:
     model = loaded(tmp_path / "model", lambda frame: frame["x"], [ColSpec("double", "x")])
-    for form in (lambda x: x * 1j, lambda x: [[1.0] * int(v) for v in x]):
+    forms: tuple[Any, ...] = (lambda x: x * 1j, lambda x: [[1.0] * int(v) for v in x], lambda x: [{v} for v in x])
+    for form in (*forms, lambda x: (v for v in x)):
         model._model._model_impl.python_model.how = lambda frame, form=form: form(frame["x"])
         with pytest.raises(Unservable, match="'output'"):
             model.answer(ROWS)
@@ -150,3 +159,39 @@ def test_a_model_with_type_hints_gets_their_types(tmp_path: Path) -> None:
     mlflow.pyfunc.save_model(tmp_path / "model", python_model=Hinted(), pip_requirements=[])
     model = Model({"model": str(tmp_path / "model"), "outputs": ["output"]})
     assert model.answer({"input": texts([{"a": 2, "b": "x"}])})["output"].tolist() == ["xx"]
+
+
+def test_type_hints_get_dates_of_python_in_their_time_zones(tmp_path: Path) -> None:
+    class Hinted(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # mlflow has no types here
+        def predict(self, model_input: list[datetime]) -> list[str]:
+            return [repr(when) for when in model_input]
+
+    mlflow.pyfunc.save_model(tmp_path / "model", python_model=Hinted(), pip_requirements=[])
+    model = Model({"model": str(tmp_path / "model"), "outputs": ["output"]})
+    zones = (None, UTC, timezone(timedelta(hours=2)))
+    asked = [datetime(2024, 1, 2, 3, 4, 5, 6, zone) for zone in zones]
+    assert model.answer({"input": texts(asked)})["output"].tolist() == mlflow.pyfunc.load_model(
+        tmp_path / "model"
+    ).predict(asked)
+
+
+def test_answers_that_the_signature_contradicts_are_named(tmp_path: Path) -> None:
+    model = loaded(tmp_path / "model", lambda frame: {"z": frame["x"]}, [ColSpec("double", "x")], ("x", "y"))
+    with pytest.raises(Unservable, match="predict answered z, the signature says x, y"):
+        model.answer(ROWS)
+
+
+def test_tensors_of_texts_are_of_the_type_that_mlflow_wants(tmp_path: Path) -> None:
+    text = TensorSpec(np.dtype("str"), (-1, 2))
+    model = loaded(tmp_path / "one", lambda array: [str(array.dtype.kind)] * len(array), [text])
+    assert model.answer({"input": np.array([["a", "ü"]], object)})["output"].tolist() == ["U"]
+    named = [TensorSpec(np.dtype("str"), (-1, 1), "a"), TensorSpec(np.dtype("float64"), (-1, 1), "b")]
+    model = loaded(tmp_path / "two", lambda arrays: [arrays["a"].dtype.kind + arrays["b"].dtype.kind], named)
+    assert model.answer({"a": np.array([["a"]], object), "b": np.ones((1, 1))})["output"].tolist() == ["Uf"]
+
+
+def test_outputs_beyond_the_signature_are_outputs_of_their_own(tmp_path: Path) -> None:
+    model = loaded(
+        tmp_path / "model", lambda frame: {"more": frame["x"], "y": frame["x"] * 2}, [ColSpec("double", "x")], ("y",)
+    )
+    assert {name: array.tolist() for name, array in model.answer(ROWS).items()} == {"y": [2, 4], "more": [1, 2]}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.guest import python
-from shiplift.runtime.guest.python import host, hosted, keeper
+from shiplift.runtime.guest.python import host, hosted, keeper, values
 
 FORM = {"kind": "array", "parts": [{"name": "", "tensor": "y", "rank": 1, "column": -1}]}
 
@@ -59,6 +59,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
         "python_host": ModuleType("python_host"),
         "python_host.host": host,
         "python_host.hosted": hosted,
+        "python_host.values": values,
     }
     for name, module in beside.items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -109,3 +110,19 @@ def test_a_request_with_wrong_parameters_fails_alone(model: Any) -> None:
 def test_a_model_without_parameters_ignores_those_of_requests_as_mlflow_does(model: Any) -> None:
     model.params = frozenset()
     assert model.execute([Request(1, k=2), Request(2, params="{")]) == [[1], [2]]
+
+
+def test_a_first_request_whose_answer_is_missing_is_served_as_any_other(model: Any) -> None:
+    """A fresh process has seen no other rows, so it can't know what is missing: the proof does."""
+    missing, answers = np.array([np.nan]), model._response
+    model.outputs = [("y", "BYTES")]
+    assert answers({"y": missing}) == [values.MISSING.encode()]
+    with pytest.raises(host.Raised, match="of type float64, not text"):
+        answers({"y": np.array([1.5])})
+    model.outputs = [("y", "<i8")]
+    with pytest.raises(host.Raised, match="of type float64, not <i8"):
+        answers({"y": missing})
+    model.outputs = [("y", "<f8")]
+    assert answers({"y": np.array([True])}) == [1.0]
+    with pytest.raises(host.Raised, match="of type int64, not <f8"):
+        answers({"y": np.array([2**53 + 1])})  # it would be another number

@@ -20,6 +20,11 @@ def test_what_no_number_holds_is_the_same_behind_its_text() -> None:
         assert values(texts(held).reshape(-1, 1), kind) == held
 
 
+def test_a_text_is_no_number_in_a_column_that_may_hold_either() -> None:
+    held = ["1", "null", "NaN", '"a"', "[1]", "plain", "", 1, None, [1], {"a": "1"}, True]
+    assert values(texts(held, "any").reshape(-1, 1), "json") == held
+
+
 def test_dates_come_as_mlflow_gives_them_whatever_their_text() -> None:
     moment = datetime.datetime(2024, 2, 29, 12, 30)
     held = [moment, "2024-02-29T12:30:00Z", "2024-02-29T13:30:00+01:00", "2024-02-29 12:30", np.datetime64(moment)]
