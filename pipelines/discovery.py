@@ -2,12 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 from shiplift.pipelines.choices import EngineName
 from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.table import choose
-from shiplift.pipelines.settings import Settings
+from shiplift.pipelines.settings import resolved
 from shiplift.runtime.serving.discovery import ServedModel, by_dns
 
 
@@ -29,12 +28,12 @@ def discover(
 
     Raises:
         NotFound: production does not serve the model, or the model has no address outside the cluster.
+        UsageError: an option or a variable has an invalid value.
         StackDown, ClusterRefused, ClusterUnreachable, Temporary: the stack or the cluster could not be asked.
     """
     if serving_namespace:
         return by_dns(model, serving_namespace)
-    options: dict[str, Any] = {"engine": engine, "namespace": namespace, "home": home}
-    return choose(Settings(**{name: value for name, value in options.items() if value is not None})).discover(model)
+    return choose(resolved(engine=engine, namespace=namespace, home=home)).discover(model)
 
 
 def tracking_uri(*, home: Path | str | None = None) -> str:
@@ -47,5 +46,4 @@ def tracking_uri(*, home: Path | str | None = None) -> str:
     """
     if named := os.environ.get("MLFLOW_TRACKING_URI", ""):
         return named
-    settings = Settings() if home is None else Settings(home=Path(home))
-    return stack.require(settings.root).registry_uri
+    return stack.require(resolved(home=home).root).registry_uri
