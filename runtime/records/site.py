@@ -1,5 +1,6 @@
 """Where a release runs: a machine or a cluster, with the folders and addresses that both need. It has no secrets."""
 
+import operator
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlencode
@@ -153,7 +154,7 @@ class Site(Record):
     modelopt: str = volatile("")
     sandbox: SandboxSettings = volatile(SandboxSettings())
     holder: str = volatile("")
-    page: str = volatile("")
+    page: str = Field("", exclude_if=operator.not_, json_schema_extra={"volatile": True})
     policy: SitePolicy = SitePolicy()
     place: Annotated[Machine | Cluster, Field(discriminator="kind")] = volatile()
 
