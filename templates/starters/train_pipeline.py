@@ -68,7 +68,7 @@ def main() -> None:
             print(f"registered {name}/{logged.registered_model_version} in {mlflow.get_tracking_uri()}")
     print("next, when both serve:")
     print(f"  shiplift release {arguments.name}-large")
-    print("  shiplift pipeline register pipeline.yaml --example requests.npz --validation labelled.npz")
+    print("  shiplift pipeline release pipeline.yaml --example requests.npz --validation labelled.npz")
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def test_an_ended_release_is_told_below_the_author_s_words_and_in_both_charts(
     assert "(http://127.0.0.1:8007/release?model=digits&version=1)" in version.description
     key = f"{FOLDER}.p99_of__x_"
     assert [each.value for each in client.get_metric_history(logged.run_id, key)] == [10.0]
-    assert {each.key: each.value for each in client.get_logged_model(version.model_id).metrics}[key] == 10.0
+    assert {each.key: each.value for each in client.get_logged_model(logged.model_id).metrics}[key] == 10.0
     page = client.list_artifacts(logged.run_id, f"{FOLDER}/releases/digits-1-0123456789")
     assert f"{FOLDER}/releases/digits-1-0123456789/report.html" in [each.path for each in page]
 

@@ -55,6 +55,6 @@ def test_the_pipeline_starter_is_released_with_its_members(lab: Lab, tmp_path: P
     for name in ("digits-small", "digits-large"):
         assert lab.wait(name, 1, seconds=600).outcome == "promoted"
     words = printed[-1].split()
-    assert words[:3] == ["shiplift", "pipeline", "register"]
+    assert words[:3] == ["shiplift", "pipeline", "release"]
     run(sys.executable, "-m", "shiplift.pipelines.commands.app", *words[1:])
     assert lab.wait("digits-cascade", 1, seconds=600).outcome == "promoted"

@@ -5,14 +5,17 @@ from typing import Annotated
 
 import typer
 
-from shiplift.pipelines.commands import edge
+from shiplift.pipelines.commands import completion, edge
 from shiplift.pipelines.commands.options import Engine, Json, Namespace
 
 _EVERY_S = 2
 
 
 def status(
-    model: Annotated[str | None, typer.Argument(help="Show the versions of this model.", metavar="[MODEL]")] = None,
+    model: Annotated[
+        str | None,
+        typer.Argument(help="Show the versions of this model.", metavar="[MODEL]", autocompletion=completion.models),
+    ] = None,
     engine: Engine = None,
     namespace: Namespace = None,
     watch: Annotated[
