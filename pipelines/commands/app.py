@@ -20,6 +20,7 @@ from shiplift.pipelines.commands.releases import (
     approve,
     ask,
     cancel,
+    card,
     gate,
     infer,
     pipeline,
@@ -30,7 +31,7 @@ from shiplift.pipelines.commands.releases import (
     rollback,
 )
 from shiplift.pipelines.commands.stack import doctor, down, invocations, logs, open_page, openai, push, status, up
-from shiplift.pipelines.commands.start import demo, init, schema, targets
+from shiplift.pipelines.commands.start import check, demo, init, schema, targets
 from shiplift.runtime.base.errors import Cancelled, ShipliftError, UsageError
 
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
@@ -48,8 +49,10 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "rerun": rerun.rerun,
         "cancel": cancel.cancel,
         "report": report.report,
+        "card": card.card,
         "ask": ask.ask,
         "logs": logs.logs,
+        "check": check.check,
         "schema": schema.schema,
         "targets": targets.targets,
         "pipeline check": pipeline.check,

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from docs.generator.commands import every_command
 from shiplift.pipelines.commands import completion
 from shiplift.pipelines.commands.app import COMMANDS as NAMES
 from shiplift.pipelines.commands.app import PANELS, main
-from shiplift.pipelines.engines.answers import ModelVersions, VersionStatus
 from shiplift.pipelines.engines.local import stack
 from shiplift.runtime.base.errors import StackDown, UsageError
 from shiplift.runtime.spec import document
@@ -72,6 +72,8 @@ def test_the_commands_are_these() -> None:
         "reject",
         "rollback",
         "report",
+        "card",
+        "check",
         "gate",
         "ask",
         "logs",
@@ -128,7 +130,7 @@ def test_a_flag_takes_nothing_and_an_option_says_what(shiplift: Shiplift) -> Non
 
 
 def test_names_of_models_are_completed_and_an_error_completes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = ModelVersions.model_construct(versions=(VersionStatus.model_construct(version=12),))
+    known = SimpleNamespace(versions=(SimpleNamespace(version=12),))
     engine = SimpleNamespace(champions=lambda: {"digits": 1, "films": 0}, status=lambda model: known)
     monkeypatch.setattr("shiplift.pipelines.commands.edge.engine", lambda *_: engine)
     assert completion.models("d") == ["digits"]
@@ -283,6 +285,33 @@ def test_a_pipeline_needs_a_stack_that_knows_its_members(shiplift: Shiplift, tmp
     done = shiplift("pipeline", "check", file, home=tmp_path / "home")
     assert done.returncode == 65
     assert "the pipeline is not YAML" in done.stderr
+
+
+def test_files_are_checked_without_a_stack_all_of_them(shiplift: Shiplift, tmp_path: Path) -> None:
+    (tmp_path / "good.yaml").write_text("slo: {p99_ms: 10}")
+    (tmp_path / "pipeline.yaml").write_text(STATIC)
+    good = (tmp_path / "good.yaml", tmp_path / "pipeline.yaml")
+    assert shiplift("check", *good, home=tmp_path / "home")[:2] == (0, "")
+    (tmp_path / "bad.yaml").write_text("slo: {p99_ms: -1}")
+    (tmp_path / "graph.yaml").write_text(STATIC.replace("steps:", "steps: [", 1))
+    done = shiplift("check", *good, tmp_path / "bad.yaml", tmp_path / "graph.yaml", tmp_path / "none.yaml")
+    assert done.returncode == 65
+    for said in ("bad.yaml: slo.p99_ms", "graph.yaml: ", "none.yaml can't be read", "3 of the files"):
+        assert said in done.stderr
+    assert "good.yaml" not in done.stderr
+
+
+def test_the_hook_for_commits_is_valid_and_runs_that_command() -> None:
+    manifest = Path(".pre-commit-hooks.yaml")
+    done = subprocess.run([sys.executable, "-m", "pre_commit", "validate-manifest", manifest], check=False)
+    assert done.returncode == 0
+    (hook,) = yaml.safe_load(manifest.read_text())
+    assert hook["entry"].split() == ["shiplift", "check"]
+    assert [bool(re.search(hook["files"], name)) for name in ("a/shiplift.yaml", "pipeline.yml", "x.yaml")] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("name", ["triton", "digits/3", "nothing"])
