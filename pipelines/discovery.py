@@ -2,12 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
 from shiplift.pipelines.choices import EngineName
 from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.table import choose
-from shiplift.pipelines.settings import Settings
+from shiplift.pipelines.settings import resolved
+from shiplift.runtime.base.errors import StackDown, UsageError
 from shiplift.runtime.serving.discovery import ServedModel, by_dns
 
 
@@ -29,12 +30,12 @@ def discover(
 
     Raises:
         NotFound: production does not serve the model, or the model has no address outside the cluster.
+        UsageError: an option or a variable has an invalid value.
         StackDown, ClusterRefused, ClusterUnreachable, Temporary: the stack or the cluster could not be asked.
     """
     if serving_namespace:
         return by_dns(model, serving_namespace)
-    options: dict[str, Any] = {"engine": engine, "namespace": namespace, "home": home}
-    return choose(Settings(**{name: value for name, value in options.items() if value is not None})).discover(model)
+    return choose(resolved(engine=engine, namespace=namespace, home=home)).discover(model)
 
 
 def tracking_uri(*, home: Path | str | None = None) -> str:
@@ -43,9 +44,31 @@ def tracking_uri(*, home: Path | str | None = None) -> str:
     `home` means the same as for the command, with the same default.
 
     Raises:
+        UsageError: MLFLOW_TRACKING_URI names files of this machine, which nobody else sees.
         StackDown: MLFLOW_TRACKING_URI is not set, and no stack runs in the home.
     """
     if named := os.environ.get("MLFLOW_TRACKING_URI", ""):
-        return named
-    settings = Settings() if home is None else Settings(home=Path(home))
-    return stack.require(settings.root).registry_uri
+        return _server(named)
+    root = resolved(home=home).root
+    try:
+        return stack.require(root).registry_uri
+    except StackDown as down:
+        raise StackDown(
+            down.what,
+            do="Run `shiplift up` in this folder, or name the folder of a running stack (SHIPLIFT_HOME), or another "
+            "MLflow server (MLFLOW_TRACKING_URI).",
+        ) from down
+
+
+def _server(uri: str) -> str:
+    """The URI, if it names a server: what is registered in a file or a local database is never released.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if urlsplit(uri).scheme in ("http", "https"):
+        return uri
+    raise UsageError(
+        f"MLFLOW_TRACKING_URI is {uri!r}, which is no server: a model registered there is never released",
+        do="Unset it to use the running stack, or set it to the address of MLflow that `shiplift status` prints.",
+    )

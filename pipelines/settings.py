@@ -1,11 +1,13 @@
 """Configuration, resolved once at the edge: command-line flags, then SHIPLIFT_* variables, then defaults."""
 
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shiplift.pipelines.choices import EngineName
+from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.records.site import SandboxSettings
 from shiplift.runtime.spec.serving_settings import Metrics
 
@@ -45,3 +47,17 @@ class Settings(BaseSettings):
     def root(self) -> Path:
         """The home folder as an absolute path."""
         return self.home.expanduser().absolute()
+
+
+def resolved(**options: Any) -> Settings:
+    """The settings: options first, then environment variables, then defaults. An option that is None is not given.
+
+    Raises:
+        UsageError: an option or a variable has an invalid value.
+    """
+    try:
+        return Settings(**{name: value for name, value in options.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"SHIPLIFT_{where.upper()}: {first['msg']}", do="Change or unset it.") from error

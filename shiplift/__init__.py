@@ -3,11 +3,24 @@
 from importlib import import_module
 from typing import Any
 
-_PUBLIC = ("discover", "tracking_uri")
+_PUBLIC = {
+    "discover": ".pipelines.discovery",
+    "predict": ".pipelines.api.predicting",
+    "release": ".pipelines.api.releases",
+    "releases": ".pipelines.api.releases",
+    "status": ".pipelines.api.releases",
+    "tracking_uri": ".pipelines.discovery",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Imports what programs use when they first do: everything imports this package, and starts fast."""
+    if name == "errors":
+        return import_module(".runtime.base.errors", __name__)
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(".pipelines.discovery", __name__), name)
+    return getattr(import_module(_PUBLIC[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), "errors", *_PUBLIC]

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.base.errors import RegistryDenied, ShipliftError, Temporary
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.families import table
-from shiplift.runtime.gates.outcome import metrics_of, not_served, outcome_of
+from shiplift.runtime.gates import description
+from shiplift.runtime.gates.figures import figures_of
+from shiplift.runtime.gates.outcome import not_served, outcome_of
 from shiplift.runtime.gates.page import page_of
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.gates.story import story_of
@@ -31,6 +33,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.history import History, server_config, server_config_or_reason
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.published import path_of
+from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION
 
 R = TypeVar("R", bound=Record)
@@ -50,7 +53,7 @@ def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> 
     html = page_of(report, story)
     write_atomically(page, html)
     with _registry_may_be_down():
-        _publish(ledger, request, trigger, report, story, html)
+        _publish(site, ledger, trigger, ending, report, story, html)
     if report.alias:
         with _registry_may_be_down():
             release_dependents(site, request.model, request.version, ledger.registry)
@@ -131,30 +134,58 @@ def _proof_seconds(ending: Ending, story: Story) -> float:
 
 
 def _publish(
-    ledger: Ledger, request: Request, trigger: Trigger, report: ReleaseReport, story: Story, html: str
+    site: Site, ledger: Ledger, trigger: Trigger, ending: Ending, report: ReleaseReport, story: Story, html: str
 ) -> None:
     registry, run_id = ledger.registry, ledger.run_id
-    if not report.alias and registry.alias(request.model, CHALLENGER) == request.version:
-        registry.move_alias(request.model, CHALLENGER, 0)
-    page = path_of(report.release, "report.html")
-    registry.write_text(run_id, path_of(report.release, "release.json"), report.model_dump_json(indent=1))
-    registry.write_text(run_id, page, html)
-    if story.config:
-        registry.write_text(run_id, path_of(report.release, "config.pbtxt"), story.config)
-    registry.metrics(run_id, **dict(metrics_of(report)))
+    if not report.alias and registry.alias(report.model, CHALLENGER) == report.version:
+        registry.move_alias(report.model, CHALLENGER, 0)
+    unkept = _kept(registry, run_id, report, story, html)
+    page = "" if unkept else path_of(report.release, "report.html")
+    link = registry.link(run_id, page) if page else ""
+    reasons = (report.reason, report.targets_note, report.served_by, report.guarded_by, unkept)
     registry.tag(
-        request.model,
-        request.version,
+        report.model,
+        report.version,
         release=report.release,
         verdict=str(report.verdict),
         outcome=report.outcome,
-        reason="; ".join(
-            text for text in (report.reason, report.targets_note, report.served_by, report.guarded_by) if text
-        ),
+        reason="; ".join(filter(None, reasons)),
         report=page,
-        report_link=registry.link(run_id, page),
+        report_link=link,
         **({"commit": trigger.commit} if trigger.commit else {}),
     )
+    with _registry_may_be_down():
+        model_id = ledger.info.model_id
+        registry.metrics(run_id, figures_of(report, story), model_id=model_id, at_ms=int(ending.started_at * 1000))
+    with _registry_may_be_down():
+        _describe(site, registry, report, link, unkept)
+
+
+def _kept(registry: Registry, run_id: str, report: ReleaseReport, story: Story, html: str) -> str:
+    """Keeps the release's files among the artifacts of the version's run; returns why they could not be, or "".
+
+    Raises:
+        Temporary: the registry is down: then nothing is published, and the reconciler lets it be done again.
+    """
+    files = {"release.json": report.model_dump_json(indent=1), "report.html": html, "config.pbtxt": story.config}
+    try:
+        for name, body in files.items():
+            if body:
+                registry.write_text(run_id, path_of(report.release, name), body)
+    except ShipliftError as error:
+        if isinstance(error, Temporary) and not isinstance(error, RegistryDenied):
+            raise
+        return f"The report could not be kept in the registry: {error}"
+    return ""
+
+
+def _describe(site: Site, registry: Registry, report: ReleaseReport, link: str, unkept: str) -> None:
+    """Tells of the release below the author's words in the version's description, as they are now."""
+    words = registry.version(report.model, report.version).description
+    page = site.page_of(report.model, report.version)
+    text = description.shortened(words, report, link=link, page=page, unkept=unkept)
+    if text is not None and text != words:
+        registry.describe(report.model, report.version, text)
 
 
 @contextmanager

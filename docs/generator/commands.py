@@ -16,9 +16,13 @@ def commands() -> str:
 
 
 def every_command() -> Mapping[str, Any]:
-    """The parser of each command."""
+    """The parser of each command, by its name; one of a group has two words."""
     group: Any = typer.main.get_command(app)
-    found: Mapping[str, Any] = group.commands
+    shown = {name: command for name, command in group.commands.items() if not command.hidden}
+    found: dict[str, Any] = {}
+    for name, command in shown.items():
+        inner = getattr(command, "commands", {})
+        found |= {f"{name} {own}": each for own, each in inner.items() if not each.hidden} or {name: command}
     return found
 
 

@@ -81,7 +81,7 @@ def release_pipeline(images: Any, labels: Any) -> None:
         requests, labelled = Path(folder) / "requests.npz", Path(folder) / "labelled.npz"
         np.savez(requests, image=images[:64])
         np.savez(labelled, image=images, label=labels)
-        words = ["pipeline", "register", str(HERE / "pipeline.yaml"), "--example", str(requests)]
+        words = ["pipeline", "release", str(HERE / "pipeline.yaml"), "--example", str(requests)]
         subprocess.run([SHIPLIFT, *words, "--validation", str(labelled)], check=True)
 
 

@@ -161,7 +161,7 @@ def release_pipeline(variant: Variant) -> None:
         request: dict[str, Any] = {variant.tensor: variant.request(camera(0))}
         np.savez(place / "requests.npz", **request)
         words = [str(place / "pipeline.yaml"), "--example", str(place / "requests.npz")]
-        subprocess.run([SHIPLIFT, "pipeline", "register", *words], check=True)
+        subprocess.run([SHIPLIFT, "pipeline", "release", *words], check=True)
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------

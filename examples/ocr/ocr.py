@@ -131,7 +131,7 @@ def release_pipeline(wheels: Path) -> None:
         jpegs = files([jpeg for jpeg, _ in pages])
         np.savez(place / "requests.npz", jpeg=jpegs[:8])
         np.savez(place / "labelled.npz", jpeg=jpegs, label=np.array([text.encode() for _, text in pages]))
-        words = ["pipeline", "register", str(place / "pipeline.yaml"), "--example", str(place / "requests.npz")]
+        words = ["pipeline", "release", str(place / "pipeline.yaml"), "--example", str(place / "requests.npz")]
         subprocess.run([SHIPLIFT, *words, "--validation", str(place / "labelled.npz")], check=True)
 
 

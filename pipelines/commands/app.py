@@ -14,11 +14,13 @@ import typer
 
 from shiplift.pipelines.commands import edge
 from shiplift.pipelines.commands.cluster import install, render, uninstall, values
+from shiplift.pipelines.commands.help import Command, Group
 from shiplift.pipelines.commands.releases import (
     abort,
     approve,
     ask,
     cancel,
+    card,
     gate,
     infer,
     pipeline,
@@ -29,42 +31,61 @@ from shiplift.pipelines.commands.releases import (
     rollback,
 )
 from shiplift.pipelines.commands.stack import doctor, down, invocations, logs, open_page, openai, push, status, up
-from shiplift.pipelines.commands.start import demo, init, schema, targets
+from shiplift.pipelines.commands.start import check, demo, init, schema, targets
 from shiplift.runtime.base.errors import Cancelled, ShipliftError, UsageError
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "up": up.up,
-    "down": down.down,
-    "status": status.status,
-    "open": open_page.open_page,
-    "release": release.release,
-    "rerun": rerun.rerun,
-    "push": push.push,
-    "cancel": cancel.cancel,
-    "abort": abort.abort,
-    "approve": approve.approve,
-    "reject": reject.reject,
-    "rollback": rollback.rollback,
-    "report": report.report,
-    "gate": gate.gate,
-    "ask": ask.ask,
-    "pipeline": pipeline.pipeline,
-    "logs": logs.logs,
-    "infer": infer.infer,
-    "openai": openai.openai,
-    "invocations": invocations.invocations,
-    "install": install.install,
-    "render": render.render,
-    "uninstall": uninstall.uninstall,
-    "values": values.values,
-    "init": init.init,
-    "schema": schema.schema,
-    "targets": targets.targets,
-    "doctor": doctor.doctor,
-    "demo": demo.demo,
+PANELS: dict[str, dict[str, Callable[..., None]]] = {
+    "Start": {
+        "init": init.init,
+        "doctor": doctor.doctor,
+        "demo": demo.demo,
+        "up": up.up,
+        "down": down.down,
+        "status": status.status,
+        "open": open_page.open_page,
+    },
+    "Authors: release a model, and see why it was refused": {
+        "release": release.release,
+        "rerun": rerun.rerun,
+        "cancel": cancel.cancel,
+        "report": report.report,
+        "card": card.card,
+        "ask": ask.ask,
+        "logs": logs.logs,
+        "check": check.check,
+        "schema": schema.schema,
+        "targets": targets.targets,
+        "pipeline check": pipeline.check,
+        "pipeline release": pipeline.release,
+        "pipeline build": pipeline.build,
+        "pipeline plan": pipeline.plan,
+    },
+    "Owners of production: decide, and undo": {
+        "approve": approve.approve,
+        "reject": reject.reject,
+        "abort": abort.abort,
+        "rollback": rollback.rollback,
+        "gate": gate.gate,
+        "push": push.push,
+    },
+    "Clients: ask production": {
+        "infer": infer.infer,
+        "openai": openai.openai,
+        "invocations": invocations.invocations,
+    },
+    "Administrators of a cluster": {
+        "values": values.values,
+        "install": install.install,
+        "render": render.render,
+        "uninstall": uninstall.uninstall,
+    },
 }
+COMMANDS = {name: command for commands in PANELS.values() for name, command in commands.items()}
+_FORMER = {"pipeline register": pipeline.release}  # still understood, and shown nowhere
+_GROUPS = {"pipeline": "Check a pipeline of models, release it, build what Triton serves, or plan it."}
 
 app = typer.Typer(
+    cls=Group,
     name="shiplift",
     help="Register a model version in MLflow; Shiplift lifts it to production on Triton, or refuses it with reasons.",
     no_args_is_help=True,
@@ -72,8 +93,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for name, command in COMMANDS.items():
-    app.command(name)(command)
+_groups: dict[str, typer.Typer] = {}
+
+
+def _add(name: str, command: Callable[..., None], panel: str, *, hidden: bool = False) -> None:
+    """Adds a command; the first of two words is the group that it belongs to."""
+    group, _, own = name.rpartition(" ")
+    if group and group not in _groups:
+        _groups[group] = typer.Typer(cls=Group, help=_GROUPS[group], no_args_is_help=True, rich_markup_mode="markdown")
+        app.add_typer(_groups[group], name=group, rich_help_panel=panel)
+    (_groups[group] if group else app).command(
+        own, cls=Command, rich_help_panel=None if group else panel, hidden=hidden
+    )(command)
+
+
+for panel, commands in PANELS.items():
+    for name, command in commands.items():
+        _add(name, command, panel)
+for name, command in _FORMER.items():
+    _add(name, command, "", hidden=True)
 
 
 def _show_version(requested: bool) -> None:

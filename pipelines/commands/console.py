@@ -16,7 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from shiplift.pipelines.engines.answers import Answer
-from shiplift.pipelines.engines.protocol import Releasing
+from shiplift.pipelines.engines.pace import Pace, in_words, pace_of
+from shiplift.pipelines.engines.protocol import Engine
+from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.verdict import Check
@@ -60,13 +62,18 @@ def echo(text: str, *, err: bool = False) -> None:
     typer.echo(printable(text, lines=True), err=err)
 
 
-def watch(events: Iterator[Event | None], *, quiet: bool = False) -> None:
-    """Shows the events of a release until they end; None means that nothing happened for a moment."""
-    view = _View()
+def watch(events: Iterator[Event | None], *, quiet: bool = False, pace: Pace | None = None) -> None:
+    """Shows the events of a release until they end; None means that nothing happened for a moment.
+
+    `pace` is that of earlier releases, from which the end is estimated.
+    """
+    view = _View(pace or Pace())
     if quiet or not stderr.is_terminal:
         for event in events:
             if event and not quiet:
                 _line(event)
+                if event.kind == "started" and (left := view.pace.left(event.stage, event.target, 0.0)):
+                    stderr.print(f"{'':<24} {in_words(left)} left, as earlier releases took", markup=False)
     else:
         with Live(view, console=stderr, refresh_per_second=10, transient=True):
             for event in events:
@@ -75,14 +82,21 @@ def watch(events: Iterator[Event | None], *, quiet: bool = False) -> None:
         stderr.print(view.table(finished=True))
 
 
-def follow(engine: Releasing, name: str, *, quiet: bool = False) -> ReleaseReport:
-    """Shows a release until it ends, and returns its report.
+def follow(engine: Engine, name: str, *, model: str = "", quiet: bool = False) -> ReleaseReport:
+    """Shows a release until it ends, and returns its report. With a `model`, its end is estimated from earlier ones.
 
     Raises:
         StackDown, NotFound: the release can't end, or left no report.
     """
-    watch(engine.events(name), quiet=quiet)
+    watch(engine.events(name), quiet=quiet, pace=_pace(engine, model) if model and not quiet else None)
     return engine.result(name)
+
+
+def _pace(engine: Engine, model: str) -> Pace:
+    try:
+        return pace_of(engine.reports(model))
+    except ShipliftError:  # an estimate is no reason to fail
+        return Pace()
 
 
 def _line(event: Event) -> None:
@@ -98,7 +112,8 @@ def _line(event: Event) -> None:
 class _View:
     """The live table: one row per stage, with the progress of the running one."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace) -> None:
+        self.pace = pace
         self._rows: dict[tuple[str, str], Event] = {}
         self._since: dict[tuple[str, str], float] = {}
 
@@ -110,7 +125,16 @@ class _View:
         self._rows[key] = event
 
     def __rich__(self) -> Group:
-        return Group(self.table(finished=False))
+        return Group(self.table(finished=False), *self._left())
+
+    def _left(self) -> list[Text]:
+        """How long it will still take, if earlier releases tell."""
+        running = [key for key, event in self._rows.items() if event.kind != "finished"]
+        if not running:
+            return []
+        stage, target = running[-1]
+        left = self.pace.left(stage, target, time.monotonic() - self._since.get((stage, target), time.monotonic()))
+        return [] if left is None else [Text(f"{in_words(left)} left, as earlier releases took", style="dim")]
 
     def table(self, *, finished: bool) -> Table:
         """The rows so far."""

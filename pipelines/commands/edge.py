@@ -26,18 +26,9 @@ def settings(**options: Any) -> "Settings":
     Raises:
         UsageError: a variable has an invalid value.
     """
-    from pydantic import ValidationError
+    from shiplift.pipelines.settings import resolved
 
-    from shiplift.pipelines.settings import Settings
-    from shiplift.runtime.base.errors import UsageError
-
-    candidates = {"home": HOME.get(), **options}
-    try:
-        return Settings(**{name: value for name, value in candidates.items() if value is not None})
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"SHIPLIFT_{where.upper()}: {first['msg']}", do="Change or unset it.") from error
+    return resolved(**{"home": HOME.get(), **options})
 
 
 def home() -> Path:

@@ -6,10 +6,18 @@ from typing import Annotated
 import typer
 
 from shiplift.pipelines.choices import EngineName
+from shiplift.pipelines.commands import completion
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
-Model = Annotated[str, typer.Argument(help="Name of a registered model.", metavar="MODEL")]
-ModelVersion = Annotated[str, typer.Argument(help="A registered model and its version.", metavar="MODEL/VERSION")]
+Model = Annotated[
+    str, typer.Argument(help="Name of a registered model.", metavar="MODEL", autocompletion=completion.models)
+]
+ModelVersion = Annotated[
+    str,
+    typer.Argument(
+        help="A registered model and its version.", metavar="MODEL/VERSION", autocompletion=completion.versions
+    ),
+]
 Engine = Annotated[EngineName | None, typer.Option(help="Where releases run. [default: local, or $SHIPLIFT_ENGINE]")]
 Namespace = Annotated[
     str | None, typer.Option(help="Shiplift's namespace on the cluster. [default: shiplift, or $SHIPLIFT_NAMESPACE]")

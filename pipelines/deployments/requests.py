@@ -1,27 +1,31 @@
 """The inputs of `predict` as the body of a request."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from mlflow.utils.proto_json_utils import _CustomJsonEncoder
 
-from shiplift.pipelines.deployments.errors import refused
+from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.serving.scoring.common_forms import FORMS
 
+_TAKEN = "Give a data frame, an array, a list, or arrays by the names of inputs."
 
-def body_of(inputs: Any) -> bytes:
+
+def body_of(inputs: Any, params: Mapping[str, Any] | None = None) -> bytes:
     """A data frame, an array, a sparse matrix, a list, arrays by name, or a request as MLflow's clients write it.
 
     Raises:
-        MlflowException: the inputs are none of these.
+        DataInvalid: the inputs are none of these.
     """
     if inputs is None:
-        raise refused("there are no inputs")
+        raise DataInvalid("there are no inputs", do=_TAKEN)
+    request = _request(inputs)
     try:
-        return json.dumps(_request(inputs), cls=_CustomJsonEncoder).encode()
+        return json.dumps({**request, "params": dict(params)} if params else request, cls=_CustomJsonEncoder).encode()
     except (TypeError, ValueError) as error:
-        raise refused(f"the inputs can't be sent: {error}") from error
+        raise DataInvalid(f"the inputs can't be sent: {error}", do=_TAKEN) from error
 
 
 def _request(inputs: Any) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
+from shiplift.pipelines.engines.pace import in_words
 from shiplift.runtime.base.errors import (
     Aborted,
     AlreadyDecided,
@@ -188,7 +189,8 @@ class Incident(Record):
 class UnderWay(Record):
     """A release that has not ended: its current stage and for how many seconds, or its place in the queue, from 1.
 
-    A release that has begun, but not yet its first stage, has neither.
+    A release that has begun, but not yet its first stage, has neither. `left_s` is how many seconds it will still take,
+    as earlier releases of the model took; None if there is no telling.
     """
 
     release: str
@@ -198,12 +200,14 @@ class UnderWay(Record):
     target: str = ""
     seconds: float = 0.0
     place: int = 0
+    left_s: float | None = None
 
     def __str__(self) -> str:
         if self.place:
             return f"queued, place {self.place}"
         target = f" for {self.target}" if self.target else ""
-        return f"releasing: {self.stage}{target}, {self.seconds:.0f} s" if self.stage else "releasing"
+        left = "" if self.left_s is None else f"; {in_words(self.left_s)} left"
+        return f"releasing: {self.stage}{target}, {self.seconds:.0f} s{left}" if self.stage else "releasing"
 
 
 class StackStatus(Record):

@@ -25,7 +25,7 @@ _SAMPLES = 4
 _SEED = 20240229
 _MAX_BYTES = 256 << 20
 _DO = "Log one: `log_model(..., input_example=x)` with the arrays or tensors that the model takes."
-_REGISTER = "Register the pipeline with some: `shiplift pipeline register pipeline.yaml --example requests.npz`."
+_REGISTER = "Register the pipeline with some: `shiplift pipeline release pipeline.yaml --example requests.npz`."
 _FROM_PROGRAM = "The input example is the one in the pt2 file: MLflow kept none."
 _FROM_SIGNATURE = (
     "The version has no input example, so one was made from its signature: random numbers. Log an example to check "

@@ -18,7 +18,7 @@ from shiplift.runtime.records.tensor import FLOATS, TensorSpec
 from shiplift.runtime.store.pipelines import read_definition
 
 EXAMPLE_FILE = "example.npz"
-_DO = "Register it with arrays by input name: `shiplift pipeline register pipeline.yaml --example requests.npz`."
+_DO = "Register it with arrays by input name: `shiplift pipeline release pipeline.yaml --example requests.npz`."
 
 
 def is_pipeline(folder: Path) -> bool:

@@ -1,9 +1,7 @@
 """How a release ended, in the words of its report."""
 
-from collections.abc import Iterator
-
 from shiplift.runtime.base.errors import ShipliftError
-from shiplift.runtime.records.release import Ending, ReleaseReport
+from shiplift.runtime.records.release import Ending
 from shiplift.runtime.records.verdict import Outcome, Verdict
 
 
@@ -24,10 +22,3 @@ def outcome_of(ending: Ending, *, promoted: bool) -> tuple[Outcome, int, str]:
     if promoted:
         return Outcome.PASS, Outcome.PASS.exit_code, "every check passed"
     return Outcome.INCONCLUSIVE, ShipliftError.exit_code, "it did not finish"
-
-
-def metrics_of(report: ReleaseReport) -> Iterator[tuple[str, float]]:
-    """The checked numbers as metrics of the registry, which accepts only finite ones."""
-    for check in report.checks:
-        if check.measured is not None and check.measured == check.measured and abs(check.measured) != float("inf"):
-            yield check.name.replace(" ", "_"), check.measured

@@ -24,7 +24,7 @@ Flavor = Literal[
     "python_function",
 ]
 PYTHON: Flavor = "python_function"  # every version has this flavor; it counts only if there is no other
-PIPELINE: Flavor = "shiplift_pipeline"  # a pipeline of models, as `shiplift pipeline register` logs it
+PIPELINE: Flavor = "shiplift_pipeline"  # a pipeline of models, as `shiplift pipeline release` logs it
 # Flavors whose models can be served by their own code if they can't be exported as a graph. An ONNX model is the graph
 # itself, and models that take text answer through our own front.
 FALL_BACK: tuple[Flavor, ...] = (

@@ -1,7 +1,9 @@
 """Where a release runs: a machine or a cluster, with the folders and addresses that both need. It has no secrets."""
 
+import operator
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
+from urllib.parse import urlencode
 
 from pydantic import Field
 
@@ -139,9 +141,9 @@ class Site(Record):
 
     `artifacts_uri` is where this process reads artifacts. If that is its own broker, `origin_uri` is where others read
     them. `modelopt` is the Python interpreter of the environment with NVIDIA's modelopt, if there is one. `holder`
-    names the installation in the registry's lease. Every field except the policy is volatile: the same work on another
-    site is a cache hit. A changed policy makes every stage run again, so that the new policy judges what an older one
-    admitted.
+    names the installation in the registry's lease. `page` is the live page's address, empty if none is known. Every
+    field except the policy is volatile: the same work on another site is a cache hit. A changed policy makes every
+    stage run again, so that the new policy judges what an older one admitted.
     """
 
     home: str = volatile()
@@ -152,8 +154,14 @@ class Site(Record):
     modelopt: str = volatile("")
     sandbox: SandboxSettings = volatile(SandboxSettings())
     holder: str = volatile("")
+    page: str = Field("", exclude_if=operator.not_, json_schema_extra={"volatile": True})
     policy: SitePolicy = SitePolicy()
     place: Annotated[Machine | Cluster, Field(discriminator="kind")] = volatile()
+
+    def page_of(self, model: str, version: int) -> str:
+        """The address of a version's release on the live page; empty if this site knows none."""
+        query = urlencode({"model": model, "version": version})
+        return f"{self.page}/release?{query}" if self.page else ""
 
     @property
     def environments(self) -> Path:

@@ -57,7 +57,7 @@ def register(shiplift: Shiplift, folder: Path, *, add: str, code: int = 0) -> Re
     (folder / "shiplift.yaml").write_text(SPEC)
     np.savez(folder / "requests.npz", input=IMAGES[:8])
     file, example = folder / "pipeline.yaml", folder / "requests.npz"
-    words = ["pipeline", "register", str(file), "--example", str(example), "--watch"]
+    words = ["pipeline", "release", str(file), "--example", str(example), "--watch"]
     return ReleaseReport.model_validate(shiplift.json(*words, code=code))
 
 

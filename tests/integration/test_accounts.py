@@ -18,6 +18,7 @@ from shiplift.pipelines.installation import accounts, manifests, webhook_secrets
 from shiplift.pipelines.installation.values import Values
 from shiplift.runtime.base.errors import NotFound, RegistryDenied, UsageError
 from shiplift.runtime.host.processes import free_port
+from shiplift.runtime.records.figure import Figure
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.service_proxy import FORWARDED
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -168,7 +169,7 @@ def test_a_release_writes_to_anybody_s_versions_and_runs(mlflow: Guarded, monkey
     registry.move_alias("digits", "champion", 0)
     registry.move_alias("digits", "champion", 1)
     registry.write_text(run, "shiplift/x.txt", "text")
-    registry.metrics(run, p99_ms=1.0)
+    registry.metrics(run, (Figure(name="p99_ms", value=1.0),))
     assert registry.read_text(run, "shiplift/x.txt") == "text"
     assert registry.run_of(registry.version("digits", 2))  # ana logged none: one of Shiplift's own
     assert mlflow.ask("GET", f"{API}/webhooks", name=accounts.RELEASE).status_code == 403

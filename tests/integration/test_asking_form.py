@@ -18,8 +18,8 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 from tests.integration.test_benches import site
 from tests.integration.test_served_proof import ROWS, questions
 from tests.packages import SIGNATURE, multiplying
+from tests.unit.examples import admitted as admission
 from tests.unit.examples import artifact, exported
-from tests.unit.runtime.gates.test_report import admitted as admission
 
 __all__ = ["site"]
 pytestmark = pytest.mark.slow

@@ -72,7 +72,7 @@ def register(
     for name, source in (files or {}).items():
         (folder / name).write_text(source)
     np.savez(folder / "requests.npz", **example)
-    words = ["pipeline", "register", "pipeline.yaml", *(["--example", "requests.npz"] if example else []), "--json"]
+    words = ["pipeline", "release", "pipeline.yaml", *(["--example", "requests.npz"] if example else []), "--json"]
     if validation:
         np.savez(folder / "labelled.npz", **validation)
         words += ["--validation", "labelled.npz"]

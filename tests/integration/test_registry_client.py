@@ -11,11 +11,18 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.base.errors import NotAdmitted, NotFound, PromotionConflict
+from shiplift.runtime.records.figure import Figure
+from shiplift.runtime.records.release import Ending
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import CHAMPION, FOLDER
+from shiplift.steps.conclude import conclude
 from tests.integration.conftest import Lab
 from tests.integration.mlflow_server import running
+from tests.unit.examples import check, site
 
 
 @pytest.fixture(scope="module", params=["proxied", pytest.param("direct", marks=pytest.mark.slow)])
@@ -86,7 +93,7 @@ def test_a_run_s_texts_are_written_and_read(registry: Registry, logged: Any, tmp
 
 
 def test_metrics_and_links_are_those_of_the_run(registry: Registry, logged: Any) -> None:
-    registry.metrics(logged.run_id, p99_ms=1.5, score=float("nan"))
+    registry.metrics(logged.run_id, (Figure(name="p99_ms", value=1.5), Figure(name="score", value=float("nan"))))
     metrics = mlflow.MlflowClient().get_run(logged.run_id).data.metrics
     assert metrics[f"{FOLDER}.p99_ms"] == 1.5
     assert np.isnan(metrics[f"{FOLDER}.score"])
@@ -94,9 +101,31 @@ def test_metrics_and_links_are_those_of_the_run(registry: Registry, logged: Any)
     assert link.startswith(registry.uri)
     assert link.endswith(f"/runs/{logged.run_id}/artifacts/{FOLDER}/report.html")
     with pytest.raises(NotFound):
-        registry.metrics("0" * 32, x=1)
+        registry.metrics("0" * 32, (Figure(name="x", value=1),))
     with pytest.raises(NotFound):
         registry.link("0" * 32, "x")
+
+
+def test_an_ended_release_is_told_below_the_author_s_words_and_in_both_charts(
+    registry: Registry, logged: Any, tmp_path: Path
+) -> None:
+    client = mlflow.MlflowClient()
+    client.update_model_version("digits", "1", description="Trained *by hand*.\n")
+    where = site(tmp_path, registry_uri=registry.uri, page="http://127.0.0.1:8007")
+    verdict = Verdict.of((check(Outcome.FAIL, reason="slow", name="p99 of `x`"),))
+    for _ in range(2):  # a release that is killed here runs this stage again
+        ending = Ending(release="digits-1-0123456789", started_at=1000.0, stages=(), givers=RELEASE.givers)
+        conclude(where, Request(model="digits", version=1), Trigger(), ending.model_copy(update={"verdict": verdict}))
+    version = client.get_model_version("digits", "1")
+    assert version.description.startswith("Trained *by hand*.\n\n\n<!-- shiplift")
+    assert version.description.count("**Shiplift: refused**") == 1
+    assert f"]({version.tags['shiplift.report_link']})" in version.description
+    assert "(http://127.0.0.1:8007/release?model=digits&version=1)" in version.description
+    key = f"{FOLDER}.p99_of__x_"
+    assert [each.value for each in client.get_metric_history(logged.run_id, key)] == [10.0]
+    assert {each.key: each.value for each in client.get_logged_model(logged.model_id).metrics}[key] == 10.0
+    page = client.list_artifacts(logged.run_id, f"{FOLDER}/releases/digits-1-0123456789")
+    assert f"{FOLDER}/releases/digits-1-0123456789/report.html" in [each.path for each in page]
 
 
 def test_aliases_move_unless_somebody_else_moved_them(registry: Registry, logged: Any) -> None:

@@ -23,8 +23,10 @@ from mlflow.pyfunc import scoring_server
 from mlflow.pyfunc.scoring_server.client import ScoringServerClient
 from onnx import TensorProto, helper
 
+import shiplift
 from shiplift.pipelines.deployments import plugin
 from shiplift.pipelines.engines.local import status
+from shiplift.runtime.base.errors import DataInvalid, NotFound
 from shiplift.runtime.serving.scoring.app import MAX_BODY_BYTES
 from tests.integration.conftest import FAST, ONE_FORM, Lab
 from tests.integration.test_formats import columns
@@ -169,6 +171,17 @@ def test_mlflows_own_client_needs_nothing_but_another_address(frames: Door) -> N
     assert client.get_version() == scoring_server.VERSION
     answer = client.invoke(FRAME).get_predictions()
     assert answer[0].tolist() == frames.pyfunc.predict(FRAME).tolist()
+
+
+def test_a_program_gets_what_pyfunc_answers(frames: Door, lab: Lab) -> None:
+    ours, theirs = shiplift.predict("scored-frames", FRAME, home=lab.home), frames.pyfunc.predict(FRAME)
+    assert ours.tolist() == theirs.tolist()
+    ended = shiplift.releases("scored-frames", home=lab.home)
+    assert [(each.version, each.outcome) for each in ended] == [(1, "promoted")]
+    with pytest.raises(DataInvalid, match="'income'"):
+        shiplift.predict("scored-frames", FRAME[["age", "city"]], home=lab.home)
+    with pytest.raises(NotFound, match="nobody"):
+        shiplift.predict("nobody", FRAME, home=lab.home)
 
 
 @pytest.mark.slow

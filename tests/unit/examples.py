@@ -11,16 +11,23 @@ from onnx import TensorProto, helper, numpy_helper
 from shiplift.runtime.admission.inspection import Inspected
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.deployment import Deployment, Endpoint, ServerProcess
+from shiplift.runtime.records.kinds.contract import DeclaredGraph
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport, Trial
-from shiplift.runtime.records.model import Isolation, ModelVersion, ParityCase, Scan
+from shiplift.runtime.records.model import Datasets, Isolation, ModelVersion, ParityCase, Scan
 from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.promotion import Champion
+from shiplift.runtime.records.release import ReleaseReport, StageRun
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.verdict import Check, Outcome
+from shiplift.runtime.spec.admitted import Admitted
+from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace, Slo
+from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
+from shiplift.runtime.spec.serving_settings import Rollout, Serving
+from shiplift.runtime.spec.target import Wanted
 from shiplift.runtime.store.registry.terms import VersionInfo
 
 Golden = Callable[[str, str], None]
@@ -182,6 +189,50 @@ def case(max_abs: float = 1e-6, max_rel: float = 1e-6, inputs: str = "example", 
 def check(verdict: Outcome = Outcome.PASS, name: str = "p99", reason: str = "", **changes: Any) -> Check:
     defaults: dict[str, Any] = {"measured": 10.0, "limit": 20.0, "unit": "ms"}
     return Check(name=name, verdict=verdict, reason=reason, **defaults | changes)
+
+
+def release_report(**changes: Any) -> ReleaseReport:
+    """A promoted release."""
+    fields: dict[str, Any] = {
+        "model": "digits",
+        "version": 3,
+        "verdict": Outcome.PASS,
+        "alias": "champion",
+        "endpoint": Endpoint(http="http://127.0.0.1:8000/v2/models/digits", grpc="127.0.0.1:8001"),
+        "stages": (StageRun(name="admit", seconds=1.5), StageRun(name="tune", target="local-cpu", cached=True)),
+        "checks": (check(), check(Outcome.FAIL, "memory", "too much")),
+        "release": "digits-3-0123456789",
+        "reason": "every check passed",
+        "exit_code": 0,
+        "seconds": 12.3,
+        "since_request_seconds": 14.0,
+        "overhead_seconds": 2.0,
+        "trigger": "webhook",
+    }
+    return ReleaseReport(**fields | changes)
+
+
+def admitted(name: str = "digits", **slo: Any) -> Admitted:
+    """A version with the default spec and these limits."""
+    return Admitted(
+        model_version=ModelVersion(
+            name=name, version=3, digest="d" * 64, flavor="pytorch", files=artifact(kind="tree"), run_id="run-1"
+        ),
+        contract=DeclaredGraph(signature=signature(), example=artifact()),
+        datasets=Datasets(validation=artifact("7"), validation_name="shiplift/validation.npz"),
+        scan=Scan(scanner="modelaudit 0", files=7),
+        wanted=Wanted(),
+        conversion=Conversion(),
+        data=Data(),
+        quantization=Quantization(),
+        quality=Quality(),
+        search_space=SearchSpace(),
+        load=Load(),
+        slo=Slo(**slo),
+        latency_target=LatencyTarget(),
+        serving=Serving(),
+        rollout=Rollout(),
+    )
 
 
 def site(home: Path, **changes: Any) -> Site:

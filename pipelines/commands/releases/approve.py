@@ -19,4 +19,4 @@ def approve(
     chosen = edge.engine(engine, namespace)
     model, version = edge.version_of(name)
     accepted = chosen.decide(model, version, approve=True, reason=edge.reason(reason))
-    follow(chosen, accepted, detach=detach, watch=watch, as_json=as_json)
+    follow(chosen, accepted, model=model, detach=detach, watch=watch, as_json=as_json)

@@ -20,4 +20,4 @@ def reject(
     chosen = edge.engine(engine, namespace)
     model, version = edge.version_of(name)
     accepted = chosen.decide(model, version, approve=False, reason=edge.reason(reason))
-    follow(chosen, accepted, detach=detach, watch=watch, as_json=as_json, expected=Rejected.exit_code)
+    follow(chosen, accepted, model=model, detach=detach, watch=watch, as_json=as_json, expected=Rejected.exit_code)

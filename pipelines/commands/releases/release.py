@@ -4,12 +4,17 @@ from typing import Annotated
 
 import typer
 
-from shiplift.pipelines.commands import edge
+from shiplift.pipelines.commands import completion, edge
 from shiplift.pipelines.commands.options import AllowOlder, Detach, Engine, Json, Namespace, Spec, Watch
 
 
 def release(
-    name: Annotated[str, typer.Argument(help="A model, or a version of it.", metavar="MODEL[/VERSION]")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A model, or a version of it.", metavar="MODEL[/VERSION]", autocompletion=completion.versions
+        ),
+    ],
     spec: Spec = None,
     detach: Detach = False,
     allow_older: AllowOlder = False,

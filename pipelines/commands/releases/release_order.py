@@ -10,6 +10,7 @@ from shiplift.pipelines.commands import console, edge
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.engines.protocol import Engine
 from shiplift.runtime.base.errors import Cancelled, ShipliftError
+from shiplift.runtime.store.registry.terms import model_and_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +28,20 @@ def place(engine: Engine, order: ReleaseOrder, *, detach: bool, watch: bool, as_
     accepted = engine.order(order.name, order.spec, again=order.again, allow_older=order.allow_older)
     if not accepted.queued and not engine.under_way(accepted.name):
         edge.say("this release has already ended; `shiplift rerun` runs it again")
-    follow(engine, accepted, detach=detach, watch=watch, as_json=as_json)
+    model, _ = model_and_version(order.name)
+    follow(engine, accepted, model=model, detach=detach, watch=watch, as_json=as_json)
 
 
-def follow(engine: Engine, accepted: Accepted, *, detach: bool, watch: bool, as_json: bool, expected: int = 0) -> None:
+def follow(
+    engine: Engine,
+    accepted: Accepted,
+    *,
+    model: str,
+    detach: bool,
+    watch: bool,
+    as_json: bool,
+    expected: int = 0,
+) -> None:
     """Follows an attended or watched release to its end, and exits with the release's exit code.
 
     A release that ends with the `expected` exit code did what the command asked for.
@@ -39,7 +50,7 @@ def follow(engine: Engine, accepted: Accepted, *, detach: bool, watch: bool, as_
         edge.print_result(accepted, _show_accepted, as_json=as_json)
         return
     with _interruptible(engine, accepted.name):
-        report = console.follow(engine, accepted.name, quiet=as_json)
+        report = console.follow(engine, accepted.name, model=model, quiet=as_json)
     edge.print_result(report, console.show_report, as_json=as_json)
     raise typer.Exit(0 if report.exit_code == expected else report.exit_code)
 

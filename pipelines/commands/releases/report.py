@@ -5,12 +5,17 @@ from typing import Annotated
 
 import typer
 
-from shiplift.pipelines.commands import edge
+from shiplift.pipelines.commands import completion, edge
 from shiplift.pipelines.commands.options import Engine, Json, Namespace, OpenPage
 
 
 def report(
-    name: Annotated[str, typer.Argument(help="A registered model and its version.", metavar="[MODEL/VERSION]")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A registered model and its version.", metavar="[MODEL/VERSION]", autocompletion=completion.versions
+        ),
+    ] = "",
     compare: Annotated[str, typer.Option(help="Another MODEL/VERSION to compare with.")] = "",
     index: Annotated[
         bool, typer.Option("--index", help="Write a page of all models: champions, limits, verdicts.")

@@ -4,11 +4,16 @@ from typing import Annotated
 
 import typer
 
-from shiplift.pipelines.commands import edge
+from shiplift.pipelines.commands import completion, edge
 
 
 def open_page(
-    model: Annotated[str, typer.Argument(help="Open the page of this model.", metavar="[MODEL[/VERSION]]")] = "",
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Open the page of this model.", metavar="[MODEL[/VERSION]]", autocompletion=completion.versions
+        ),
+    ] = "",
     only_print: Annotated[bool, typer.Option("--print", help="Print the address; open no browser.")] = False,
 ) -> None:
     """Open the live page in a browser: models, releases as they run, their proofs and checks, and what to do next.

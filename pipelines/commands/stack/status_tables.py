@@ -117,7 +117,11 @@ def _show_drift(drift: str) -> None:
 
 
 def _table(*columns: str) -> Table:
-    return Table(*columns, box=None, padding=(0, 3, 0, 0), header_style="dim")
+    """A table that wraps what is too wide for the terminal, or for 80 columns where there is none: nothing is cut."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 _SHOW: dict[type[Status], Callable[[Any], None]] = {

@@ -113,6 +113,7 @@ def site(home: Path, stack: Stack) -> Site:
         server_environment=stack.server_environment,
         sandbox=stack.sandbox,
         holder=stack.holder,
+        page=f"http://{HOST}:{stack.page_port}" if stack.page_port else "",
         policy=site_file.read(home).policy,
         place=Machine(
             http=f"{HOST}:{stack.http_port}",

@@ -15,6 +15,7 @@ from shiplift.pipelines.engines.answers import (
 )
 from shiplift.pipelines.engines.local import compartments, incidents, stack
 from shiplift.pipelines.engines.local.releases import Releases
+from shiplift.pipelines.engines.pace import pace_of
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.deployment import Endpoint
@@ -98,7 +99,14 @@ def under_way(releases: Releases) -> Iterator[UnderWay]:
         elif at := releases.stage_under_way(name):
             event, since = at
             seconds = max(0.0, time.time() - since)
-            yield release.model_copy(update={"stage": event.stage, "target": event.target, "seconds": seconds})
+            earlier = filter(None, map(releases.result, releases.of(request.model)))
+            found = {
+                "stage": event.stage,
+                "target": event.target,
+                "seconds": seconds,
+                "left_s": pace_of(earlier).left(event.stage, event.target, seconds),
+            }
+            yield release.model_copy(update=found)
         else:
             yield release
     for place, release in enumerate(waiting, start=1):

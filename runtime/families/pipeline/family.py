@@ -20,7 +20,7 @@ from shiplift.runtime.spec.target import Target
 
 
 class PipelineFamily:
-    """Pipelines of models, as `shiplift pipeline register` logs them. They are not converted."""
+    """Pipelines of models, as `shiplift pipeline release` logs them. They are not converted."""
 
     kind = "pipeline"
     takes_images = False

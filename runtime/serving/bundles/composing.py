@@ -101,7 +101,7 @@ def _check_name(spec: PipelineSpec, version: ModelVersion) -> None:
     if serving_name(spec.name) != serving_name(version.name):
         raise SpecInvalid(
             f"the pipeline is called {spec.name!r}, and was registered as {version.name!r}",
-            do="Register it under its own name: `shiplift pipeline register` does.",
+            do="Register it under its own name: `shiplift pipeline release` does.",
         )
 
 

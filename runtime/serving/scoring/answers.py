@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.model.tensors import Arrays, text_of
@@ -28,6 +29,19 @@ def body_of(form: AnswerForm, chunks: Sequence[Arrays]) -> bytes:
     return json.dumps({"predictions": _put_together(form, parts)}).encode()
 
 
+def value_of(form: AnswerForm, chunks: Sequence[Arrays]) -> Any:
+    """The answer for programs: an array, a data frame, or arrays by name; `chunks` are as above."""
+    parts = [np.concatenate([_array(part, chunk[part.tensor]) for chunk in chunks]) for part in form.parts]
+    if form.kind == "array":
+        return parts[0]
+    named = {part.name: array for part, array in zip(form.parts, parts, strict=True)}
+    if form.kind == "mapping":
+        return named
+    import pandas as pd  # noqa: PLC0415 - 0.5 s, only for answers that are data frames
+
+    return pd.DataFrame({name: array if array.ndim == 1 else list(array) for name, array in named.items()})
+
+
 def _put_together(form: AnswerForm, parts: list[list[Any]]) -> Any:
     if form.kind == "array":
         return parts[0]
@@ -39,12 +53,28 @@ def _put_together(form: AnswerForm, parts: list[list[Any]]) -> Any:
 
 def _values(part: AnswerPart, array: NDArray[Any]) -> list[Any]:
     """A part's values, one for each row."""
+    array = _shaped(part, array)
+    values: list[Any] = array.tolist()
+    return _texts(values) if array.dtype.kind == "O" else values
+
+
+def _array(part: AnswerPart, array: NDArray[Any]) -> NDArray[Any]:
+    """A part's values as an array; texts are `str`."""
+    array = _shaped(part, array)
+    if array.dtype.kind != "O":
+        return array
+    texts = np.empty(array.shape, object)
+    texts.ravel()[:] = [text_of(item, errors="replace") for item in array.ravel()]
+    return texts
+
+
+def _shaped(part: AnswerPart, array: NDArray[Any]) -> NDArray[Any]:
+    """The part of a tensor that is the part's, with as many axes as pyfunc's."""
     if part.column >= 0:
         array = array.reshape(len(array), -1)[:, part.column]
     if part.rank < array.ndim and math.prod(array.shape[part.rank :]) == 1:
         array = array.reshape(array.shape[: part.rank])
-    values: list[Any] = array.tolist()
-    return _texts(values) if array.dtype.kind == "O" else values
+    return array
 
 
 def _texts(values: list[Any]) -> list[Any]:

@@ -1,19 +1,24 @@
 """From a request's body to the body of its answer. Small bodies are read at once, others by threads, few at a time."""
 
 import asyncio
+import json
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
+from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.serving.discovery import ServedModel
-from shiplift.runtime.serving.scoring.answers import body_of
+from shiplift.runtime.serving.scoring.answers import body_of, value_of
 from shiplift.runtime.serving.scoring.asking import Servers
 from shiplift.runtime.serving.scoring.conversing import WANTED, read_conversation
 from shiplift.runtime.serving.scoring.models import Scorable
 from shiplift.runtime.serving.scoring.problems import ScoringProblem
-from shiplift.runtime.serving.scoring.requests import Asked, read_at_once, read_other
+from shiplift.runtime.serving.scoring.requests import JSON, Asked, read_at_once, read_other
 from shiplift.runtime.serving.scoring.schema import InputSchema
 
+R = TypeVar("R")
 _SMALL_BYTES = 32 << 10
 _LARGE_AT_ONCE = 2
 
@@ -30,17 +35,37 @@ class Scorer:
         Raises:
             ScoringProblem: the request is wrong, or the model does not answer it.
         """
-        if model.served.signature.streamed:
-            raise ScoringProblem(400, f"{model.served.model!r} continues texts: `shiplift openai` serves it")
-        if model.served.scoring and model.served.scoring.agent:
-            conversation = read_conversation(kind, body)
-            return conversation.body((await self._servers.ask(model.served, conversation.inputs, WANTED))[0])
-        asked = await self._read(model.schema, kind, body)
-        wanted = tuple(dict.fromkeys(part.tensor for part in model.form.parts))
-        chunks = await self._servers.ask(model.served, asked.inputs, wanted, asked.params)
+        if (agent := await self._agent(model, kind, body)) is not None:
+            return agent
+        chunks = await self._chunks(model, kind, body)
         if len(body) <= _SMALL_BYTES:
             return body_of(model.form, chunks)
         return await run_in_threadpool(body_of, model.form, chunks)
+
+    async def value(self, model: Scorable, body: bytes) -> Any:
+        """The answer to a body of JSON as a value for programs: an array, a data frame, arrays by name, or an object.
+
+        Raises:
+            ScoringProblem: as above.
+        """
+        if (agent := await self._agent(model, JSON, body)) is not None:
+            return json.loads(agent)
+        return value_of(model.form, await self._chunks(model, JSON, body))
+
+    async def _agent(self, model: Scorable, kind: str, body: bytes) -> bytes | None:
+        """The answer of a chat model or an agent; None if the model is none."""
+        if not (model.served.scoring and model.served.scoring.agent):
+            return None
+        conversation = read_conversation(kind, body)
+        return conversation.body((await self._servers.ask(model.served, conversation.inputs, WANTED))[0])
+
+    async def _chunks(self, model: Scorable, kind: str, body: bytes) -> list[Arrays]:
+        """The outputs for consecutive rows of a request."""
+        if model.served.signature.streamed:
+            raise ScoringProblem(400, f"{model.served.model!r} continues texts: `shiplift openai` serves it")
+        asked = await self._read(model.schema, kind, body)
+        wanted = tuple(dict.fromkeys(part.tensor for part in model.form.parts))
+        return await self._servers.ask(model.served, asked.inputs, wanted, asked.params)
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -59,11 +84,19 @@ def answer_once(served: ServedModel, kind: str, body: bytes) -> bytes:
     Raises:
         ScoringProblem: as above.
     """
+    return _once(lambda scorer: scorer.answer(Scorable(served=served), kind, body))
 
-    async def answer() -> bytes:
+
+def value_once(served: ServedModel, body: bytes) -> Any:
+    """The same as a value, to a body of JSON."""
+    return _once(lambda scorer: scorer.value(Scorable(served=served), body))
+
+
+def _once(ask: Callable[[Scorer], Awaitable[R]]) -> R:
+    async def answer() -> R:
         scorer = Scorer()
         try:
-            return await scorer.answer(Scorable(served=served), kind, body)
+            return await ask(scorer)
         finally:
             await scorer.close()
 

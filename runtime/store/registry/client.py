@@ -6,14 +6,16 @@ unknown name `NotFound`; this file raises no other error.
 
 import math
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from shiplift.runtime.base.errors import NotFound, PromotionConflict
+from shiplift.runtime.base.errors import NotFound, PromotionConflict, RegistryDenied
+from shiplift.runtime.records.figure import Figure
 from shiplift.runtime.store import downloads
 from shiplift.runtime.store.mlflow.artifact_proxy import ArtifactProxy
 from shiplift.runtime.store.mlflow.connection import Connection
@@ -26,6 +28,9 @@ from shiplift.runtime.store.registry.session import Session
 from shiplift.runtime.store.registry.terms import FOLDER, MEMBER_TAG, PIPELINE_TAG, TAG, VersionInfo
 
 MAX_RUN_FILE_MB = 1024.0
+_FIGURES = 500  # in one request, which may have 1,000
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9_.: -]")  # in the name of a metric, besides the slash
+_KEY = 250  # characters of a metric's name
 
 
 def prepare_environment() -> None:
@@ -72,6 +77,10 @@ class Registry:
     def tag(self, name: str, version: int, **tags: str) -> None:
         """Sets `shiplift.KEY` tags; values longer than the registry's limit are cut."""
         self._rest.tag(name, version, **tags)
+
+    def describe(self, name: str, version: int, description: str) -> None:
+        """Replaces a version's description."""
+        self._rest.describe(name, version, description)
 
     def pipelines(self) -> list[VersionInfo]:
         """The versions that are pipelines of models, in no particular order."""
@@ -164,13 +173,17 @@ class Registry:
             return file.read_text(errors="replace") if file else None
 
     def write_text(self, run_id: str, path: str, body: str) -> None:
-        """Writes or replaces a text artifact of a run."""
+        """Writes or replaces a text artifact of a run.
+
+        Raises:
+            RegistryDenied: artifacts are kept where this process may not write.
+        """
         kept_at = str(self._run(run_id)["artifact_uri"])
         root = root_of(kept_at)
         if root is not None:
             ProxiedArtifacts(ArtifactProxy(self._session.connection), root).write(path, body.encode())
             return
-        with _translated(f"run {run_id}"):
+        with _translated(f"run {run_id}"), _writable(kept_at):
             _mlflow().MlflowClient(tracking_uri=self.uri, registry_uri=self.uri).log_text(run_id, body, path)
 
     def link(self, run_id: str, path: str) -> str:
@@ -180,12 +193,16 @@ class Registry:
 
     # --- runs ---
 
-    def metrics(self, run_id: str, **values: float) -> None:
-        """Logs metrics of a run, so that versions can be compared in MLflow's own UI."""
-        for key, value in values.items():
-            number = value if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity"}.get(str(value), "-Infinity")
-            body = {"run_id": run_id, "key": f"{FOLDER}.{key}", "value": number, "timestamp": now_ms(), "step": 0}
-            if self._session.ask("POST", "/runs/log-metric", json=body) is None:
+    def metrics(self, run_id: str, figures: Sequence[Figure], *, model_id: str = "", at_ms: int = 0) -> None:
+        """Logs metrics of a run and, with `model_id`, of that logged model, so that MLflow's charts compare versions.
+
+        Both are written, since MLflow compares registered versions and runs by the metrics of runs, and models of an
+        experiment by those of logged models. Those of the same time `at_ms` (0: now) are written once.
+        """
+        about, at_ms = {"model_id": model_id} if model_id else {}, at_ms or now_ms()
+        for start in range(0, len(figures), _FIGURES):
+            batch = [{**_metric(each), "timestamp": at_ms, **about} for each in figures[start : start + _FIGURES]]
+            if self._session.ask("POST", "/runs/log-batch", json={"run_id": run_id, "metrics": batch}) is None:
                 raise absent(f"run {run_id}")
 
     def run_of(self, info: VersionInfo) -> str:
@@ -236,11 +253,39 @@ class Registry:
             mlflow.set_registry_uri(before[1])
 
 
+def _metric(figure: Figure) -> dict[str, Any]:
+    """A figure as MLflow takes it. Its name may be an author's, with what MLflow allows in no name."""
+    section = f"/{_FORBIDDEN.sub('_', figure.section)}/" if figure.section else "."
+    name = _FORBIDDEN.sub("_", figure.name)
+    named = f"_{name}" if not name.strip(".") else name  # a path of dots names another metric
+    value = figure.value
+    number = value if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity"}.get(str(value), "-Infinity")
+    return {"key": f"{FOLDER}{section}{named}"[:_KEY], "value": number, "step": figure.step}
+
+
 def _mlflow() -> Any:
     prepare_environment()
     import mlflow  # noqa: PLC0415 - takes 1.3 s and 170 MB, only where it is needed
 
     return mlflow
+
+
+@contextmanager
+def _writable(kept_at: str) -> Iterator[None]:
+    """Turns what a storage's own client raises into ours: each has other exceptions, and this machine no account."""
+    import requests  # noqa: PLC0415 - comes with MLflow
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415
+
+    try:
+        yield
+    except (MlflowException, requests.RequestException, ConnectionError, TimeoutError):
+        raise
+    except Exception as error:
+        scheme, reason = kept_at.partition(":")[0], " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise RegistryDenied(
+            f"the registry keeps artifacts at {scheme}:, where this process can't write: {reason}",
+            do="Start MLflow with `--serve-artifacts`, or give this process that storage's library and account.",
+        ) from error
 
 
 @contextmanager

@@ -124,6 +124,19 @@ class RestRegistry:
                     do="It was probably deleted; register it again if it should be released.",
                 )
 
+    def describe(self, name: str, version: int, description: str) -> None:
+        """Replaces a version's description.
+
+        Raises:
+            NotFound: the version does not exist.
+        """
+        body = {"name": name, "version": str(version), "description": description}
+        if self._session.ask("PATCH", "/model-versions/update", json=body) is None:
+            raise NotFound(
+                f"the registry has no version {version} of model {name!r}",
+                do="It was probably deleted; register it again if it should be released.",
+            )
+
     def set_alias(self, name: str, alias: str, version: int) -> None:
         """Points an alias at a version; 0 removes it.
 

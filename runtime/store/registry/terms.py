@@ -11,6 +11,7 @@ TAG = "shiplift."
 PIPELINE_TAG = f"{TAG}pipeline"  # marks a version that is a pipeline of models
 SOURCE_TAG = f"{TAG}source"  # set by a push: the folder's object in git
 MEMBER_TAG = f"{TAG}member"  # set if a version was registered because of this MODEL/VERSION
+_URI = "models:/"  # MLflow's address of a registered model or a version of it
 FOLDER = "shiplift"  # below a run's artifacts: the author's data and spec, and Shiplift's records and reports
 
 
@@ -25,6 +26,13 @@ class VersionInfo:
     created_at: float
     tags: dict[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
+    description: str = ""
+
+    @property
+    def model_id(self) -> str:
+        """The logged model of MLflow 3 that the version is; empty if it is none."""
+        logged = self.source.removeprefix("models:/")
+        return "" if logged == self.source or not logged.isascii() or not logged.replace("-", "").isalnum() else logged
 
 
 def check_name(name: str) -> str:
@@ -42,15 +50,21 @@ def check_name(name: str) -> str:
 
 
 def model_and_version(name: str) -> tuple[str, int | None]:
-    """Splits `digits/3` into a model and a version; the version is None if it is missing.
+    """Splits `digits/3`, or MLflow's `models:/digits/3`, into a model and a version (None: the newest).
 
     Raises:
         UsageError: the version is not a positive number.
         NotAdmitted: the model's name is not valid.
     """
-    model, slash, version = name.rpartition("/")
+    uri = name.startswith(_URI)
+    model, slash, version = name.removeprefix(_URI).rpartition("/")
+    if uri and "@" in version:
+        what = f"{name!r} names an alias, which may move"
+        raise UsageError(what, do="Write MODEL/VERSION; `shiplift status MODEL` shows which version has the alias.")
+    if uri and version == "latest":
+        return check_name(model), None
     if not slash:
-        return check_name(name), None
+        return check_name(version), None
     if not (version.isascii() and version.isdecimal() and len(version) <= 10) or int(version) < 1:
         raise UsageError(f"{version!r} is not a version number", do="Write MODEL/VERSION, such as digits/3.")
     return check_name(model), int(version)
@@ -76,6 +90,7 @@ def version_info(body: Any) -> VersionInfo:
             created_at=int(body.get("creation_timestamp", 0)) / 1000,
             tags={str(tag["key"]): str(tag.get("value", "")) for tag in body.get("tags", [])},
             aliases=tuple(str(alias) for alias in body.get("aliases", []) if isinstance(alias, str)),
+            description=str(body.get("description") or ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Temporary(f"the registry sent a malformed version: {error!r}", do="Check MLFLOW_TRACKING_URI.") from error

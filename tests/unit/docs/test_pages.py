@@ -63,7 +63,9 @@ def wrong(arguments: list[str], *, whole: bool) -> str:
     if name == "COMMAND":
         return ""
     command = group().commands.get(name)
-    if command is None:
+    if hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+        name, command, rest = f"{name} {rest[0]}", command.commands.get(rest[0]), rest[1:]
+    if command is None or command.hidden:
         return f"there is no command {name!r}"
     try:
         command.make_context(name, [word for word in rest if word != "--help"])

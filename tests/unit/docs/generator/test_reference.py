@@ -21,6 +21,7 @@ DOCUMENTS: tuple[tuple[type[Record], str], ...] = (
     (SitePolicy, "docs/reference/site.md"),
     (Values, "docs/reference/values.md"),
 )
+INSIDE = {"SHIPLIFT_SERVER_SITE"}  # an image sets it
 
 
 def test_every_part_is_on_a_page() -> None:
@@ -49,6 +50,14 @@ def test_fields_that_their_template_explains_have_a_meaning() -> None:
     text = every_page()["docs/reference/spec.md"]
     assert re.search(r"\| `calibration` \|.*without it, int8 is calibrated on validation inputs", text)
     assert re.search(r"\| `min_score` \|.*the lowest metric allowed", text)
+
+
+def test_every_variable_that_a_command_or_a_daemon_reads_appears() -> None:
+    page = every_page()["docs/reference/environment.md"]
+    files = [*(ROOT / "pipelines").rglob("*.py"), ROOT / "runtime/serving/openai/app.py"]
+    read = {name for file in files for name in re.findall(r"\bSHIPLIFT_[A-Z_]*[A-Z]\b", file.read_text())}
+    assert "SHIPLIFT_PAGE_TOKEN" in read
+    assert {name for name in read if f"`{name}`" not in page} <= INSIDE
 
 
 def test_every_exit_code_has_a_row_and_a_section() -> None:

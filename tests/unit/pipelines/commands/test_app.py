@@ -1,18 +1,23 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import webbrowser
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-import typer
+import yaml
 
-from shiplift.pipelines.commands.app import app, main
+from docs.generator.commands import every_command
+from shiplift.pipelines.commands import completion
+from shiplift.pipelines.commands.app import COMMANDS as NAMES
+from shiplift.pipelines.commands.app import PANELS, main
 from shiplift.pipelines.engines.local import stack
 from shiplift.runtime.base.errors import StackDown, UsageError
 from shiplift.runtime.spec import document
@@ -21,7 +26,7 @@ from tests.unit.pipelines.engines.local.test_stack import GONE, ME, all_of, star
 from tests.unit.pipelines_of_models import STATIC
 
 COMMAND = Path(sys.executable).with_name("shiplift")
-COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = every_command()
 
 
 class Done(NamedTuple):
@@ -67,6 +72,8 @@ def test_the_commands_are_these() -> None:
         "reject",
         "rollback",
         "report",
+        "card",
+        "check",
         "gate",
         "ask",
         "logs",
@@ -82,7 +89,10 @@ def test_the_commands_are_these() -> None:
         "render",
         "uninstall",
         "values",
-        "pipeline",
+        "pipeline check",
+        "pipeline release",
+        "pipeline build",
+        "pipeline plan",
     }
 
 
@@ -107,7 +117,31 @@ def test_every_option_is_explained() -> None:
 def test_the_command_s_help_lists_every_command() -> None:
     done = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0
-    assert all(name in done.stdout for name in COMMANDS)
+    assert all(name.split()[0] in done.stdout for name in NAMES)
+    assert all(panel in done.stdout for panel in PANELS)
+    assert "<" not in done.stdout
+
+
+def test_a_flag_takes_nothing_and_an_option_says_what(shiplift: Shiplift) -> None:
+    shown = shiplift("release", "--help").stdout
+    assert "<bool>" not in shown
+    assert re.search(r"--spec +FILE", shown)
+    assert re.search(r"--engine +local\|argo", shown)
+
+
+def test_names_of_models_are_completed_and_an_error_completes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = SimpleNamespace(versions=(SimpleNamespace(version=12),))
+    engine = SimpleNamespace(champions=lambda: {"digits": 1, "films": 0}, status=lambda model: known)
+    monkeypatch.setattr("shiplift.pipelines.commands.edge.engine", lambda *_: engine)
+    assert completion.models("d") == ["digits"]
+    assert completion.versions("fi") == ["films/"]
+    assert completion.versions("digits/1") == ["digits/12"]
+
+    def down(*_: object) -> None:
+        raise StackDown("no stack", do="Run `shiplift up`.")
+
+    monkeypatch.setattr("shiplift.pipelines.commands.edge.engine", down)
+    assert completion.versions("digits/") == completion.models("") == []
 
 
 def test_the_version_is_printed(shiplift: Shiplift) -> None:
@@ -251,6 +285,33 @@ def test_a_pipeline_needs_a_stack_that_knows_its_members(shiplift: Shiplift, tmp
     done = shiplift("pipeline", "check", file, home=tmp_path / "home")
     assert done.returncode == 65
     assert "the pipeline is not YAML" in done.stderr
+
+
+def test_files_are_checked_without_a_stack_all_of_them(shiplift: Shiplift, tmp_path: Path) -> None:
+    (tmp_path / "good.yaml").write_text("slo: {p99_ms: 10}")
+    (tmp_path / "pipeline.yaml").write_text(STATIC)
+    good = (tmp_path / "good.yaml", tmp_path / "pipeline.yaml")
+    assert shiplift("check", *good, home=tmp_path / "home")[:2] == (0, "")
+    (tmp_path / "bad.yaml").write_text("slo: {p99_ms: -1}")
+    (tmp_path / "graph.yaml").write_text(STATIC.replace("steps:", "steps: [", 1))
+    done = shiplift("check", *good, tmp_path / "bad.yaml", tmp_path / "graph.yaml", tmp_path / "none.yaml")
+    assert done.returncode == 65
+    for said in ("bad.yaml: slo.p99_ms", "graph.yaml: ", "none.yaml can't be read", "3 of the files"):
+        assert said in done.stderr
+    assert "good.yaml" not in done.stderr
+
+
+def test_the_hook_for_commits_is_valid_and_runs_that_command() -> None:
+    manifest = Path(".pre-commit-hooks.yaml")
+    done = subprocess.run([sys.executable, "-m", "pre_commit", "validate-manifest", manifest], check=False)
+    assert done.returncode == 0
+    (hook,) = yaml.safe_load(manifest.read_text())
+    assert hook["entry"].split() == ["shiplift", "check"]
+    assert [bool(re.search(hook["files"], name)) for name in ("a/shiplift.yaml", "pipeline.yml", "x.yaml")] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("name", ["triton", "digits/3", "nothing"])

@@ -17,7 +17,7 @@ from mlflow.exceptions import MlflowException
 from shiplift.pipelines.deployments import plugin, target, versions
 from shiplift.pipelines.deployments.requests import body_of
 from shiplift.pipelines.engines.answers import Accepted
-from shiplift.runtime.base.errors import NotFound, Refused
+from shiplift.runtime.base.errors import DataInvalid, NotFound, Refused
 from shiplift.runtime.serving.discovery import ServedModel
 from tests.unit.runtime.serving.scoring.schemas import of_columns
 
@@ -176,7 +176,7 @@ def test_inputs_become_requests_of_mlflow_s_protocol() -> None:
     ):
         assert json.loads(body_of(inputs)) == body
     for wrong in (None, object()):
-        with pytest.raises(MlflowException, match="inputs"):
+        with pytest.raises(DataInvalid, match="inputs"):
             body_of(wrong)
 
 

@@ -8,10 +8,9 @@ from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy
-from tests.unit.examples import champion, comparison, deployment, exported, load_report, point
+from tests.unit.examples import admitted, champion, comparison, deployment, exported, load_report, point
 from tests.unit.pipelines.page.fakes import FakeEngine, browser
 from tests.unit.pipelines.page.test_views import shown
-from tests.unit.runtime.gates.test_report import admitted
 
 
 def judged() -> Verdict:

@@ -21,20 +21,13 @@ from shiplift.runtime.gates.report import (
     render_comparison,
     render_index,
 )
-from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.failure import Failure
-from shiplift.runtime.records.kinds.contract import DeclaredGraph
 from shiplift.runtime.records.measurement import Tuned
-from shiplift.runtime.records.model import Datasets, ModelVersion, Scan
 from shiplift.runtime.records.precision import Candidate, Candidates, Slice
-from shiplift.runtime.records.release import ReleaseReport, StageRun
+from shiplift.runtime.records.release import StageRun
 from shiplift.runtime.records.verdict import Outcome
-from shiplift.runtime.spec.admitted import Admitted
-from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace, Slo
-from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
-from shiplift.runtime.spec.serving_settings import Rollout, Serving
-from shiplift.runtime.spec.target import Wanted
 from tests.unit.examples import (
+    admitted,
     artifact,
     case,
     check,
@@ -44,54 +37,12 @@ from tests.unit.examples import (
     load_report,
     package,
     point,
-    signature,
     trial,
 )
+from tests.unit.examples import release_report as report
 
 EVIL = "<script>alert('x')</script>&\"'"
 ESCAPED = "&lt;script&gt;alert("
-
-
-def report(**changes: Any) -> ReleaseReport:
-    fields: dict[str, Any] = {
-        "model": "digits",
-        "version": 3,
-        "verdict": Outcome.PASS,
-        "alias": "champion",
-        "endpoint": Endpoint(http="http://127.0.0.1:8000/v2/models/digits", grpc="127.0.0.1:8001"),
-        "stages": (StageRun(name="admit", seconds=1.5), StageRun(name="tune", target="local-cpu", cached=True)),
-        "checks": (check(), check(Outcome.FAIL, "memory", "too much")),
-        "release": "digits-3-0123456789",
-        "reason": "every check passed",
-        "exit_code": 0,
-        "seconds": 12.3,
-        "since_request_seconds": 14.0,
-        "overhead_seconds": 2.0,
-        "trigger": "webhook",
-    }
-    return ReleaseReport(**fields | changes)
-
-
-def admitted(name: str = "digits", **slo: Any) -> Admitted:
-    return Admitted(
-        model_version=ModelVersion(
-            name=name, version=3, digest="d" * 64, flavor="pytorch", files=artifact(kind="tree"), run_id="run-1"
-        ),
-        contract=DeclaredGraph(signature=signature(), example=artifact()),
-        datasets=Datasets(validation=artifact("7"), validation_name="shiplift/validation.npz"),
-        scan=Scan(scanner="modelaudit 0", files=7),
-        wanted=Wanted(),
-        conversion=Conversion(),
-        data=Data(),
-        quantization=Quantization(),
-        quality=Quality(),
-        search_space=SearchSpace(),
-        load=Load(),
-        slo=Slo(**slo),
-        latency_target=LatencyTarget(),
-        serving=Serving(),
-        rollout=Rollout(),
-    )
 
 
 def whole_story(**changes: Any) -> Story:

@@ -20,8 +20,8 @@ from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy
-from tests.unit.examples import artifact, champion, comparison, deployment, exported, load_report, site
-from tests.unit.runtime.gates.test_report import admitted, report
+from tests.unit.examples import admitted, artifact, champion, comparison, deployment, exported, load_report, site
+from tests.unit.examples import release_report as report
 
 
 @pytest.fixture

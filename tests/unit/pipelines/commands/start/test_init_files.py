@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ import yaml
 import shiplift
 from shiplift.pipelines.commands.app import app
 from shiplift.pipelines.commands.start import init_files
+from shiplift.pipelines.engines.local import stack
 from shiplift.runtime.base.errors import StackDown, UsageError
-from shiplift.runtime.spec import document
+from shiplift.runtime.spec import document, pipeline
 
 WORKFLOW = Path(".github/workflows/shiplift-release.yaml")
 
@@ -38,7 +40,8 @@ def test_the_training_script_uses_the_library_that_was_asked_for(tmp_path: Path)
     for library in init_files.STARTERS:
         init_files.write(tmp_path / library, force=False, starter=library)
         script = (tmp_path / library / "train.py").read_text()
-        assert f"mlflow.{'pytorch' if library == 'torch' else library}.log_model(" in script
+        logged = {"torch": "pytorch", "pipeline": "onnx"}.get(library, library)
+        assert f"mlflow.{logged}.log_model(" in script
         compile(script, "train.py", "exec")
         spec = document.parse((tmp_path / library / "shiplift.yaml").read_text())
         assert spec.admission.python == ("sandbox" if library == "pyfunc" else "refuse")
@@ -53,8 +56,35 @@ def test_a_script_finds_mlflow_by_its_variable_or_by_the_running_stack(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.example:5000")
     assert shiplift.tracking_uri(home=tmp_path) == "http://mlflow.example:5000"
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    with pytest.raises(StackDown, match="no stack was started"):
+    with pytest.raises(StackDown, match=r"no stack was started.*SHIPLIFT_HOME"):
         shiplift.tracking_uri(home=tmp_path)
+
+
+@pytest.mark.parametrize("local", ["sqlite:///mlruns.db", "file:./mlruns", "mlruns"])
+def test_nothing_is_registered_where_nobody_releases_it(monkeypatch: pytest.MonkeyPatch, local: str) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", local)
+    with pytest.raises(UsageError, match="is no server: a model registered there is never released"):
+        shiplift.tracking_uri()
+
+
+def test_the_next_commands_fit_the_folder_and_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert init_files.next_commands(Path(), "torch", tmp_path) == ("shiplift up", "python train.py")
+    assert init_files.next_commands(Path("a b"), "torch", tmp_path)[0] == "cd 'a b' && shiplift up"
+    monkeypatch.setattr(stack, "read", lambda home: SimpleNamespace(names=("mlflow",), runs=lambda name: True))
+    assert init_files.next_commands(Path(), "sklearn", tmp_path) == (
+        "python train.py",
+        "shiplift release digits-sklearn",
+    )
+    models = [init_files.next_commands(Path(), each, tmp_path)[1].split()[-1] for each in init_files.STARTERS]
+    assert "MODEL" not in models
+    assert init_files.next_commands(Path("x"), "pipeline", tmp_path)[1].endswith("release digits-large")
+
+
+def test_the_pipeline_starter_is_sound(tmp_path: Path) -> None:
+    written = init_files.write(tmp_path, force=False, starter="pipeline")
+    assert tmp_path / "pipeline.yaml" in written
+    spec = pipeline.parse((tmp_path / "pipeline.yaml").read_text())
+    assert {member.model for member in spec.spec.members.values()} == {"digits-small", "digits-large"}
 
 
 def test_it_may_read_and_nothing_else(workflow: dict[str, Any]) -> None:

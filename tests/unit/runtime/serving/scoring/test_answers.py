@@ -12,7 +12,7 @@ from mlflow.pyfunc.scoring_server import predictions_to_json
 from shiplift.runtime.guest.python.pyfunc import Model, _form
 from shiplift.runtime.records.scoring import AnswerForm
 from shiplift.runtime.records.tensor import TensorSpec
-from shiplift.runtime.serving.scoring.answers import body_of, form_of
+from shiplift.runtime.serving.scoring.answers import body_of, form_of, value_of
 from tests.unit.runtime.serving.scoring.schemas import of_columns
 
 ANSWERS: dict[str, Any] = {
@@ -49,6 +49,9 @@ def test_an_answer_is_written_as_mlflow_s_server_writes_pyfunc_s(name: str) -> N
     theirs = io.StringIO()
     predictions_to_json(answer, theirs)
     assert body_of(form, chunks).decode() == theirs.getvalue()
+    again = io.StringIO()
+    predictions_to_json(value_of(form, chunks), again)  # the same answer as a value for programs
+    assert again.getvalue() == theirs.getvalue()
 
 
 def test_columns_of_one_matrix_are_records_again() -> None:

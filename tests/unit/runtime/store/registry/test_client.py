@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shiplift.runtime.base.errors import NotAdmitted, RegistryDenied, Temporary, UsageError
 from shiplift.runtime.host.processes import free_port
+from shiplift.runtime.records.figure import Figure
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.rest import RestRegistry
 from shiplift.runtime.store.registry.terms import VersionInfo, check_name, model_and_version
@@ -204,7 +205,7 @@ def test_a_model_that_is_forbidden_or_absent_for_this_account_is_denied_and_not_
         lambda: registry.read_text("r", "shiplift/x.txt"),
         lambda: registry.write_text("r", "shiplift/x.txt", "x"),
         lambda: registry.download_model(info, tmp_path, limit_mb=1),
-        lambda: registry.metrics("r", p99_ms=1),
+        lambda: registry.metrics("r", (Figure(name="p99_ms", value=1),)),
     ]
     for call in calls:
         with pytest.raises(RegistryDenied, match=f"it answered {status}") as denied:

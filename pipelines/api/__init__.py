@@ -1,0 +1,1 @@
+"""What programs and notebooks use: `shiplift.release`, `releases`, `status` and `predict`."""
