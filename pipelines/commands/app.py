@@ -26,6 +26,7 @@ from shiplift.pipelines.commands.releases import (
     release,
     report,
     rerun,
+    retire,
     rollback,
 )
 from shiplift.pipelines.commands.stack import doctor, down, invocations, logs, open_page, openai, push, status, up
@@ -45,6 +46,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "approve": approve.approve,
     "reject": reject.reject,
     "rollback": rollback.rollback,
+    "retire": retire.retire,
     "report": report.report,
     "gate": gate.gate,
     "ask": ask.ask,

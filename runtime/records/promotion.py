@@ -6,6 +6,7 @@ from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.retirement import Retirement
 
 
 class Champion(Record):
@@ -34,7 +35,8 @@ class Promotion(Record):
     It is stored before the traffic moves, with `unfinished` naming what has begun, and again once the aliases have
     moved. `capacity` is what the load test measured of one replica; None if it measured nothing. `others` are the
     packages of other targets that serve with it. `registered_at` and `digest` say which version was judged, as in
-    `ModelVersion`; records of earlier versions of Shiplift lack them.
+    `ModelVersion`; records of earlier versions of Shiplift lack them. One that was `retired` is history: it makes
+    nothing serve again.
     """
 
     model: str
@@ -49,6 +51,7 @@ class Promotion(Record):
     capacity: Capacity | None = volatile(None)
     others: tuple[Beside, ...] = ()
     unfinished: Literal["", "promotion", "rollback"] = volatile("")
+    retired: Retirement | None = volatile(None)
 
 
 class Abort(Record):

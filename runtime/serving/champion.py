@@ -142,7 +142,7 @@ def move_traffic(
         Aborted: a person ended it.
         GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the previous version still serves.
     """
-    former = ledger.promotion()
+    former = ledger.recorded_promotion()
     ledger.put_promotion(promotion)
     try:
         place.move(promotion.package, rollout, promotion.capacity, promotion.others, requested_at)

@@ -66,6 +66,7 @@ def test_the_commands_are_these() -> None:
         "approve",
         "reject",
         "rollback",
+        "retire",
         "report",
         "gate",
         "ask",
