@@ -25,6 +25,7 @@ from shiplift.steps.load_test import load_test
 from shiplift.steps.package import package
 from shiplift.steps.promote import promote
 from shiplift.steps.quantize import quantize
+from shiplift.steps.retire import retire
 from shiplift.steps.rollback import rollback
 from shiplift.steps.tune import tune
 
@@ -66,4 +67,5 @@ HANDED_OVER = pods.handed_over(PODS)
 
 ROLLBACK = Stage(rollback, Placement(keep="never", shielded=True, cluster=True))
 REINSTATE = Stage(reinstate, Placement(keep="never", shielded=True, cluster=True))
-SINGLE = (ROLLBACK, REINSTATE)  # on a cluster, each runs as its own Workflow
+RETIRE = Stage(retire, Placement(keep="never", shielded=True, cluster=True))
+SINGLE = (ROLLBACK, REINSTATE, RETIRE)  # on a cluster, each runs as its own Workflow

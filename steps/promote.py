@@ -7,13 +7,16 @@ rerun skips what is already done. Aliases that were moved by hand are first move
 production served. Until the commit, a person can abort: then all traffic goes back to what served before.
 """
 
-from shiplift.runtime.base.errors import Aborted, PromotionConflict
+from contextlib import suppress
+
+from shiplift.runtime.base.errors import Aborted, NotFound, PromotionConflict
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.gates.hold import approval_asked, require_approval
 from shiplift.runtime.records.deployment import Deployment
 from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.promotion import Beside, Champion, Promotion
 from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.retirement import Retirement
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.serving.champion import champion_state, move_traffic, point, point_at_judged, restore_aliases
@@ -48,7 +51,8 @@ def promote(
         VersionReplaced: the version was deleted and another one has its number, or its files were overwritten.
         AwaitingApproval, Rejected: the spec asks for a person's approval, and nobody has approved this yet.
         Aborted: a person ended the promotion; what served before has all the traffic again.
-        PromotionConflict: another version was promoted since the comparison, or a newer version is the champion.
+        PromotionConflict: another version was promoted since the comparison, a newer version is the champion, or the
+            model was retired since.
         ArtifactCorrupt: the package has earlier versions that differ from what was promoted.
         GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the previous version still serves.
         Temporary: the registry or production does not answer.
@@ -66,6 +70,7 @@ def promote(
         require_unchanged(site, ledger.info, model_version, registry)  # only what the registry has may serve
         now = champion_state(site, request.model, registry, place)
         restore_aliases(site, now, registry, place)
+        _require_not_retired(site, registry, request, champion)
         _check_order(now.champion, request, trigger, champion)
         promotion = Promotion(
             model=request.model,
@@ -108,6 +113,23 @@ def _others(deployment: Deployment, verdict: Verdict) -> tuple[Beside, ...]:
     return tuple(
         Beside(package=package, capacity=capacity_if_measured(by_target.get(package.target))) for package in packages
     )
+
+
+def _require_not_retired(site: Site, registry: Registry, request: Request, champion: Champion) -> None:
+    """Refuses a promotion of a release that began before the model was retired: only a new release brings it back."""
+    for version in (champion.version, request.version if champion.own else 0):
+        if version and (retirement := _retirement(site, registry, request.model, version)):
+            raise PromotionConflict(
+                f"{request.model} was {retirement.sentence}, after this release of version {request.version} had begun",
+                do=f"If it should serve again, release it anew: `shiplift rerun {request.model}/{request.version}`.",
+            )
+
+
+def _retirement(site: Site, registry: Registry, model: str, version: int) -> Retirement | None:
+    with suppress(NotFound):  # deleted since
+        recorded = Ledger(site, Request(model=model, version=version), registry=registry).recorded_promotion()
+        return recorded.retired if recorded else None
+    return None
 
 
 def _check_order(before: int, request: Request, trigger: Trigger, champion: Champion) -> None:

@@ -39,6 +39,8 @@ _REASONS: Mapping[Reason, str] = {
 }
 _EVENT = "KubernetesEvent"
 _EVENTS = {
+    "DeletedByHand": "Someone deleted the service. It is declared again; the message says how to retire its model.",
+    "Retiring": "Someone deleted the service with the annotation `shiplift.dev/retire`: its model is retired.",
     "Moved": "The service moved to another server: its own, or a shared one.",
     "Isolated": "The model went wrong on a shared server, and got its own pods.",
     "PodReplaced": "A pod answered wrongly, was frozen, or is about to be evicted, and was replaced.",

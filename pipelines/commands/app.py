@@ -28,6 +28,7 @@ from shiplift.pipelines.commands.releases import (
     release,
     report,
     rerun,
+    retire,
     rollback,
 )
 from shiplift.pipelines.commands.stack import doctor, down, invocations, logs, open_page, openai, push, status, up
@@ -65,6 +66,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "reject": reject.reject,
         "abort": abort.abort,
         "rollback": rollback.rollback,
+        "retire": retire.retire,
         "gate": gate.gate,
         "push": push.push,
     },

@@ -5,6 +5,7 @@ acts on its findings. Failures while a model moves to another version count for 
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -17,8 +18,10 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.guest.pod.heartbeat import MARGIN_S
 from shiplift.runtime.model.tensors import Arrays, first_requests, inputs_in, load_npz
 from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.serving.machine import traffic
 from shiplift.runtime.serving.machine.recovery import moves
 from shiplift.runtime.serving.machine.served import every_served, served
+from shiplift.runtime.serving.machine.traffic import Tally
 from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, check_package, difference, infer_one_by_one
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -38,18 +41,21 @@ _VARIES = "; its answers depend on what else is asked at the time"
 class ProbeResult:
     """One golden request: how long it took, and what went wrong; `bad` if the answer was wrong or refused.
 
-    `varies`: the answer is another one from one time to the next. Loading the model again can't help that.
+    `varies`: the answer is another one from one time to the next. Loading the model again can't help that. `counted`
+    are the requests that the server had counted before (None: it did not say), `own` those that were sent then.
     """
 
     seconds: float
     problem: str = ""
     bad: bool = False
     varies: bool = False
+    counted: int | None = None
+    own: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What the prober knows about a package: bad and slow answers in a row, its fastest answer, and its pulse."""
+    """What the prober knows about a package: bad and slow answers in a row, its fastest answer, its pulse and tally."""
 
     package: Package
     bad: int = 0
@@ -57,6 +63,7 @@ class State:
     fastest_s: float = 0.0
     varies: bool = False
     pulse: Pulse = field(default_factory=Pulse)
+    tally: Tally | None = None
 
     def after(self, beat: ProbeResult, now: float) -> "State":
         """The state after another beat."""
@@ -72,7 +79,16 @@ class State:
             varies=self.varies or beat.varies,
             fastest_s=fastest if answered else self.fastest_s,
             pulse=Pulse(verified_at=now if answered else self.pulse.verified_at, finding=problem),
+            tally=self._tally_after(beat, now),
         )
+
+    def _tally_after(self, beat: ProbeResult, now: float) -> Tally | None:
+        if beat.counted is None:
+            return self.tally
+        if self.tally is None:
+            digest = self.package.repository.sha256
+            return Tally(digest=digest, since=now, until=now, counted=beat.counted, own=beat.own)
+        return self.tally.after(beat.counted, beat.own, now)
 
 
 class Prober:
@@ -110,6 +126,7 @@ class Prober:
             if package.repository.sha256 in self._golden
         }
         pulses.write(self._home, {name: state.pulse for name, state in self._states.items()})
+        traffic.write(self._home, {name: state.tally for name, state in self._states.items() if state.tally})
 
     def failing(self) -> dict[str, str]:
         """The models that keep answering wrongly or refusing, by served name, with what went wrong."""
@@ -131,7 +148,7 @@ class Prober:
     def _ask(self, address: str, artifacts_uri: str, name: str, package: Package) -> State:
         state = self._states.get(name)
         if state is None or state.package != package:
-            state = State(package=package)
+            state = State(package=package, tally=self._known(name, package))
         try:
             golden = self._golden_of(package, artifacts_uri)
         except ShipliftError as error:
@@ -142,6 +159,11 @@ class Prober:
         if beat.problem and self._moves(name, package):
             return state
         return state.after(beat, time.time())
+
+    def _known(self, name: str, package: Package) -> Tally | None:
+        """What an earlier process counted of a package."""
+        tally = traffic.tallies(self._home).get(name)
+        return tally if tally and tally.digest == package.repository.sha256 else None
 
     def _moves(self, name: str, package: Package) -> bool:
         now = served(self._home, package.model)
@@ -158,11 +180,14 @@ class Prober:
 def beat_of(address: str, package: Package, golden: Arrays) -> ProbeResult:
     """Sends a served package its golden request."""
     limit_s, began = package.needs.request_timeout_s + MARGIN_S, time.monotonic()
-    problem, bad, varies = "", False, False
+    name, problem, bad, varies = serving_name(package.model), "", False, False
+    counted, sent = None, Counter[str]()
     try:
         with TritonClient(address, timeout_s=limit_s) as client:
+            sent = client.sent
+            counted = client.counts(name).total
             try:
-                check_package(client, serving_name(package.model), package, golden)
+                check_package(client, name, package, golden)
             except GoldenMismatch as error:
                 varies = _varies(client, package, golden)
                 problem, bad = f"{error.what}{_VARIES if varies else ''}", not varies
@@ -171,7 +196,8 @@ def beat_of(address: str, package: Package, golden: Arrays) -> ProbeResult:
         bad = not any(words in problem.lower() for words in _ITS_OWN)
     except ShipliftError as error:
         problem = error.what
-    return ProbeResult(seconds=time.monotonic() - began, problem=problem, bad=bad, varies=varies)
+    seconds = time.monotonic() - began
+    return ProbeResult(seconds=seconds, problem=problem, bad=bad, varies=varies, counted=counted, own=sent[name])
 
 
 def _varies(client: TritonClient, package: Package, golden: Arrays) -> bool:

@@ -6,7 +6,8 @@ Each turn compares the desired state with the actual one and acts on the differe
 one part fails, the others still run. A turn
 - keeps MLflow's webhook registered,
 - starts releases and git pushes whose webhook was lost,
-- starts Workflows that move back aliases moved by hand, and that declare champions unknown to production,
+- starts Workflows that move back aliases moved by hand, that declare champions unknown to production, and that retire
+  models whose service was deleted with an order to do so,
 - stops Workflows whose pods can't start,
 - concludes releases whose own exit handler did not run (`argo terminate`, a missing image),
 - counts ended releases for Prometheus.
@@ -33,14 +34,18 @@ from shiplift.pipelines.triggers.git_sweep import GitSweep, HandledCommits
 from shiplift.pipelines.triggers.settings import TriggerSettings, load, read_secrets
 from shiplift.runtime.base.daemon import log_as_json, run_main, stop_on_signals
 from shiplift.runtime.base.errors import NotFound, RegistryHeld, ShipliftError
+from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import same_time
+from shiplift.runtime.records.retirement import Retirement, Retiring
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
-from shiplift.runtime.serving.kubernetes.kinds import POD
+from shiplift.runtime.serving.kubernetes.kinds import CONFIG_MAP, POD
 from shiplift.runtime.serving.operator import declared
+from shiplift.runtime.serving.operator.deletions import ORDERS, order_for
+from shiplift.runtime.serving.operator.deletions import orders as noted_orders
 from shiplift.runtime.store.ledger import PROMOTION
 from shiplift.runtime.store.registry.lease import LASTS_S, RegistryLease
 from shiplift.runtime.store.registry.rest import RestRegistry
@@ -55,8 +60,9 @@ class Reconciler:
     """The reconciler of a namespace.
 
     `pods` lists the pods of its Workflows. `serving` returns the version of each model that has the most traffic, 0 for
-    a model that should serve but does not, and None if the state of production is unknown. `commits` has the last
-    handled commit of each repository; without it, repositories are not swept.
+    a model that should serve but does not, and None if the state of production is unknown. `orders` are those to retire
+    models whose service was deleted. `commits` has the last handled commit of each repository; without it, repositories
+    are not swept.
     """
 
     def __init__(
@@ -67,6 +73,7 @@ class Reconciler:
         pods: Callable[[], Iterable[Object]],
         *,
         serving: Callable[[], Mapping[str, int] | None] = lambda: None,
+        orders: "Orders | None" = None,
         commits: HandledCommits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -75,6 +82,7 @@ class Reconciler:
         self._registry = registry
         self._pods = pods
         self._serving = serving
+        self._orders = orders or Orders(lambda: None)
         self._known: dict[str, drift_sweep.State] = {}
         self._declared: Counter[tuple[str, int]] = Counter()
         self._clock = clock
@@ -184,13 +192,25 @@ class Reconciler:
         Needed after an upgrade from a version that had no `TritonService`s, and after a new installation.
         """
         serving = self._serving()
-        for model, champion in drift_sweep.undeclared(self._registry, serving) if serving is not None else ():
+        undeclared = dict(drift_sweep.undeclared(self._registry, serving)) if serving is not None else {}
+        ordered = self._orders.read()
+        for model in [model for model in undeclared if order_for(model, ordered)]:
+            self._retire(model, undeclared.pop(model), ordered)
+        for done in set(ordered) if serving is not None else ():  # it is retired, or someone declared it again
+            self._orders.forget(done)
+        for model, champion in undeclared.items():
             tries = self._declared[model, champion]
             if tries < _DECLARED_TRIES and not self._promoted(model, champion):
                 self._declared[model, champion] = _DECLARED_TRIES  # set by hand, never promoted by us: leave it alone
             elif tries < _DECLARED_TRIES and self._releases.reinstate(model):
                 self._declared[model, champion] += 1
                 self._log.warning("a champion is unknown to production", model=model, version=champion)
+
+    def _retire(self, model: str, champion: int, ordered: dict[str, Retirement]) -> None:
+        """Starts the Workflow that retires a model whose service was deleted with an order to do so."""
+        retirement = ordered.pop(dns_name(model))
+        if self._releases.retire(model, Retiring(retirement=retirement, force=True)):
+            self._log.info("retiring", model=model, version=champion, because=retirement.sentence)
 
     def _promoted(self, model: str, version: int) -> bool:
         """Whether the registry has a record of a version's promotion. Its signature is not checked here."""
@@ -216,8 +236,8 @@ class Reconciler:
         if recorded < 0 and champion in (0, served):  # a deleted version's number, or its record is gone
             self._log.warning("the champion has no record of its promotion", model=model, version=served)
             return True
-        if recorded != previous and not previous and recorded > 0:  # the previous version may have been deleted
-            recorded = recorded if self._registry.version(model, recorded) else 0
+        if recorded != previous and not previous and recorded > 0:  # the previous version may be deleted, or retired
+            recorded = recorded if self._promoted(model, recorded) else 0
         if champion == served and recorded == previous:
             return True
         if not unfinished and self._releases.reinstate(model):
@@ -294,26 +314,48 @@ class Reconciler:
         return info if info and run.request and same_time(run.request.registered_at, info.created_at) else None
 
 
+class Orders:
+    """The orders to retire models whose services were deleted by hand, as the operator notes them."""
+
+    def __init__(self, serving: Callable[[], KubernetesClient | None]) -> None:
+        """`serving` gives a client of the namespace that serves; None if Shiplift is not installed."""
+        self._serving = serving
+
+    def read(self) -> dict[str, Retirement]:
+        """The orders by the name of the service."""
+        api = self._serving()
+        return noted_orders(api.get(CONFIG_MAP, ORDERS)) if api else {}
+
+    def forget(self, name: str) -> None:
+        """Removes an order that was followed, or that is void."""
+        if api := self._serving():
+            api.merge(CONFIG_MAP, ORDERS, {"data": {name: None}})
+
+
 def recorded_previous(envelope: str | None, registered_at: float) -> tuple[int, str]:
     """The version before the champion, and the unfinished operation, in the stored record of a promotion.
 
-    The record's signature is not checked. The version is -1 if the record can't be read, or if it is that of a version
-    that was registered at another time.
+    The record's signature is not checked. The version is -1 if the record can't be read, if it is that of a version
+    that was registered at another time, or if the version was retired.
     """
     try:
         record = json.loads(json.loads(envelope or "")["record"])
-        same = same_time(float(record.get("registered_at", 0)), registered_at)
+        same = same_time(float(record.get("registered_at", 0)), registered_at) and not record.get("retired")
         return (int(record["previous"]), str(record["unfinished"])) if same else (-1, "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return -1, ""
 
 
+def production_of(releases: ArgoReleases) -> KubernetesClient | None:
+    """A client of the namespace that serves; None if Shiplift is not installed."""
+    site = releases.site()
+    return KubernetesClient(site.place.serving_namespace) if site and isinstance(site.place, Cluster) else None
+
+
 def versions_in_production(releases: ArgoReleases) -> dict[str, int] | None:
     """The version of each model that has the most traffic, 0 if none has any; None if Shiplift is not installed."""
-    site = releases.site()
-    if site is None or not isinstance(site.place, Cluster):
-        return None
-    return declared.versions(declared.everything(KubernetesClient(site.place.serving_namespace)))
+    api = production_of(releases)
+    return declared.versions(declared.everything(api)) if api else None
 
 
 def serve(settings: TriggerSettings, stop: threading.Event) -> None:
@@ -327,6 +369,7 @@ def serve(settings: TriggerSettings, stop: threading.Event) -> None:
         registry,
         lambda: api.each(POD, f"{stuck.OF_WORKFLOW},workflows.argoproj.io/completed=false"),
         serving=lambda: versions_in_production(releases),
+        orders=Orders(lambda: production_of(releases)),
         commits=HandledCommits(api),
     )
     answers = {"/healthz": reconciler.healthy, "/readyz": reconciler.ready}

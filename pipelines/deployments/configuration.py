@@ -1,9 +1,9 @@
 """The settings of a deployment: `-C name=value` on MLflow's command line, or the `config` of its client."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.records.base import Record
@@ -33,17 +33,36 @@ class Configuration(Record):
             raise UsageError(f"spec={self.spec}: {error}", do="Name a file with a release spec.") from error
 
 
+class RetirementConfiguration(Record):
+    """How a model is retired: why, and with `force` even if it is in use."""
+
+    reason: str = Field("deleted as an MLflow deployment", max_length=500)
+    force: bool = False
+
+
+C = TypeVar("C", bound=Record)
+
+
 def read_configuration(config: dict[str, Any] | None) -> Configuration:
-    """The settings in a `config`, whose values may be texts.
+    """The settings of a release in a `config`, whose values may be texts.
 
     Raises:
         UsageError: one is unknown, or has a wrong value.
     """
+    return _read(Configuration, config)
+
+
+def read_retirement(config: dict[str, Any] | None) -> RetirementConfiguration:
+    """The settings of a deletion in a `config`. Raises what `read_configuration` raises."""
+    return _read(RetirementConfiguration, config)
+
+
+def _read(kind: type[C], config: dict[str, Any] | None) -> C:
     try:
-        return Configuration.model_validate(config or {})
+        return kind.model_validate(config or {})
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(
             f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
-            do=f"Settings are {', '.join(Configuration.model_fields)}.",
+            do=f"Settings are {', '.join(kind.model_fields)}.",
         ) from error

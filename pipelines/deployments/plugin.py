@@ -4,14 +4,15 @@ A deployment is a registered model, and what it serves is its champion. To creat
 through the same gates as any other.
 """
 
+from contextlib import suppress
 from typing import Any
 
 from mlflow.deployments import BaseDeploymentClient, PredictionsResponse
 from mlflow.exceptions import MlflowException
 from mlflow.models import get_model_info
-from mlflow.protos.databricks_pb2 import INVALID_STATE, RESOURCE_ALREADY_EXISTS
+from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS
 
-from shiplift.pipelines.deployments.configuration import Configuration, read_configuration
+from shiplift.pipelines.deployments.configuration import Configuration, read_configuration, read_retirement
 from shiplift.pipelines.deployments.errors import refused, translated
 from shiplift.pipelines.deployments.releasing import released
 from shiplift.pipelines.deployments.requests import body_of
@@ -23,11 +24,6 @@ from shiplift.runtime.serving.scoring.requests import JSON
 from shiplift.runtime.serving.scoring.scorer import answer_once
 
 _FLAVOR, _EXPLAINER = "python_function", "shap"  # what production answers is what pyfunc answers
-_DELETE = (
-    "production keeps serving each model's champion, and Shiplift can't take a model out of production yet. "
-    "`shiplift rollback {0}` puts the previous version back, and `update` another one; `shiplift down` or `shiplift "
-    "uninstall` stop everything"
-)
 
 
 class ShipliftDeploymentClient(BaseDeploymentClient):  # type: ignore[misc] # mypy does not follow mlflow
@@ -82,21 +78,19 @@ class ShipliftDeploymentClient(BaseDeploymentClient):  # type: ignore[misc] # my
             again = configuration.again or not model_uri
             return self._released(name, version, configuration.model_copy(update={"again": again}))
 
-    def delete_deployment(
-        self,
-        name: str,
-        config: dict[str, Any] | None = None,  # noqa: ARG002 - MLflow's interface
-        endpoint: str | None = None,
-    ) -> None:
-        """Does nothing if there is no such deployment.
+    def delete_deployment(self, name: str, config: dict[str, Any] | None = None, endpoint: str | None = None) -> None:
+        """Retires the model, as `shiplift retire` does; does nothing if it was never in production.
+
+        `config` may have `reason`, and `force=true` for a model that is in use.
 
         Raises:
-            MlflowException: there is one: the message says what to do instead.
+            MlflowException: the model has traffic or dependents, or a release of it is under way.
         """
         _check(None, endpoint)
         with translated():
-            if self._served(name):
-                raise MlflowException(_DELETE.format(name), INVALID_STATE)
+            order = read_retirement(config)
+            with suppress(NotFound):
+                self._engine.retire(name, 0, reason=order.reason, force=order.force)
 
     def list_deployments(self, endpoint: str | None = None) -> list[dict[str, Any]]:
         """Every model in production."""

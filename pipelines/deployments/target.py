@@ -31,7 +31,9 @@ Settings (-C name=value):
   allow_older=true  release the version even if a newer one serves
   wait=false        return at once, while the release goes on
 
-`delete` is refused: production keeps serving each model's champion. `shiplift rollback MODEL` serves the previous one.
+`delete` is `shiplift retire`: the model is taken out of service, and only a new release brings it back. It is refused
+while clients send requests, unless -C force=true is given; -C reason=TEXT says why. `shiplift rollback MODEL` serves
+the previous version instead.
 """
 
 

@@ -1,6 +1,6 @@
 """The records that engines return: the same for every engine, so that a command renders them alike."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -14,6 +14,7 @@ from shiplift.runtime.base.errors import (
     NothingToDecide,
     PolicyRefused,
     ShipliftError,
+    StillInUse,
     by_exit_code,
 )
 from shiplift.runtime.gates.approval import allowed
@@ -64,6 +65,15 @@ def require_approver(site: Site, decision: Decision) -> None:
             f"{decision.by} may not approve or reject a version, only {', '.join(site.policy.approvers)}",
             do="Ask one of them, or the owner of this site to change `policy.approvers` (site.yaml, or the values).",
         )
+
+
+def still_releasing(model: str, names: Sequence[str]) -> StillInUse:
+    """Why a model can't be retired while releases of it are under way."""
+    what = f"release {names[0]}" if len(names) == 1 else f"{len(names)} releases, among them {names[0]},"
+    return StillInUse(
+        f"{what} of {model!r} {'is' if len(names) == 1 else 'are'} under way",
+        do=f"`shiplift abort {model}` ends what has begun, `--force` ends all of them.",
+    )
 
 
 class AbortedRelease(Record):

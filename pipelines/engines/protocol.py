@@ -15,6 +15,7 @@ from shiplift.runtime.records.asked import AskedAgain
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
+from shiplift.runtime.records.retirement import Retired
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.spec.pipeline import PipelineSpec
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -98,6 +99,14 @@ class Releasing(Protocol):
 
         Raises:
             NothingToRollBack, CanaryFailed, ServerFailed, ...: as `steps.rollback.rollback` does.
+        """
+
+    def retire(self, model: str, version: int, *, reason: str, force: bool) -> Retired:
+        """Takes a model out of service or, with a version other than 0, removes what that version has left. Idempotent.
+
+        Raises:
+            StillInUse: it has traffic, dependents or a release under way, and `force` is false; or the version serves.
+            NotFound: it does not serve, and was never promoted.
         """
 
 

@@ -30,7 +30,7 @@ from shiplift.pipelines.installation.values import (
     WEBHOOKS,
     Values,
 )
-from shiplift.pipelines.release import REINSTATE, ROLLBACK
+from shiplift.pipelines.release import SINGLE
 from shiplift.runtime.base import libyaml
 from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME
 from shiplift.runtime.serving.kubernetes.connection import Object
@@ -196,7 +196,12 @@ def _context(values: Values) -> dict[str, object]:
             "published": PUBLISHED,
         },
         "images": list(dict.fromkeys(_serving_images(values))),
-        "workflow_templates": [RELEASE_TEMPLATE, PUSH_TEMPLATE, CONCLUDE_TEMPLATE, ROLLBACK.name, REINSTATE.name],
+        "workflow_templates": [
+            RELEASE_TEMPLATE,
+            PUSH_TEMPLATE,
+            CONCLUDE_TEMPLATE,
+            *(stage.name for stage in SINGLE),
+        ],
         "user": USER,
         "port": MLFLOW_PORT,
         "meter": METER,

@@ -64,6 +64,10 @@ def _rollback(engine: Engine, model: str, _: int, __: str) -> str:
     return f"version {promotion.version} is the champion again (before: {promotion.previous})"
 
 
+def _retire(engine: Engine, model: str, _: int, reason: str) -> str:
+    return engine.retire(model, 0, reason=reason, force=False).sentence
+
+
 def _released(version: VersionStatus) -> bool:
     return bool(version.release)
 
@@ -117,6 +121,13 @@ ACTIONS: dict[str, Action] = {
         asks="Make the previous champion serve again, instead of this version.",
         fits=lambda version: "champion" in version.aliases,
         run=_rollback,
+        grave=True,
+    ),
+    "retire": Action(
+        label="Retire the model",
+        asks="Take the model out of service, for good: only a new release brings it back. Refused while it is in use.",
+        fits=lambda version: "champion" in version.aliases,
+        run=_retire,
         grave=True,
     ),
 }

@@ -24,7 +24,7 @@ from shiplift.pipelines.triggers.signatures import MAX_AGE_S, Refusal, check_git
 from shiplift.runtime.base.errors import NotAdmitted, ShipliftError, StorageFull, Temporary
 from shiplift.runtime.base.storage import room_for
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.store.registry.terms import VersionInfo, check_name, request_of
+from shiplift.runtime.store.registry.terms import RETIRED_TAG, VersionInfo, check_name, request_of
 
 _KEEP_DELIVERIES_S = 2 * MAX_AGE_S  # a sender's clock may be MAX_AGE_S ahead; after that, its signature is too old
 _FORGET_EVERY_S = 30.0
@@ -142,6 +142,8 @@ def _release(intake: Intake, version: VersionCreated, delivery: str) -> Answer:
     info = intake.find_version(version.name, version.version)
     if info is None:
         return 200, "ignored: the registry has no such version"
+    if RETIRED_TAG in info.tags:
+        return 200, "ignored: the model was retired after this version was registered"
     trigger = Trigger(kind="webhook", delivery=delivery[:200], requested_at=time.time())
     return _accepted(intake.accept(request_of(info), trigger))
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.runtime.base.errors import ShipliftError, Temporary
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.store.registry.terms import TAG, VersionInfo, request_of
+from shiplift.runtime.store.registry.terms import RETIRED_TAG, TAG, VersionInfo, request_of
 
 
 class SweepableRegistry(Protocol):
@@ -32,7 +32,7 @@ def sweep(
     """
     new: list[Accepted] = []
     for info in registry.newest():
-        if info.created_at < since or f"{TAG}release" in info.tags:
+        if info.created_at < since or f"{TAG}release" in info.tags or RETIRED_TAG in info.tags:
             continue
         trigger = Trigger(kind="sweep", requested_at=time.time())
         try:

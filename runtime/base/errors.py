@@ -251,6 +251,13 @@ class AlreadyDecided(ShipliftError):
     title = "already decided"
 
 
+class StillInUse(ShipliftError):
+    """The model has traffic or dependents, or the version serves."""
+
+    exit_code = 61
+    title = "still in use"
+
+
 class UsageError(ShipliftError):
     """The command line is wrong."""
 

@@ -6,6 +6,7 @@ from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.retirement import Retirement
 
 
 class Champion(Record):
@@ -36,7 +37,7 @@ class Promotion(Record):
     packages of other targets that serve with it. `registered_at` and `digest` say which version was judged, as in
     `ModelVersion`; records of earlier versions of Shiplift lack them. While it is unfinished, `replaced` is the
     finished promotion of the same version that it takes the place of, if the version served before: an abort puts it
-    back.
+    back. One that was `retired` is history: it makes nothing serve again.
     """
 
     model: str
@@ -52,6 +53,7 @@ class Promotion(Record):
     others: tuple[Beside, ...] = ()
     unfinished: Literal["", "promotion", "rollback"] = volatile("")
     replaced: "Promotion | None" = volatile(None)
+    retired: Retirement | None = volatile(None)
 
     @property
     def finished(self) -> "Promotion | None":

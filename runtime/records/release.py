@@ -105,7 +105,8 @@ class ReleaseReport(Record):
     `serving_target` is the target that was deployed and judged first (empty: none was), `serving_beside` the targets
     deployed and judged with it. `not_served` are the others, and `left_out` says why, by target. `forms` are those in
     which the model was tried to be served, with why some were dropped. `proof_seconds` is the part of `seconds` in
-    which the original and what is served were asked; a cached stage asked nothing.
+    which the original and what is served were asked; a cached stage asked nothing. `retired` says who took the version
+    out of service since, and why.
     """
 
     model: str
@@ -131,6 +132,7 @@ class ReleaseReport(Record):
     left_out: dict[str, str] = Field(default_factory=dict)
     forms: tuple[Form, ...] = ()
     proof_seconds: float = 0.0
+    retired: str = ""
 
     @property
     def targets_note(self) -> str:

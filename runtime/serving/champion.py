@@ -143,7 +143,7 @@ def move_traffic(
         Aborted: a person ended it.
         GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the previous version still serves.
     """
-    recorded = ledger.promotion()
+    recorded = ledger.recorded_promotion()
     former = recorded.finished if recorded else None
     ledger.put_promotion(promotion.model_copy(update={"replaced": former}))
     try:

@@ -1,4 +1,4 @@
-"""The dependents of a model: the pipelines that follow it. A new champion registers each of them again.
+"""The dependents of a model: the pipelines that have it as a member. A new champion registers its followers again.
 
 Registering releases the pipeline. Its new version has the files of the serving one, and its release finds the new
 champion as a member. If the release fails, the former bundle keeps serving.
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.kinds.package import PipelinePackage
+from shiplift.runtime.records.retirement import Dependent
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.champion import champion_state
 from shiplift.runtime.serving.production import production
@@ -26,6 +27,27 @@ def release_dependents(site: Site, model: str, version: int, registry: Registry)
         Temporary: the registry does not list its pipelines.
     """
     return tuple(_registered(site, model, version, registry))
+
+
+def dependents_of(site: Site, model: str, registry: Registry) -> tuple[Dependent, ...]:
+    """The pipelines in production that have a model as a member, by name.
+
+    Raises:
+        Temporary: the registry does not list its pipelines, or does not answer.
+    """
+    names = sorted({info.name for info in registry.pipelines()} - {model})
+    return tuple(found for name in names if (found := _dependent(site, name, model, registry)))
+
+
+def _dependent(site: Site, pipeline: str, model: str, registry: Registry) -> Dependent | None:
+    now = champion_state(site, pipeline, registry, production(site))
+    package = now.promotion.package if now.promotion and now.serves else None
+    members = package.members if isinstance(package, PipelinePackage) else ()
+    own = [each for each in members if each.model == model]
+    if not own:
+        return None
+    follows = any(each.follows for each in own)
+    return Dependent(pipeline=pipeline, version=now.champion, member_version=own[0].version, follows=follows)
 
 
 def _registered(site: Site, model: str, version: int, registry: Registry) -> Iterator[VersionInfo]:

@@ -13,6 +13,7 @@ from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Abort, Beside, Moving
+from shiplift.runtime.records.retirement import Traffic
 from shiplift.runtime.records.site import Cluster, Machine, Site
 from shiplift.runtime.spec.serving_settings import Rollout
 
@@ -79,7 +80,13 @@ class Production(Protocol):
         """Forgets the promotion of a version, whose release is concluded."""
 
     def withdraw(self, model: str) -> None:
-        """Serves the model no longer."""
+        """Serves the model no longer. Requests under way are answered."""
+
+    def traffic(self, model: str) -> Traffic:
+        """The requests that clients sent to a model lately; waits until it is known, but not for long."""
+
+    def drop(self, package: Package) -> None:
+        """Removes what the package of a version that does not serve has left here."""
 
     def retire(self, model: str) -> None:
         """Stops former versions, once their last requests are answered."""

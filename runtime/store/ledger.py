@@ -144,7 +144,15 @@ class Ledger:
     # --- promotions: what a version was promoted with, by version instead of key ---
 
     def promotion(self) -> Promotion | None:
-        """What this version was last promoted with; None if it never was, or if the record is not genuine.
+        """What this version was last promoted with.
+
+        None if it never was, if it was retired since, or if the record is not genuine.
+        """
+        recorded = self.recorded_promotion()
+        return None if recorded and recorded.retired else recorded
+
+    def recorded_promotion(self) -> Promotion | None:
+        """The same, even if it was retired since.
 
         A run may be registered again after its version was deleted: its record then describes another version.
         """
@@ -202,12 +210,13 @@ class UncheckedLedger:
             return None
 
     def promotion(self) -> Promotion | None:
-        """What the version was last promoted with, whoever wrote it; None if it never was."""
+        """What the version was last promoted with, whoever wrote it; None if it never was, or was retired since."""
         envelope = self._texts.read_text(self._run_id, PROMOTION) if self._run_id else None
         try:
-            return Promotion.model_validate_json(str(json.loads(envelope or "{}")["record"]))
+            promotion = Promotion.model_validate_json(str(json.loads(envelope or "{}")["record"]))
         except (ValueError, KeyError, TypeError, RecursionError):  # ValidationError is a ValueError
             return None
+        return None if promotion.retired else promotion
 
     def approval(self) -> Approval | None:
         """What last waited for a person's approval, whoever wrote it; None if nothing did."""

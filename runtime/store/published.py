@@ -8,7 +8,7 @@ from typing import Protocol
 
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.records.release import ReleaseReport
-from shiplift.runtime.store.registry.terms import FOLDER, TAG, VersionInfo
+from shiplift.runtime.store.registry.terms import FOLDER, RETIRED_TAG, TAG, VersionInfo
 
 
 class Texts(Protocol):
@@ -26,6 +26,11 @@ def path_of(release: str, name: str) -> str:
 def run_of(info: VersionInfo) -> str:
     """The run that keeps a version's history; empty if there is none yet."""
     return info.run_id or info.tags.get(f"{TAG}run_id", "")
+
+
+def retired_since(info: VersionInfo) -> str:
+    """Who took a version out of service after its newest release, when and why; empty if nobody did."""
+    return info.tags.get(RETIRED_TAG, "") if info.tags.get(f"{TAG}outcome") == "retired" else ""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,10 @@ class PublishedRelease:
     def find(self) -> ReleaseReport | None:
         """The same; None if the version was never released."""
         text = self._text("release.json")
-        return ReleaseReport.model_validate_json(text).model_copy(update={"report": ""}) if text else None
+        if not text:
+            return None
+        changes = {"report": "", "retired": retired_since(self.info)}
+        return ReleaseReport.model_validate_json(text).model_copy(update=changes)
 
     def page(self) -> str:
         """Its page as HTML; empty if there is none."""

@@ -283,3 +283,28 @@ def test_an_upgrade_that_changes_the_servers_pods_replaces_them_and_no_request_f
         upgrade(lab, "serving", ready_timeout_s=150 + int(time.time()) % 100)
         until(lambda: not set(serving_pods(lab)) & set(pods), seconds=150)
     assert set(serving_pods(lab).values()) == {0}
+
+
+def test_a_deletion_by_hand_is_undone_unless_an_annotation_retires_the_model(lab: Lab) -> None:
+    name = "retiring"
+    promoted(lab, name, lab.log_classifier(name, spec=SPEC))
+    before = lab.kube.get("tritonservice", lab.serving, name)["metadata"]["uid"]
+    lab.kube("-n", lab.serving, "delete", "tritonservice", name)
+
+    def is_back() -> bool:
+        names = lab.kube("-n", lab.serving, "get", "tritonservice", "-o", "name")
+        there = f"tritonservice.shiplift.dev/{name}" in names
+        return there and lab.kube.get("tritonservice", lab.serving, name)["metadata"]["uid"] != before
+
+    until(is_back, seconds=180)
+    events = lab.kube("-n", lab.serving, "get", "events", "-o", "json")
+    assert f"kubectl annotate tritonservice {name} shiplift.dev/retire=REASON" in events
+
+    lab.kube("-n", lab.serving, "annotate", "tritonservice", name, "shiplift.dev/retire=replaced")
+    lab.kube("-n", lab.serving, "delete", "tritonservice", name)
+    until(lambda: lab.registry.alias(name, "champion") == 0, seconds=240)
+    info = lab.registry.version(name, 1)
+    assert info.tags["shiplift.outcome"] == "retired"
+    assert "retired by someone with kubectl" in info.tags["shiplift.retired"]
+    names = lab.kube("-n", lab.serving, "get", "tritonservice,tritonrevision", "-o", "name")
+    assert f"/{name}" not in names

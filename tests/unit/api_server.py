@@ -196,14 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _done(self, plural: str, name: str, body: Object, query: dict[str, list[str]]) -> tuple[int, Object]:
         there = self.server.objects[plural]
         if self.command == "POST":
-            name = body["metadata"].setdefault("name", "unnamed")
-            if name in there:
-                return 409, {"message": "already exists"}
-            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            body["metadata"] |= {"uid": f"uid-of-{name}", "creationTimestamp": now}
-            there[name] = body
-            self.server.created(body)
-            return 201, body
+            return self._created(there, body)
         if self.command == "PATCH" and "apply-patch" in self.headers["Content-Type"]:
             there.setdefault(name, body)
         if name and name not in there:
@@ -219,6 +212,16 @@ class _Handler(BaseHTTPRequestHandler):
                 return 409, {"message": "another version"}
             there[name] = body
         return 200, there[name] if name else _page(list(there.values()), query)
+
+    def _created(self, there: dict[str, Object], body: Object) -> tuple[int, Object]:
+        name = body["metadata"].setdefault("name", "unnamed")
+        if name in there:
+            return 409, {"message": "already exists"}
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body["metadata"] |= {"uid": f"uid-of-{name}", "creationTimestamp": now}
+        there[name] = body
+        self.server.created(body)
+        return 201, body
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 - http.server's names
 

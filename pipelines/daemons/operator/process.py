@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 from pydantic import ValidationError
 
+from shiplift.pipelines.daemons.operator.deletions import Deletions
 from shiplift.pipelines.daemons.operator.gateway import GatewayWatch
 from shiplift.pipelines.daemons.operator.leadership import RENEW_S, Leadership, identity_of, pod_is_gone
 from shiplift.pipelines.daemons.operator.loop import Loop
@@ -89,7 +90,8 @@ def serve(site: Site, stop: threading.Event, cache: PackageCache, *, identity: s
         observer, actor, metrics, leads=lambda: leadership.holds, publish=listed_as_leader, listed=keeper.listed
     )
     kinds = [TRITON_SERVICE, TRITON_REVISION, POD, *observer.written]
-    watches = Watches(api, kinds, loop.wake)
+    deletions = Deletions(api)
+    watches = Watches(api, kinds, loop.wake, gone=lambda body: deletions.note(body) if leadership.holds else None)
     server = listen(web(metrics.registry, {"/healthz": lambda: loop.healthy() and watches.alive()}), PORT)
     packages = listen(serve_packages(cache.folder), PACKAGES_PORT)
     leading, keeping = partial(_lead, leadership, metrics, stop), partial(keeper.run, stop)

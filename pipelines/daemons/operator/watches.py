@@ -10,7 +10,7 @@ import structlog
 
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
-from shiplift.runtime.serving.kubernetes.kinds import TRITON_REVISION, Kind
+from shiplift.runtime.serving.kubernetes.kinds import TRITON_REVISION, TRITON_SERVICE, Kind
 from shiplift.runtime.serving.kubernetes.objects.names import SERVICES
 from shiplift.runtime.serving.operator.resources import MODEL, SERVICE_KIND
 
@@ -50,9 +50,18 @@ def _jittered(pause_s: float) -> float:
 class Watches:
     """Watches of several kinds, each in its own thread. A watch that fails starts over with all objects."""
 
-    def __init__(self, api: KubernetesClient, kinds: Sequence[Kind], wake: Callable[[str], None]) -> None:
-        """Each event of these kinds in the client's namespace wakes a service. Watches write nothing."""
-        self._api, self._wake = api, wake
+    def __init__(
+        self,
+        api: KubernetesClient,
+        kinds: Sequence[Kind],
+        wake: Callable[[str], None],
+        gone: Callable[[Any], object] = lambda _: None,
+    ) -> None:
+        """Each event of these kinds in the client's namespace wakes a service. Watches write nothing.
+
+        A service that was deleted goes to `gone`, as it was then.
+        """
+        self._api, self._wake, self._gone = api, wake, gone
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(kind,), name=f"watch {kind.plural}", daemon=True) for kind in kinds
@@ -96,6 +105,8 @@ class Watches:
             since = str(body["metadata"].get("resourceVersion", ""))
             for name in services_of(body) if event["type"] != "BOOKMARK" else ():
                 self._wake(name)
+            if event["type"] == "DELETED" and kind == TRITON_SERVICE:
+                self._gone(body)
             if self._stop.is_set():
                 break
         return since

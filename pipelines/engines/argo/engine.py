@@ -22,16 +22,17 @@ from shiplift.pipelines.engines.answers import (
     WorkflowStatus,
     champion_drift,
     require_approver,
+    still_releasing,
 )
-from shiplift.pipelines.engines.argo import shield
+from shiplift.pipelines.engines.argo import shield, single
 from shiplift.pipelines.engines.argo.aborting import Aborting
 from shiplift.pipelines.engines.argo.following import events, logs
 from shiplift.pipelines.engines.argo.layout import TARGETS
 from shiplift.pipelines.engines.argo.past import Past
 from shiplift.pipelines.engines.argo.releases import ArgoReleases, status_of
-from shiplift.pipelines.engines.argo.rollback import rollback
 from shiplift.pipelines.engines.argo.services import service_status
-from shiplift.pipelines.engines.argo.workflows import Run
+from shiplift.pipelines.engines.argo.workflows import Run, as_parameter
+from shiplift.pipelines.release import RETIRE, ROLLBACK
 from shiplift.runtime.base.errors import ClusterRefused, MissingTool, NotFound, ShipliftError
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.composition.checked import Unusable
@@ -42,6 +43,7 @@ from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Abort, Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Trigger
+from shiplift.runtime.records.retirement import Retired, Retirement, Retiring
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.abort import this_user
 from shiplift.runtime.serving.bundles.decoders import members_of
@@ -192,7 +194,19 @@ class ArgoEngine:
 
     def rollback(self, model: str) -> Promotion:
         """Makes the previous champion serve again."""
-        return rollback(self.api, check_name(model))
+        return single.run(self.api, ROLLBACK, Promotion, check_name(model), {})
+
+    def retire(self, model: str, version: int, *, reason: str, force: bool) -> Retired:
+        """Takes a model out of service, or removes what a version has left, in a Workflow with one stage."""
+        runs = [run for run in self.releases.active(check_name(model)) if run.request and run.request.model == model]
+        names = [run.name for run in runs if run.request and version in (0, run.request.version)]
+        if names and not force:
+            raise still_releasing(model, names)
+        for name in names:
+            self.stop(name)
+        retirement = Retirement(by=self.api.user() or this_user(), reason=reason, at=time.time())
+        order = Retiring(retirement=retirement, version=version, force=force)
+        return single.run(self.api, RETIRE, Retired, model, {Retiring.parameter(): as_parameter(order)})
 
     # --- past releases ---
 
@@ -299,8 +313,9 @@ class ArgoEngine:
         runs = sorted(self.releases.runs(model=model or ""), key=lambda run: run.created_at, reverse=True)
         past, note = self._recorded(model or "")
         names = {run.name for run in runs}
+        retired = {release.name: release for release in past if release.outcome == "retired"}
         shown = (
-            *(status_of(run, self._now(run)) for run in runs if run.request),
+            *(self._shown(run, retired) for run in runs if run.request),
             *(release for release in past if release.name not in names),
         )
         services = [service for service in self._services() if model in (None, service.spec.model)]
@@ -355,6 +370,11 @@ class ArgoEngine:
             return self._past.recorded(model), ""
         except ShipliftError as error:
             return [], f"releases whose Workflows were removed are not listed: {error}"
+
+    def _shown(self, run: Run, retired: Mapping[str, WorkflowStatus]) -> WorkflowStatus:
+        """A release in a line; the registry knows whether its version was retired since."""
+        shown, since = status_of(run, self._now(run)), retired.get(run.name)
+        return shown.model_copy(update={"outcome": since.outcome, "reason": since.reason}) if since else shown
 
     def _now(self, run: Run) -> str:
         """The stages of a release that are running, in words."""

@@ -22,9 +22,11 @@ from shiplift.pipelines.engines.argo.workflows import (
     OF_PUSH,
     OF_REINSTATEMENT,
     OF_RELEASE,
+    OF_RETIREMENT,
     PUSH_TEMPLATE,
     REINSTATE_TEMPLATE,
     RELEASE_TEMPLATE,
+    RETIRE_TEMPLATE,
     STOPPED_AT,
     STOPPED_BECAUSE,
     Push,
@@ -40,6 +42,7 @@ from shiplift.runtime.base.text import printable
 from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.retirement import Retiring
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
@@ -152,6 +155,18 @@ class ArgoReleases:
         labels = {OF_REINSTATEMENT: name, f"{LABEL}model": dns_name(model)}
         notes = {MODEL_NAME: model}
         return self._create(REINSTATE_TEMPLATE, _next(name, attempts), {"model": model}, labels=labels, notes=notes)
+
+    def retire(self, model: str, retiring: Retiring) -> bool:
+        """Starts the Workflow that retires a model; returns whether it did. It starts none twice for an order."""
+        name = f"retire-{dns_name(model)}-{int(retiring.retirement.at)}"
+        attempts = self._attempts(OF_RETIREMENT, name)
+        if attempts and (attempts[-1].active or attempts[-1].succeeded):
+            return False
+        labels = {OF_RETIREMENT: name, f"{LABEL}model": dns_name(model)}
+        parameters = {"model": model, Retiring.parameter(): as_parameter(retiring)}
+        return self._create(
+            RETIRE_TEMPLATE, _next(name, attempts), parameters, labels=labels, notes={MODEL_NAME: model}
+        )
 
     def conclude(self, run: Run) -> str:
         """Starts a Workflow that concludes a release whose own exit handler did not run; returns its name."""

@@ -62,10 +62,10 @@ _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL
 
 
 def templates(settings: TemplateSettings) -> list[str]:
-    """The WorkflowTemplates `release`, `rollback`, `reinstate`, `conclude` and `git-push`, as YAML documents."""
+    """The WorkflowTemplates `release`, `conclude`, `git-push` and those of single stages, as YAML documents."""
     return [
         release(settings, RELEASE),
-        *(single(settings, stage, "model") for stage in SINGLE),
+        *(single(settings, stage, *(name for name in stage.takes if name != Site.parameter())) for stage in SINGLE),
         conclude(settings, RELEASE),
         git_push(settings),
     ]

@@ -22,11 +22,13 @@ from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 
 RELEASE_TEMPLATE, PUSH_TEMPLATE, CONCLUDE_TEMPLATE = "release", "git-push", "conclude"
+RETIRE_TEMPLATE = "retire"
 REINSTATE_TEMPLATE = "reinstate"  # the stage's name, written out because importing the stage loads Triton's client
 MODEL_NAME = f"{LABEL}model-name"
 OF_RELEASE = f"{LABEL}release"
 OF_PUSH = f"{LABEL}push"
 OF_REINSTATEMENT = f"{LABEL}reinstatement"
+OF_RETIREMENT = f"{LABEL}retirement"
 CONCLUDED = f"{LABEL}concluded"
 COUNTED = f"{LABEL}counted"
 STOPPED_BECAUSE = f"{LABEL}stopped-because"
@@ -110,7 +112,7 @@ def read(body: Object) -> Run:
         uid=meta.get("uid", ""),
         template=template,
         release=labels.get(OF_RELEASE, ""),
-        attempt=attempt_of(meta["name"], _first(labels, OF_RELEASE, OF_PUSH, OF_REINSTATEMENT)),
+        attempt=attempt_of(meta["name"], _first(labels, OF_RELEASE, OF_PUSH, OF_REINSTATEMENT, OF_RETIREMENT)),
         phase=status.get("phase", ""),
         shutdown=spec.get("shutdown", ""),
         request=_record(Request, parameters),

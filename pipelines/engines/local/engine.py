@@ -28,6 +28,7 @@ from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Abort, Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.retirement import Retired, Retirement, Retiring
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.abort import this_user
 from shiplift.runtime.serving.bundles.decoders import members_of
@@ -186,6 +187,14 @@ class LocalEngine:
         from shiplift.steps.rollback import rollback  # noqa: PLC0415 - Triton's client: 0.2 s
 
         return rollback(stack.site(self.home, stack.require(self.home)), model)
+
+    def retire(self, model: str, version: int, *, reason: str, force: bool) -> Retired:
+        """Takes a model out of service, or removes what a version has left."""
+        from shiplift.pipelines.engines.local.retiring import retired  # noqa: PLC0415 - Triton's client: 0.2 s
+
+        site = stack.site(self.home, stack.require(self.home))
+        retirement = Retirement(by=this_user(), reason=reason, at=time.time())
+        return retired(site, check_name(model), Retiring(retirement=retirement, version=version, force=force))
 
     def _dispatching(self) -> bool:
         saved = stack.read(self.home)

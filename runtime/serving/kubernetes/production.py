@@ -4,6 +4,7 @@ The operator starts the pods, moves the traffic share by share, and reports in t
 the service is set back to the previous revision. Every method can be killed at any line and called again.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,10 +25,11 @@ from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Abort, Beside, Moving
+from shiplift.runtime.records.retirement import Traffic
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.abort import aborted
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
-from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, TRITON_SERVICE
+from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, TRITON_REVISION, TRITON_SERVICE
 from shiplift.runtime.serving.kubernetes.lease import held
 from shiplift.runtime.serving.kubernetes.objects.front import hostnames
 from shiplift.runtime.serving.kubernetes.objects.names import (
@@ -40,8 +42,11 @@ from shiplift.runtime.serving.kubernetes.objects.names import (
 )
 from shiplift.runtime.serving.operator import declared
 from shiplift.runtime.serving.operator.declared import AT_ONCE, Declared
+from shiplift.runtime.serving.operator.deletions import WITHDRAWN
 from shiplift.runtime.serving.operator.resources import (
+    MODEL,
     SERVICE_KIND,
+    Activation,
     ConditionType,
     Reason,
     RolloutSpec,
@@ -54,6 +59,7 @@ _POLL_S = 0.5
 _SILENT_S = 60.0  # how long the operator may take to look at a new spec
 _STILL_S = 180.0  # how long nothing may change, on top of the time for pods and shares
 _RETIRE_S = 120.0
+_COUNTED_S = 200.0  # the operator counts once a minute, and needs two readings
 _ERRORS: dict[Reason, type[ShipliftError]] = {
     Reason.START_FAILED: ServerFailed,
     Reason.WRONG_ANSWERS: GoldenMismatch,
@@ -149,8 +155,35 @@ class ClusterProduction:
         declared.settle(self._api, model, version)
 
     def withdraw(self, model: str) -> None:
-        """Deletes a model's service, and all that it owns."""
-        self._api.delete(TRITON_SERVICE, dns_name(model))
+        """Deletes a model's service, and all that it owns. Its pods answer the requests that they have."""
+        self._delete(model)
+        deadline = time.monotonic() + _RETIRE_S
+        while time.monotonic() < deadline and declared.find(self._api, model) is not None:
+            time.sleep(_POLL_S)
+
+    def traffic(self, model: str) -> Traffic:
+        """The requests that clients sent to a model's pods in the last minute or two, as the operator counted them."""
+        deadline = time.monotonic() + _COUNTED_S
+        while True:
+            service = declared.find(self._api, model)
+            if service is None or service.status.activation is Activation.ASLEEP:
+                return Traffic()
+            per_minute = service.status.client_requests_per_minute
+            if per_minute is not None:
+                return Traffic(requests=math.ceil(per_minute), window_s=60, last_at=time.time() if per_minute else 0)
+            if time.monotonic() >= deadline:
+                return Traffic(unknown="the operator, which counts them once a minute, has not counted them yet")
+            progress("waiting for the operator to count the requests of clients")
+            time.sleep(_POLL_S)
+
+    def drop(self, package: Package) -> None:
+        """Deletes the revisions of a version that does not serve, so that none of them can be named again."""
+        service = declared.find(self._api, package.model)
+        used = service.revisions if service else frozenset()
+        for body in self._api.find(TRITON_REVISION, f"{MODEL}={dns_name(package.model)}"):
+            name, own = body["metadata"]["name"], (body.get("spec") or {}).get("package") or {}
+            if name not in used and own.get("version") == package.version and own.get("model") == package.model:
+                self._api.delete(TRITON_REVISION, name)
 
     def retire(self, model: str) -> None:
         """Waits until the operator has stopped the pods without traffic; after a while it does so on its own."""
@@ -228,7 +261,12 @@ class ClusterProduction:
             replicas = None if service.scaled else before.spec.replicas if before else service.spec.replicas
             declared.want(self._api, model, name, replicas=replicas, rollout=AT_ONCE)
         else:
-            self._api.delete(TRITON_SERVICE, dns_name(model))
+            self._delete(model)
+
+    def _delete(self, model: str) -> None:
+        """Deletes a model's service, and says first that this is no deletion by hand."""
+        self._api.merge(TRITON_SERVICE, dns_name(model), {"metadata": {"annotations": {WITHDRAWN: "true"}}})
+        self._api.delete(TRITON_SERVICE, dns_name(model))
 
     def _idle(self, model: str) -> set[str]:
         """The revisions that still run for the model's service but should no longer serve."""

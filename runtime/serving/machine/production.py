@@ -26,18 +26,21 @@ from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Abort, Beside, Moving
+from shiplift.runtime.records.retirement import Traffic
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.abort import aborted
 from shiplift.runtime.serving.machine import moving
 from shiplift.runtime.serving.machine.quarantine import quarantined
 from shiplift.runtime.serving.machine.served import (
     forget,
+    forget_served,
     member_models,
     note_member_models,
     note_served,
     served,
     served_version,
 )
+from shiplift.runtime.serving.machine.traffic import traffic_of
 from shiplift.runtime.serving.member_models import drop_models, load_member_models
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
@@ -151,12 +154,32 @@ class LocalProduction:
         moving.forget(self._root, model, version)
 
     def withdraw(self, model: str) -> None:
-        """Unloads a model, and removes its files."""
+        """Unloads a model once its last requests are answered, and removes its files.
+
+        Nothing is noted to serve from the first line on, so no repair and no restart brings it back.
+        """
         name = serving_name(model)
         names = [name + ending for ending in ("", TENSORS, _BESIDE, _BESIDE + TENSORS)]
+        members = member_models(self._root, model)
+        forget_served(self._root, model)
         with TritonClient(self._machine.grpc) as client:
-            drop_models(client, self.repository, [*names, *member_models(self._root, model)])
+            drop_models(client, self.repository, [*names, *members])
         forget(self._root, model)
+
+    def traffic(self, model: str) -> Traffic:
+        """The requests that clients sent to a model lately, as the heartbeat counted them."""
+        return traffic_of(self._root, model)
+
+    def drop(self, package: Package) -> None:
+        """Unloads the member models of a package that does not serve; other files of it went when it was replaced."""
+        state, known = served(self._root, package.model), member_models(self._root, package.model)
+        needed = state.package.member_models if state else ()
+        unneeded = [name for name in known if name in package.member_models and name not in needed]
+        if not unneeded:
+            return
+        with TritonClient(self._machine.grpc) as client:
+            drop_models(client, self.repository, unneeded)
+        note_member_models(self._root, package.model, (name for name in known if name not in unneeded))
 
     def retire(self, model: str) -> None:
         """Unloads the models that only the move needed, and removes the files of versions that no longer serve."""

@@ -58,9 +58,14 @@ def note_served(home: Path, package: Package) -> None:
     write_atomically(_file(home, package.model), Served(package=package, former=former).model_dump_json())
 
 
-def forget(home: Path, model: str) -> None:
-    """Notes that production serves nothing under a model's name."""
+def forget_served(home: Path, model: str) -> None:
+    """Notes that production serves nothing under a model's name any more; its member models may still be loaded."""
     _file(home, model).unlink(missing_ok=True)
+
+
+def forget(home: Path, model: str) -> None:
+    """Notes that production serves nothing under a model's name, and has none of its member models."""
+    forget_served(home, model)
     _member_models(home, model).unlink(missing_ok=True)
 
 

@@ -66,6 +66,7 @@ def observed_status(observed: Observed, step: RolloutStep, *, repaired: Sequence
         targets=status_text.in_words(groups),
         activation=observed.activation,
         p99_milliseconds=latency.told(observed, step.evidence),
+        client_requests_per_minute=latency.clients_told(observed, step.evidence),
         conditions=tuple(_conditions(observed, step, repaired)),
     )
 

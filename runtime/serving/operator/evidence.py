@@ -103,11 +103,15 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """The last reading of the servers' latency, with each pod's requests so far; `asked_at` is 0 before the first."""
+    """The last reading of the servers' latency, with each pod's requests so far; `asked_at` is 0 before the first.
+
+    `per_minute` are the requests of clients since the reading before; None: they can't be told.
+    """
 
     asked_at: float = 0
     requests: Mapping[str, float] = field(default_factory=dict)
     p99_ms: float | None = None
+    per_minute: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,10 +80,15 @@ class ReadTraffic:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadLatency:
-    """The servers' own 99th percentile: fills `Evidence.latency`. `own`: the most requests that the operator sent."""
+    """The servers' own 99th percentile: fills `Evidence.latency`. `own`: the most requests that the operator sent.
+
+    `beat` are the requests of one heartbeat, and `interval_s` the pause between two (0: there is none).
+    """
 
     revision: str
     own: int
+    beat: int = 0
+    interval_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -297,6 +297,7 @@ class ServiceStatus(Resource):
     and so has its own pods. `failed_revision` is the revision that this generation of the spec wanted and the operator
     gave up; `Stalled` has the reason. `activation` says whether a service that may be scaled to zero has pods.
     `p99_milliseconds` is the latency of clients' requests in the servers over the last minutes; None: too few requests.
+    `client_requests_per_minute` counts the requests that were certainly not the operator's own; None: not counted yet.
     """
 
     observed_generation: int = 0
@@ -316,6 +317,7 @@ class ServiceStatus(Resource):
     targets: str = ""
     activation: Activation = Activation.AWAKE
     p99_milliseconds: float | None = None
+    client_requests_per_minute: float | None = None
     conditions: tuple[StatusCondition, ...] = ()
 
     def condition(self, kind: ConditionType) -> StatusCondition | None:

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,6 +93,7 @@ class TritonClient:
         options: list[tuple[str, str | int]] = [("grpc.use_local_subchannel_pool", 1)]
         options += [("grpc.default_authority", authority)] if authority else []
         self._options, self._secure = options, secure
+        self.sent: Counter[str] = Counter()  # the requests to each model
         self._client = triton.InferenceServerClient(address, ssl=secure, channel_args=options)
 
     def __enter__(self) -> Self:
@@ -201,6 +203,7 @@ class TritonClient:
         Raises:
             ServerFailed: Triton refuses or fails the request.
         """
+        self.sent[model] += 1
         with self._translated(model):
             if signature.streamed:
                 return self._streamed(model, signature, inputs, version)

@@ -12,6 +12,7 @@ PIPELINE_TAG = f"{TAG}pipeline"  # marks a version that is a pipeline of models
 SOURCE_TAG = f"{TAG}source"  # set by a push: the folder's object in git
 MEMBER_TAG = f"{TAG}member"  # set if a version was registered because of this MODEL/VERSION
 _URI = "models:/"  # MLflow's address of a registered model or a version of it
+RETIRED_TAG = f"{TAG}retired"  # set if the model was retired after the version was registered: who, when and why
 FOLDER = "shiplift"  # below a run's artifacts: the author's data and spec, and Shiplift's records and reports
 
 

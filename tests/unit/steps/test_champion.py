@@ -21,6 +21,7 @@ from shiplift.runtime.base.errors import (
     PromotionConflict,
     RegistryHeld,
     Rejected,
+    StillInUse,
     VersionReplaced,
 )
 from shiplift.runtime.base.progress import listening
@@ -32,6 +33,7 @@ from shiplift.runtime.records.measurement import LoadPoint, LoadReport
 from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.promotion import Abort, Beside, Champion, Moving, Promotion
 from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.retirement import Dependent, Retired, Retirement, Retiring, Traffic
 from shiplift.runtime.records.serving import EarlierVersion, EarlierVersions
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import GateEvidence, Scored, Verdict
@@ -46,9 +48,10 @@ from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore, tree_digest
 from shiplift.runtime.store.ledger import PROMOTION, Ledger
 from shiplift.runtime.store.registry.client import Registry
-from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS, VersionInfo
+from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS, TAG, VersionInfo
 from shiplift.steps import find_champion as finding
 from shiplift.steps import promote as promoting
+from shiplift.steps import retire as retiring
 from shiplift.steps import rollback as rolling_back
 from tests.unit.examples import check, deployment, model_version, package, site
 from tests.unit.runtime.store.test_ledger import Runs
@@ -63,7 +66,7 @@ class Aliases(Runs):
         super().__init__()
         self.names: dict[str, int] = {}
         self.tags: dict[int, dict[str, str]] = {}
-        self.versions = {1, 2, 3, 4, 5}
+        self.versions_there = {1, 2, 3, 4, 5}
         self.registered: dict[int, float] = {}
         self.files: dict[int, str] = {}
         self.runs: dict[int, str] = {}
@@ -79,8 +82,16 @@ class Aliases(Runs):
     def pipelines(self) -> list[VersionInfo]:
         return []
 
+    def versions(self, name: str) -> list[VersionInfo]:
+        numbers = sorted(self.versions_there)
+        infos = ((number, self.version(name, number)) for number in numbers)
+        return [
+            replace(info, tags={f"{TAG}{key}": text for key, text in self.tags.get(number, {}).items()})
+            for number, info in infos
+        ]
+
     def version(self, name: str, version: int) -> VersionInfo:
-        if version not in self.versions:
+        if version not in self.versions_there:
             raise NotFound(f"the registry has no version {version} of model {name!r}", do="-")
         info = super().version(name, version)
         run_id = self.runs.get(version, info.run_id)
@@ -123,6 +134,8 @@ class Place:
         self.declared: list[int] = []
         self.capacity: Capacity | None = None
         self.quarantined: dict[int, str] = {}
+        self.clients = Traffic()
+        self.dropped: list[int] = []
 
     @contextmanager
     def lock(self, _model: str) -> Iterator[None]:
@@ -187,7 +200,16 @@ class Place:
         self.happen()
 
     def withdraw(self, _model: str) -> None:
+        self.happen()
         self.package = None
+        self.happen()
+
+    def traffic(self, _model: str) -> Traffic:
+        return self.clients
+
+    def drop(self, package: Package) -> None:
+        self.happen()
+        self.dropped.append(package.version)
 
     def retire(self, _model: str) -> None:
         self.happen()
@@ -209,7 +231,7 @@ class World:
         self.held: list[RegistryHeld] = []
         self.rules = Promoting()
         monkeypatch.setattr(promoting, "RegistryLease", lambda *_: self)
-        for module in (finding, promoting, rolling_back, reinstating):
+        for module in (finding, promoting, rolling_back, reinstating, retiring):
             monkeypatch.setattr(module, "Registry", lambda _: self.registry)
             monkeypatch.setattr(module, "production", lambda _: self.place)
 
@@ -247,6 +269,10 @@ class World:
             self.champion(version, **trigger),
             Delivery(promoting=self.rules),
         )
+
+    def retire(self, version: int = 0, *, reason: str = "replaced", force: bool = False) -> Retired:
+        order = Retiring(retirement=Retirement(by="ana", reason=reason, at=1e9), version=version, force=force)
+        return retiring.retire(self.site, "digits", order)
 
     def rollback(self) -> Promotion:
         return rolling_back.rollback(self.site, "digits")
@@ -358,7 +384,7 @@ def test_an_alias_of_a_model_that_shiplift_never_served_is_nobody_s_business(
 
 
 def test_a_champion_whose_record_is_gone_or_forged_is_not_compared_silently(world: World) -> None:
-    world.registry.versions.remove(2)
+    world.registry.versions_there.remove(2)
     world.registry.names.pop(CHAMPION)
     with pytest.raises(PromotionConflict, match=r"production serves version 2 .*`shiplift rollback digits`"):
         world.champion()
@@ -367,7 +393,7 @@ def test_a_champion_whose_record_is_gone_or_forged_is_not_compared_silently(worl
 
 
 def test_a_deleted_champion_is_rolled_back(world: World) -> None:
-    world.registry.versions.remove(2)
+    world.registry.versions_there.remove(2)
     world.registry.names.pop(CHAMPION)
     assert (world.rollback().version, world.aliases) == (1, (1, 0))
     with pytest.raises(NothingToRollBack):
@@ -430,7 +456,7 @@ def test_a_promotion_under_way_is_not_called_drift(world: World) -> None:
 
 
 def test_a_version_deleted_during_its_release_is_not_promoted(world: World) -> None:
-    world.registry.versions.remove(5)
+    world.registry.versions_there.remove(5)
     with pytest.raises(NotFound, match="no version 5"):
         world.promote(5)
     assert (world.place.serving("digits"), world.aliases) == (2, (2, 1))
@@ -629,3 +655,91 @@ def test_a_quarantined_version_that_would_serve_again_is_told(world: World) -> N
         assert f"version 1 served before, and {why}" in told
         world.rollback()
     assert f"warning: version 1 served before, and {why}" in told
+
+
+# --- retirement ---
+
+
+def test_a_retired_model_is_brought_back_by_nothing_but_a_new_release(world: World) -> None:
+    old = world.champion(3)  # a release that has begun
+    retired = world.retire()
+    assert (retired.served, retired.versions, retired.before) == (2, (1, 2), False)
+    assert (world.place.package, world.aliases, world.place.dropped) == (None, (0, 0), [2, 1])
+    assert world.registry.tags[2]["outcome"] == "retired"
+    assert world.registry.tags[2]["retired"] == "retired by ana on 2001-09-09 01:46 UTC: replaced"
+    assert all("retired" in world.registry.tags[version] for version in (1, 2, 3, 4, 5))
+
+    again = world.retire(reason="another reason")
+    assert (again.before, again.retirement) == (True, retired.retirement)
+    move_by_hand(world, {CHAMPION: 2, PREVIOUS: 1})
+    assert (world.champion(5), world.record(2), world.record(1)) == (Champion(), None, None)
+    with pytest.raises(NothingToRollBack):
+        world.rollback()
+    assert reinstating.reinstate(world.site, "digits").moved == ()
+    assert world.place.declared == []
+    with pytest.raises(PromotionConflict, match=r"retired by ana .*after this release of version 3 had begun"):
+        promoting._require_not_retired(
+            world.site, cast("Registry", world.registry), Request(model="digits", version=3), old
+        )
+
+    world.registry.names.clear()
+    world.promote(2)
+    assert (world.place.serving("digits"), world.aliases) == (2, (2, 0))
+    assert world.retire().before is False
+
+
+def test_a_model_in_use_is_retired_only_if_told_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    ocr = Dependent(pipeline="ocr", version=3, member_version=2, follows=True)
+    monkeypatch.setattr(retiring, "dependents_of", lambda *_: (ocr,))
+    world.place.clients = Traffic(requests=412, window_s=600, last_at=1e9)
+    with pytest.raises(StillInUse) as refused:
+        world.retire()
+    assert "clients sent 412 requests in the last 600 s, the last one at 01:46:40 UTC" in refused.value.what
+    assert "pipeline 'ocr' version 3 follows it" in refused.value.what
+    assert (world.place.serving("digits"), world.aliases, world.record(2) is not None) == (2, (2, 1), True)
+    world.place.clients = Traffic(unknown="nobody counted")
+    with pytest.raises(StillInUse, match="is not known: nobody counted"):
+        world.retire()
+    assert world.retire(force=True).dependents == (ocr,)
+    assert world.place.serving("digits") == 0
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_a_retirement_that_is_killed_goes_on_when_it_is_run_again(world: World, moment: int) -> None:
+    world.place.events = [*[""] * moment, "die"]
+    with pytest.raises(KeyboardInterrupt):
+        world.retire(force=True)
+    world.place.clients = Traffic(requests=1, window_s=1)  # what had begun is not asked for again
+    assert world.retire(reason="again").retirement.reason == "replaced"
+    assert (world.place.package, world.aliases) == (None, (0, 0))
+    assert {1, 2} <= set(world.place.dropped)
+
+
+def test_a_version_that_does_not_serve_leaves_nothing(world: World) -> None:
+    with pytest.raises(StillInUse, match=r"version 2 of 'digits' is the champion.*`shiplift retire digits`"):
+        world.retire(2, force=True)
+    with pytest.raises(NotFound, match="version 4 of 'digits' was never promoted"):
+        world.retire(4)
+    assert world.retire(1).versions == (1,)
+    assert (world.place.serving("digits"), world.aliases, world.place.dropped) == (2, (2, 0), [1])
+    assert (world.retire(1).before, world.registry.tags[1]["outcome"]) == (True, "retired")
+    with pytest.raises(NothingToRollBack):
+        world.rollback()
+    world.promote(3)
+    assert world.aliases == (3, 2)
+
+
+def test_a_version_that_is_served_beside_the_champion_is_not_retired(world: World) -> None:
+    package_of = world.record(2)
+    assert package_of
+    both = {"earlier": EarlierVersions(versions=(EarlierVersion(version=1, precision="fp32"),))}
+    changed = package_of.model_copy(update={"package": package_of.package.model_copy(update=both)})
+    registry = cast("Registry", world.registry)
+    Ledger(world.site, Request(model="digits", version=2), registry=registry).put_promotion(changed)
+    with pytest.raises(StillInUse, match=r"version 1 .* is served beside version 2"):
+        world.retire(1, force=True)
+
+
+def test_what_never_served_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotFound, match="does not serve 'digits', and never did"):
+        World(tmp_path, monkeypatch).retire()

@@ -4,6 +4,7 @@ Every act may fail, or be the last before a kill: the next look sees what came o
 """
 
 import hashlib
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -136,7 +137,8 @@ class Actor:
         """
         self._count("status")
         try:
-            fields = {"p99Milliseconds": None, **status.to_object()}  # a merge keeps the fields that are left out
+            unknown = dict.fromkeys(("p99Milliseconds", "clientRequestsPerMinute"))  # a merge keeps what is left out
+            fields = {**unknown, **status.to_object()}
             self._api.merge(TRITON_SERVICE, f"{name}/status", {"status": fields})
         except ClusterRefused as error:
             message = f"the status can't be written: {error}. Run `shiplift install` of this version."
@@ -156,15 +158,22 @@ def _kind(key: Key) -> Kind:
 
 
 def _event(observed: Observed, event: KubernetesEvent) -> Object:
-    text = f"{event.reason}\n{event.message}\n{int(observed.now // 60)}"
-    at = datetime.fromtimestamp(observed.now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    service = {"apiVersion": API_VERSION, "kind": SERVICE_KIND, "name": observed.name, "uid": observed.uid}
+    meta = {"name": observed.name, "namespace": observed.namespace, "uid": observed.uid}
+    return event_about({"metadata": meta}, event, now=observed.now)
+
+
+def event_about(body: Object, event: KubernetesEvent, *, now: float | None = None) -> Object:
+    """An Event about a service, which may be gone; of equal ones within a minute, all but the first conflict."""
+    now, meta = time.time() if now is None else now, body["metadata"]
+    text = f"{event.reason}\n{event.message}\n{int(now // 60)}"
+    at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    service = {"apiVersion": API_VERSION, "kind": SERVICE_KIND, "name": meta["name"], "uid": meta["uid"]}
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{observed.name}.{digest}", "namespace": observed.namespace},
-        "involvedObject": {**service, "namespace": observed.namespace},
+        "metadata": {"name": f"{meta['name']}.{digest}", "namespace": meta["namespace"]},
+        "involvedObject": {**service, "namespace": meta["namespace"]},
         "reason": event.reason,
         "message": event.message[:1000],
         "type": "Warning" if event.warning else "Normal",

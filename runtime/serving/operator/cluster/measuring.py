@@ -175,7 +175,7 @@ def _read(
     if isinstance(wanted, ReadTraffic):
         return with_traffic(evidence, wanted, counters_of(observed, wanted.revision), time.time())
     requests, p99_ms = latencies_of(observed, wanted.revision)
-    read = latency.after(evidence.latency, requests, p99_ms, wanted.own, time.time())
+    read = latency.after(evidence.latency, requests, p99_ms, wanted, time.time())
     return replace(evidence, latency=read)
 
 

@@ -71,6 +71,7 @@ def test_the_commands_are_these() -> None:
         "approve",
         "reject",
         "rollback",
+        "retire",
         "report",
         "card",
         "check",

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,10 @@ from shiplift.runtime.host.processes import identify
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.machine.served import note_served
+from shiplift.runtime.serving.machine.traffic import traffic_of, write
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.store.artifacts import ArtifactStore
-from tests.unit.examples import package
+from tests.unit.examples import artifact, package
 
 RIGHT, WRONG = ProbeResult(seconds=0.01), ProbeResult(seconds=0.01, problem="off by 3", bad=True)
 SLOW, SILENT = ProbeResult(seconds=6.0), ProbeResult(seconds=45.0, problem="it does not answer")
@@ -113,3 +115,26 @@ def test_golden_requests_that_are_gone_condemn_nobody(production: Production) ->
     assert production.look(WRONG, 9) == {}
     assert production.prober.slow() == {}
     assert pulses.read(production.home, "digits").finding.startswith("it can't be checked: ")
+
+
+def test_what_clients_sent_is_what_the_heartbeat_did_not(tmp_path: Path) -> None:
+    def beat(counted: int, own: int = 8) -> ProbeResult:
+        return ProbeResult(seconds=0.01, counted=counted, own=own)
+
+    state = State(package=package())
+    for number, counted in enumerate((100, 108, 116)):  # the first reading has what came before
+        state = state.after(beat(counted), 5.0 * number)
+    assert state.tally
+    assert (state.tally.traffic.requests, state.tally.traffic.window_s) == (0, 10)
+    tally = state.after(beat(131), 15.0).after(beat(4), 20.0).after(SILENT, 25.0).after(beat(12), 30.0).tally
+    assert tally
+    assert (tally.traffic.requests, tally.last_at) == (7, 15.0)  # then the model was loaded again
+    assert tally.after(20, 8, 700.0).traffic.requests == 0  # too long ago
+
+    write(tmp_path, {"digits": tally})
+    note_served(tmp_path, package())
+    assert "has not looked" in traffic_of(tmp_path, "digits", patience_s=0).unknown  # nor lately
+    write(tmp_path, {"digits": tally.model_copy(update={"since": 0.0, "until": time.time()})})
+    assert traffic_of(tmp_path, "digits", patience_s=0).requests == 7
+    note_served(tmp_path, package(version=9, repository=artifact("b")))
+    assert traffic_of(tmp_path, "digits", patience_s=0).unknown

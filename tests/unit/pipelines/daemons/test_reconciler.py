@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from shiplift.pipelines.daemons.prometheus import ReleaseMetrics, listen, web
-from shiplift.pipelines.daemons.reconciler import Reconciler
+from shiplift.pipelines.daemons.reconciler import Orders, Reconciler
 from shiplift.pipelines.daemons.stuck import OF_WORKFLOW, of_pod
 from shiplift.pipelines.engines.argo.releases import ArgoReleases, concluding
 from shiplift.pipelines.triggers.settings import Reconciling, SecretFiles, TriggerSettings
@@ -21,6 +21,7 @@ from shiplift.runtime.base.errors import NotFound, Temporary
 from shiplift.runtime.base.names import workflow_name
 from shiplift.runtime.records.release import ReleaseReport, StageRun
 from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.retirement import Retirement, Retiring
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.kubernetes.kinds import POD
 from shiplift.runtime.store.ledger import PROMOTION
@@ -114,6 +115,7 @@ class Lab:
             registry,
             lambda: api.each(POD),
             serving=lambda: self.serving,
+            orders=Orders(self.server.api),
             clock=lambda: self.now,
         )
 
@@ -576,8 +578,9 @@ def promoted(lab: Lab, model: str, version: int, previous: int, unfinished: str 
     for each in (previous, version):
         lab.registry.add(model, each, created_at=NOW - 1)
     lab.registry.aliases[model] = {"champion": version, "previous": previous}
-    record = json.dumps({"previous": previous, "unfinished": unfinished})
-    lab.registry.texts[f"{model}-{version}", PROMOTION] = json.dumps({"record": record, "signature": "-"})
+    for each, before in ((previous, 0), (version, previous)):
+        record = json.dumps({"previous": before, "unfinished": unfinished})
+        lab.registry.texts[f"{model}-{each}", PROMOTION] = json.dumps({"record": record, "signature": "-"})
 
 
 def reinstating(lab: Lab) -> list[str]:
@@ -661,6 +664,28 @@ def test_a_champion_that_production_has_no_word_of_is_declared_by_a_workflow(lab
         lab.server.end(reinstating(lab)[-1], "Failed")
         lab.turn(later_s=60)
         assert len(reinstating(lab)) == min(number, 3)
+
+
+def test_a_service_that_was_deleted_with_an_order_is_retired_and_not_declared_again(lab: Lab) -> None:
+    order = Retirement(by="someone with kubectl", reason="replaced", at=NOW)
+    for model in ("gone", "kept"):
+        promoted(lab, model, 2, 1)
+    del lab.serving["gone"]
+    data = {"gone": order.model_dump_json(), "kept": order.model_dump_json(), "odd": "no order"}
+    lab.server.objects["configmaps"]["shiplift-retiring"] = {"metadata": {"name": "shiplift-retiring"}, "data": data}
+    lab.turn()
+    (name,) = lab.server.workflows
+    assert name == f"retire-gone-{int(NOW)}"
+    told = {each["name"]: each["value"] for each in lab.server.workflows[name]["spec"]["arguments"]["parameters"]}
+    assert Retiring.model_validate_json(told["retiring"]) == Retiring(retirement=order, force=True)
+    noted = lab.server.objects["configmaps"]["shiplift-retiring"]["data"]
+    assert ("gone" in noted, noted.get("kept")) == (True, None)  # someone declared that one again
+    lab.turn()
+    assert list(lab.server.workflows) == [name]
+    lab.registry.aliases["gone"] = {}
+    lab.server.end(name, "Succeeded")
+    lab.turn()
+    assert not lab.server.objects["configmaps"]["shiplift-retiring"]["data"].get("gone")
 
 
 def test_nothing_is_started_while_another_installation_holds_the_registry(lab: Lab) -> None:

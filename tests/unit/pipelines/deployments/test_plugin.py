@@ -17,7 +17,7 @@ from mlflow.exceptions import MlflowException
 from shiplift.pipelines.deployments import plugin, target, versions
 from shiplift.pipelines.deployments.requests import body_of
 from shiplift.pipelines.engines.answers import Accepted
-from shiplift.runtime.base.errors import DataInvalid, NotFound, Refused
+from shiplift.runtime.base.errors import DataInvalid, NotFound, Refused, StillInUse
 from shiplift.runtime.serving.discovery import ServedModel
 from tests.unit.runtime.serving.scoring.schemas import of_columns
 
@@ -29,6 +29,14 @@ class Engine:
         self.served: dict[str, ServedModel] = {}
         self.orders: list[tuple[str, str, bool, bool]] = []
         self.outcome = "promoted"
+        self.reasons: list[str] = []
+
+    def retire(self, model: str, _version: int, *, reason: str, force: bool) -> None:
+        self.discover(model)
+        if not force:
+            raise StillInUse("clients sent 2 requests", do="Move them.")
+        self.reasons.append(reason)
+        del self.served[model]
 
     def discover(self, model: str) -> ServedModel:
         if model not in self.served:
@@ -127,11 +135,15 @@ def test_what_production_does_not_serve_is_not_found(client: Any) -> None:
         assert refused.value.error_code == "RESOURCE_DOES_NOT_EXIST"
 
 
-def test_a_deletion_is_refused_with_what_to_do_unless_nothing_is_there(client: Any) -> None:
-    client.delete_deployment("m")
+def test_a_deletion_retires_the_model_unless_it_is_in_use(client: Any, engine: Engine) -> None:
+    client.delete_deployment("m")  # nothing is there
     client.create_deployment("m", "models:/m/1")
-    with pytest.raises(MlflowException, match="shiplift rollback m"):
+    with pytest.raises(MlflowException, match="2 requests"):
         client.delete_deployment("m")
+    client.delete_deployment("m", config={"force": "true", "reason": "replaced"})
+    assert (engine.served, engine.reasons) == ({}, ["replaced"])
+    with pytest.raises(MlflowException, match=r"replicas: Extra inputs.*reason, force"):
+        client.delete_deployment("m", config={"replicas": 3})
 
 
 def test_wrong_arguments_are_named(client: Any) -> None:

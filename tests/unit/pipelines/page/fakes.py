@@ -28,6 +28,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport, StageRun
+from shiplift.runtime.records.retirement import Retired, Retirement
 from shiplift.runtime.records.verdict import Check, Outcome
 from tests.unit.examples import check
 
@@ -177,6 +178,10 @@ class FakeEngine:
 
     def rollback(self, model: str) -> Promotion:
         raise NothingToRollBack(f"{model!r} has no <previous> champion", do="Release another version.")
+
+    def retire(self, model: str, version: int, *, reason: str, force: bool) -> Retired:
+        self.done.append(f"retire {model} {version} {force}: {reason}")
+        return Retired(model=model, retirement=Retirement(by="ana", reason=reason))
 
     def tag(self, model: str, version: int, key: str, value: str) -> None:
         if self.error:

@@ -35,7 +35,11 @@ def send(client: TestClient, address: str, headers: dict[str, str] = FORM, **fie
 
 def test_a_version_has_buttons_for_what_fits_it() -> None:
     client = browser(released())
-    assert re.findall(r'id="act-(\w+)"', client.get("/release?model=digits&version=2").text) == ["rerun", "rollback"]
+    assert re.findall(r'id="act-(\w+)"', client.get("/release?model=digits&version=2").text) == [
+        "rerun",
+        "rollback",
+        "retire",
+    ]
     busy = browser(FakeEngine(under_way_now=RUNNING))
     assert re.findall(r'id="act-(\w+)"', busy.get("/release?model=digits&version=3").text) == ["abort", "cancel"]
     assert re.findall(r'id="act-(\w+)"', busy.get("/release?model=digits&version=1").text) == ["release"]
@@ -61,7 +65,7 @@ def test_an_action_is_done_once_and_the_registry_keeps_who_when_and_why() -> Non
 
 def test_every_action_of_the_table_can_be_confirmed_and_done() -> None:
     for name in ACTIONS:
-        engine = released() if name in {"rerun", "rollback"} else FakeEngine()
+        engine = released() if name in {"rerun", "rollback", "retire"} else FakeEngine()
         engine.under_way_now = RUNNING if name in {"abort", "cancel"} else ()
         engine.outcome = "waiting for approval" if name in {"approve", "reject"} else "promoted"
         address = f"/act?{urlencode({'action': name, 'model': 'digits', 'version': 3 if engine.under_way_now else 2})}"

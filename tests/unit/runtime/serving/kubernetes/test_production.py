@@ -67,9 +67,12 @@ class FakeCluster:
     def delete(self, kind: Kind, name: str) -> bool:
         return self.objects.pop((kind.name, name), None) is not None
 
-    def merge(self, kind: Kind, name: str, patch: dict[str, Any]) -> dict[str, Any]:
-        body = self.objects[kind.name, name]
-        assert patch["metadata"].get("resourceVersion", "") == body["metadata"].get("resourceVersion", "")
+    def merge(self, kind: Kind, name: str, patch: dict[str, Any]) -> dict[str, Any] | None:
+        body = self.objects.get((kind.name, name))
+        if body is None:
+            return None
+        asked = patch["metadata"].get("resourceVersion", "")
+        assert asked in ("", body["metadata"].get("resourceVersion", ""))
         notes = {**body["metadata"].get("annotations", {}), **patch["metadata"]["annotations"]}
         body["metadata"]["annotations"] = {key: value for key, value in notes.items() if value}
         return self.apply({**body, "spec": {**body["spec"], **patch.get("spec", {})}})
@@ -130,7 +133,7 @@ def place(cluster: FakeCluster, tmp_path: Path) -> ClusterProduction:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in {"_POLL_S": 0.01, "_SILENT_S": 0.05, "_RETIRE_S": 0.1}.items():
+    for name, seconds in {"_POLL_S": 0.01, "_SILENT_S": 0.05, "_RETIRE_S": 0.1, "_COUNTED_S": 0.05}.items():
         monkeypatch.setattr(production, name, seconds)
 
 
@@ -387,3 +390,25 @@ def test_every_service_and_version_is_listed_from_the_status(tmp_path: Path) -> 
     assert declared.versions(services) == {"digits": 1}
     assert services[0].revisions == {package_name(OLD)}
     assert {kind.name for kind in (TRITON_SERVICE, TRITON_REVISION)} == {"TritonService", "TritonRevision"}
+
+
+def test_a_retired_model_leaves_neither_a_service_nor_a_revision(tmp_path: Path) -> None:
+    cluster = FakeCluster(obedient)
+    served = place(cluster, tmp_path)
+    served.move(OLD, Rollout())
+    served.move(NEW, Rollout())
+    served.drop(NEW)  # it serves
+    assert {name for kind, name in cluster.objects if kind == "TritonRevision"} == {
+        package_name(OLD),
+        package_name(NEW),
+    }
+    served.drop(OLD)
+    assert [name for kind, name in cluster.objects if kind == "TritonRevision"] == [package_name(NEW)]
+    assert served.traffic("digits").unknown
+    cluster.service["status"]["clientRequestsPerMinute"] = 12.4
+    assert served.traffic("digits").requests == 13
+    for _ in range(2):
+        served.withdraw("digits")
+        served.drop(NEW)
+        assert not cluster.objects
+    assert not served.traffic("digits").sentence

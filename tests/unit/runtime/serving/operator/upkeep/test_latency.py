@@ -31,7 +31,7 @@ class Measured(World):
         if isinstance(measurement, m.ReadLatency):
             self.asked += 1
             so_far = {"pod": self.evidence.latency.requests.get("pod", 0.0) + self.requests}
-            read = latency.after(self.evidence.latency, so_far, self.p99_ms, measurement.own, self.now)
+            read = latency.after(self.evidence.latency, so_far, self.p99_ms, measurement, self.now)
             self.evidence = replace(self.evidence, latency=read)
 
 
@@ -92,5 +92,19 @@ def test_an_operator_that_has_just_started_keeps_the_reported_latency() -> None:
 @pytest.mark.parametrize(("own", "told"), [(0, 5.0), (60, None)])
 def test_the_operators_own_requests_are_no_clients(own: int, told: float | None) -> None:
     before = Latency(asked_at=1, requests={"a": 0.0})
-    assert latency.after(before, {"a": 150.0}, 5.0, own, 61).p99_ms == told
-    assert latency.after(before, {"b": 5000.0}, 5.0, own, 61).p99_ms is None
+    asked = m.ReadLatency(revision="r", own=own)
+    assert latency.after(before, {"a": 150.0}, 5.0, asked, 61).p99_ms == told
+    assert latency.after(before, {"b": 5000.0}, 5.0, asked, 61).p99_ms is None
+
+
+def test_clients_are_what_the_heartbeat_can_t_have_sent() -> None:
+    before = Latency(asked_at=1, requests={"a": 0.0})
+    asked = m.ReadLatency(revision="r", own=96, beat=4, interval_s=5)
+    assert latency.after(before, {"a": 52.0}, None, asked, 61).per_minute == 0  # 13 beats
+    assert latency.after(before, {"a": 152.0}, None, asked, 61).per_minute == 100
+    assert latency.after(before, {"b": 152.0}, None, asked, 61).per_minute is None
+    assert latency.after(Latency(), {"a": 152.0}, None, asked, 61).per_minute is None
+    world = serving()
+    world.requests = 400
+    world.run(180)
+    assert (world.status.client_requests_per_minute or 0) > 100
