@@ -15,6 +15,7 @@ from shiplift.runtime.records.retirement import Dependent, Retired, Retirement, 
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.champion import point
 from shiplift.runtime.serving.dependents import dependents_of
+from shiplift.runtime.serving.in_use import require_not_beside, require_unused
 from shiplift.runtime.serving.production import Production, production
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
@@ -46,7 +47,7 @@ def _model(site: Site, registry: Registry, place: Production, model: str, retiri
     if served and not begun:
         traffic, dependents = place.traffic(model), dependents_of(site, model, registry)
         if not retiring.force:
-            _require_unused(model, served, traffic, dependents)
+            require_unused(model, served, traffic, dependents)
     retirement = begun or retiring.retirement.model_copy(update={"version": served})
     for ledger, promotion in records:
         if promotion.retired is None:
@@ -77,7 +78,7 @@ def _version(site: Site, registry: Registry, place: Production, model: str, reti
             do=f"`shiplift retire {model}` takes the model out of service, `shiplift rollback {model}` makes the "
             "previous version serve.",
         )
-    _require_not_beside(site, registry, model, version, served)
+    require_not_beside(site, registry, model, version, served)
     ledger = Ledger(site, Request(model=model, version=version), registry=registry)
     promotion = ledger.recorded_promotion()
     if promotion is None:
@@ -124,26 +125,6 @@ def _begun(records: list[tuple[Ledger, Promotion]], served: int) -> Retirement |
         return next((each.retired for _, each in records if each.version == served), None)
     known = [promotion.retired for _, promotion in records]
     return max((each for each in known if each), key=lambda each: each.at, default=None) if all(known) else None
-
-
-def _require_unused(model: str, served: int, traffic: Traffic, dependents: tuple[Dependent, ...]) -> None:
-    uses = [each for each in (traffic.sentence, *(dependent.sentence for dependent in dependents)) if each]
-    if uses:
-        raise StillInUse(
-            f"version {served} of {model!r} is in use: {'; '.join(uses)}",
-            do=f"Move its clients and dependents first, or retire it all the same: `shiplift retire {model} --force`.",
-        )
-
-
-def _require_not_beside(site: Site, registry: Registry, model: str, version: int, served: int) -> None:
-    """Refuses a version that the champion's package serves, too: a package never changes."""
-    champion = Ledger(site, Request(model=model, version=served), registry=registry) if served else None
-    promotion = champion.recorded_promotion() if champion else None
-    if promotion and version in promotion.package.versions:
-        raise StillInUse(
-            f"version {version} of {model!r} is served beside version {served}, as `serving.version_policy` asks",
-            do="Release a version with another `serving.version_policy` first.",
-        )
 
 
 def _tag(registry: Registry, model: str, retirement: Retirement) -> None:

@@ -1,6 +1,9 @@
 """How a release ended, in the words of its report."""
 
 from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.gates.report import Story
+from shiplift.runtime.records.kinds.exported import Exported
+from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.release import Ending
 from shiplift.runtime.records.verdict import Outcome, Verdict
 
@@ -22,3 +25,14 @@ def outcome_of(ending: Ending, *, promoted: bool) -> tuple[Outcome, int, str]:
     if promoted:
         return Outcome.PASS, Outcome.PASS.exit_code, "every check passed"
     return Outcome.INCONCLUSIVE, ShipliftError.exit_code, "it did not finish"
+
+
+def proof_seconds(ending: Ending, story: Story) -> float:
+    """How long this release's export and tuning proved; a cached stage proved nothing anew."""
+    ran = {run.name for run in ending.stages if not run.cached}
+    served = story.package.proof if story.package else None
+    seconds = {
+        Exported.parameter(): story.exported.proof_seconds if story.exported else 0.0,
+        Tuned.parameter(): served.seconds if served else 0.0,
+    }
+    return round(sum(each for record, each in seconds.items() if ending.givers.get(record) in ran), 3)

@@ -123,6 +123,14 @@ def test_a_step_is_one_public_function_named_like_its_file() -> None:
     assert public == {name: [name] for name in STEPS}
 
 
+def test_a_step_is_a_page_and_takes_no_more_than_eight_records() -> None:
+    for name in STEPS:
+        path = ROOT / "steps" / f"{name}.py"
+        step = next(node for node in tree(path).body if isinstance(node, ast.FunctionDef) and node.name == name)
+        lines, records = len(path.read_text().splitlines()), len(step.args.args + step.args.kwonlyargs)
+        assert (lines < 150, records <= 8) == (True, True), f"{name}: {lines} lines, {records} records"
+
+
 def test_every_step_is_in_the_release_or_undoes_it() -> None:
     from shiplift.pipelines.release import RELEASE
 
