@@ -31,7 +31,18 @@ from shiplift.pipelines.commands.releases import (
     retire,
     rollback,
 )
-from shiplift.pipelines.commands.stack import doctor, down, invocations, logs, open_page, openai, push, status, up
+from shiplift.pipelines.commands.stack import (
+    doctor,
+    down,
+    events,
+    invocations,
+    logs,
+    open_page,
+    openai,
+    push,
+    status,
+    up,
+)
 from shiplift.pipelines.commands.start import check, demo, init, schema, targets
 from shiplift.runtime.base.errors import Cancelled, ShipliftError, UsageError
 
@@ -67,6 +78,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "abort": abort.abort,
         "rollback": rollback.rollback,
         "retire": retire.retire,
+        "events": events.events,
         "gate": gate.gate,
         "push": push.push,
     },

@@ -45,6 +45,8 @@ from shiplift.runtime.serving.machine.served import served_version
 from shiplift.runtime.serving.reinstate import reinstate
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
+from shiplift.runtime.telling.happening import begun, ended
+from shiplift.runtime.telling.telling import tell as tell_others
 
 _POLL_S = 0.05
 _SUPERVISE_S = 2.0
@@ -194,12 +196,13 @@ def work(home: Path, name: str) -> int:
     order, attempt, failure = releases.order(name), releases.begin(name), releases.notes(name).failure()
     if attempt > MAX_ATTEMPTS:
         report = _given_up(order, name, failure)
-        releases.end(name, report)
+        _end(home, releases, name, order, report)
         return report.exit_code
     running = stack.read(home)
     if running is None:
         return StackDown.exit_code
     site = stack.site(home, running)
+    tell_others(home, begun(name, order.request, order.trigger.requested_at, time.time()))
     moved = moved_by(home, order)
     if failure and not (moved and moved.abort):  # a promotion that a person aborted gives its traffic back first
         return _conclude(releases, order, name, site, failure)
@@ -228,8 +231,14 @@ def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
     if signal.SIGTERM in stopped and ending.failure and ending.failure.outcome == "cancelled":
         return Temporary.exit_code  # the stack is going down: the release stays queued and resumes at the next start
     report: ReleaseReport = known[ReleaseReport.parameter()]
-    releases.end(name, report)
+    _end(Path(site.home), releases, name, order, report)
     return report.exit_code
+
+
+def _end(home: Path, releases: Releases, name: str, order: Order, report: ReleaseReport) -> None:
+    """Tells others how a release ended, and takes it off the queue. A process killed in between tells nothing new."""
+    tell_others(home, ended(report, order.trigger.requested_at, time.time()))
+    releases.end(name, report)
 
 
 def _enter(notes: Notes, stage: Stage) -> None:
@@ -249,7 +258,7 @@ def _conclude(releases: Releases, order: Order, name: str, site: Site, failure: 
         RELEASE, site, order.request, order.trigger, ending=ending, entering=partial(_enter, releases.notes(name))
     )
     report: ReleaseReport = known[ReleaseReport.parameter()]
-    releases.end(name, report)
+    _end(Path(site.home), releases, name, order, report)
     return report.exit_code
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from google.protobuf.text_format import ParseError
 
+from shiplift.pipelines.daemons import messenger
 from shiplift.pipelines.daemons.prober import Prober
 from shiplift.pipelines.engines.local import incidents, site_file, stack
 from shiplift.runtime.base.errors import ShipliftError
@@ -33,11 +34,14 @@ from shiplift.runtime.host.processes import stop
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.machine import server_memory
 from shiplift.runtime.serving.machine.loading import Loader
-from shiplift.runtime.serving.machine.quarantine import crashed, note_quarantined
+from shiplift.runtime.serving.machine.quarantine import QUARANTINED, crashed, note_quarantined
 from shiplift.runtime.serving.machine.recovery import reinstall, reload_stuck, unload_stuck
 from shiplift.runtime.serving.machine.restarts import HEALTHY_S, Restarts
 from shiplift.runtime.serving.machine.served import every_served, names_in_server
 from shiplift.runtime.serving.triton.config import parse
+from shiplift.runtime.telling.happening import happening
+from shiplift.runtime.telling.kinds import Kind
+from shiplift.runtime.telling.telling import tell
 
 _LOOK_S = 1.0
 _ALONE = "Release the model again, with `search: {max_batch: [1]}` if its rows belong together."
@@ -67,6 +71,7 @@ class ServerWatchdog:
         self._loader: Loader | None = None
         self._crashes: dict[str, tuple[float, int]] = {}
         self._told: set[tuple[str, str]] = set()
+        self._ailing: dict[str, tuple[str, int]] = {}
         self._restarts = Restarts()
         self._memory_mb = 0
 
@@ -100,6 +105,7 @@ class ServerWatchdog:
             self._free(running, {model: why for model, why in stuck.items() if model not in missing}, now)
             self._hurry(running, {name: why for name, why in self._prober.slow().items() if name not in missing}, now)
         self._report(self._prober.varying())
+        self._tell_health()
 
     def _forget(self, pid: int) -> None:
         """Starts over with a new server process, whose counters begin at 0.
@@ -164,6 +170,8 @@ class ServerWatchdog:
                 for package in (served.package for served in every_served(self._home)):
                     if each.model in names_in_server(package):
                         note_quarantined(self._home, package.model, package.version, each)
+                        if each.crashes == QUARANTINED:
+                            self._tell(Kind.QUARANTINED, package.model, package.version, event)
 
     def _free(self, running: stack.Stack, stuck: dict[str, str], now: float) -> None:
         self._reloaded = {model: at for model, at in self._reloaded.items() if model in stuck}
@@ -193,6 +201,19 @@ class ServerWatchdog:
             if model not in self._unloaded and now - self._hurried.get(model, -HEALTHY_S) >= HEALTHY_S:
                 self._hurried[model] = now
                 self._reload(running, model, why)
+
+    def _tell_health(self) -> None:
+        """Tells others of models that have gone wrong, or are right again."""
+        ailing = self._prober.slow() | self._prober.failing()
+        for name, why in ailing.items():
+            if name not in self._ailing and (package := self._prober.package(name)):
+                self._ailing[name] = (package.model, package.version)
+                self._tell(Kind.UNHEALTHY, *self._ailing[name], why)
+        for name in [name for name in self._ailing if name not in ailing]:
+            self._tell(Kind.HEALTHY, *self._ailing.pop(name), "")
+
+    def _tell(self, kind: Kind, model: str, version: int, text: str) -> None:
+        tell(self._home, happening(kind, model, version, at=time.time(), text=text))
 
     def _report(self, varying: dict[str, str]) -> None:
         """Tells once of answers that vary by themselves: no restart would change them."""
@@ -258,6 +279,7 @@ def watch(home: Path) -> None:
     prober, parent = Prober(home), os.getppid()
     watchdog = ServerWatchdog(home, prober=prober)
     threading.Thread(target=prober.run, daemon=True).start()
+    threading.Thread(target=messenger.run, args=(home,), daemon=True).start()
     while os.getppid() == parent:
         watchdog.look()
         time.sleep(_LOOK_S)

@@ -20,6 +20,8 @@ from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.spec.pipeline import PipelineSpec
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.history import History
+from shiplift.runtime.telling.happening import Happening
+from shiplift.runtime.telling.outbox import Place
 
 
 class Releasing(Protocol):
@@ -184,6 +186,12 @@ class Serving(Protocol):
         Raises:
             NotFound: there is no such log.
         """
+
+    def happenings(self, model: str, *, newest: int, follow: bool) -> Iterator[Happening]:
+        """What happened to a model, or to all, in order: the newest and, with `follow`, what happens next."""
+
+    def told(self) -> tuple[Place, ...]:
+        """How far each target of events is; empty if this place tells none."""
 
     def status(self, model: str | None) -> Status:
         """The status of everything, or of a model.

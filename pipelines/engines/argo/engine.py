@@ -24,7 +24,7 @@ from shiplift.pipelines.engines.answers import (
     require_approver,
     still_releasing,
 )
-from shiplift.pipelines.engines.argo import shield, single
+from shiplift.pipelines.engines.argo import happenings, shield, single
 from shiplift.pipelines.engines.argo.aborting import Aborting
 from shiplift.pipelines.engines.argo.following import events, logs
 from shiplift.pipelines.engines.argo.layout import TARGETS
@@ -65,6 +65,8 @@ from shiplift.runtime.store.published import run_of
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 from shiplift.runtime.store.registry.terms import TAG, check_name, model_and_version, request_of
 from shiplift.runtime.targets import catalogue, discovery, machine
+from shiplift.runtime.telling.happening import Happening
+from shiplift.runtime.telling.outbox import Place
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,16 @@ class ArgoEngine:
         retirement = Retirement(by=self.api.user() or this_user(), reason=reason, at=time.time())
         order = Retiring(retirement=retirement, version=version, force=force)
         return single.run(self.api, RETIRE, Retired, model, {Retiring.parameter(): as_parameter(order)})
+
+    # --- events ---
+
+    def happenings(self, model: str, *, newest: int, follow: bool) -> Iterator[Happening]:
+        """The beginnings and ends of releases, as their Workflows have them."""
+        return happenings.happenings(self.releases, model, newest=newest, follow=follow)
+
+    def told(self) -> tuple[Place, ...]:
+        """Nothing: a cluster sends no events yet."""
+        return ()
 
     # --- past releases ---
 

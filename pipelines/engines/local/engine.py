@@ -44,8 +44,13 @@ from shiplift.runtime.store.members import Promoted
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 from shiplift.runtime.store.registry.terms import CHAMPION, VersionInfo, check_name, model_and_version, request_of
 from shiplift.runtime.targets import catalogue, discovery, machine
+from shiplift.runtime.telling.happening import Happening, happening
+from shiplift.runtime.telling.kinds import Kind
+from shiplift.runtime.telling.outbox import Outbox, Place
+from shiplift.runtime.telling.telling import tell
 
 _POLL_S = 0.05
+_FOLLOW_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -186,7 +191,10 @@ class LocalEngine:
         """Makes the previous champion serve again."""
         from shiplift.steps.rollback import rollback  # noqa: PLC0415 - Triton's client: 0.2 s
 
-        return rollback(stack.site(self.home, stack.require(self.home)), model)
+        promotion = rollback(stack.site(self.home, stack.require(self.home)), model)
+        text = f"instead of version {promotion.previous}" if promotion.previous else ""
+        tell(self.home, happening(Kind.ROLLED_BACK, model, promotion.version, at=time.time(), text=text))
+        return promotion
 
     def retire(self, model: str, version: int, *, reason: str, force: bool) -> Retired:
         """Takes a model out of service, or removes what a version has left."""
@@ -194,11 +202,33 @@ class LocalEngine:
 
         site = stack.site(self.home, stack.require(self.home))
         retirement = Retirement(by=this_user(), reason=reason, at=time.time())
-        return retired(site, check_name(model), Retiring(retirement=retirement, version=version, force=force))
+        answer = retired(site, check_name(model), Retiring(retirement=retirement, version=version, force=force))
+        first = answer.retirement
+        told = happening(Kind.RETIRED, model, version, at=first.at, text=first.sentence, key=str(first.at))
+        tell(self.home, told)
+        return answer
 
     def _dispatching(self) -> bool:
         saved = stack.read(self.home)
         return saved is not None and saved.runs("dispatcher")
+
+    # --- events ---
+
+    def happenings(self, model: str, *, newest: int, follow: bool) -> Iterator[Happening]:
+        """What happened to models, from the outbox."""
+        outbox = Outbox(self.home)
+        last = max((number for number, _ in outbox.events(newest=1)), default=0)
+        found = [(number, event) for number, event in outbox.events(model=model, newest=newest) if number <= last]
+        yield from (event for _, event in found)
+        while follow:
+            time.sleep(_FOLLOW_S)
+            new = outbox.events(after=last, model=model)
+            yield from (event for _, event in new)
+            last = max((number for number, _ in new), default=last)
+
+    def told(self) -> tuple[Place, ...]:
+        """How far the targets of events are."""
+        return tuple(Outbox(self.home).places())
 
     # --- past releases ---
 

@@ -1,4 +1,4 @@
-"""A machine's rules for releases and its server: `site.yaml` in the stack's home, which model authors can't write."""
+"""A machine's rules, and who is told of events: `site.yaml` in the stack's home, which model authors can't write."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.site import SitePolicy
 from shiplift.runtime.spec.document import load_mapping, problems
+from shiplift.runtime.telling.targets import EventSettings
 
 FILE = "site.yaml"
 
@@ -27,6 +28,7 @@ class SiteFile(Record):
 
     policy: SitePolicy = SitePolicy()
     server: ServerRules = ServerRules()
+    events: EventSettings = EventSettings()
 
 
 def read(home: Path) -> SiteFile:

@@ -15,6 +15,7 @@ from shiplift.pipelines.graph import Pipeline, Placement, Stage
 from shiplift.runtime.base.errors import Cancelled
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.host.processes import start_child
+from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.promotion import Drift, Reinstated
 from shiplift.runtime.records.release import Ending, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
@@ -22,6 +23,8 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.champion import ADVICE
 from shiplift.runtime.serving.machine.served import Served, note_served
+from shiplift.runtime.telling.kinds import Kind
+from shiplift.runtime.telling.outbox import Outbox
 from tests.unit.examples import package, site
 
 WEBHOOK = Trigger(kind="webhook")
@@ -203,3 +206,18 @@ def test_an_interrupted_stage_leaves_neither_processes_nor_folders(
     assert result.exit_code == 130
     with contextlib.suppress(psutil.NoSuchProcess):  # whoever inherited it may not have waited for it yet
         psutil.Process(int((tmp_path / "pid").read_text())).wait(120)
+
+
+def test_others_are_told_how_a_release_ended_before_it_leaves_the_queue(releases: Releases, tmp_path: Path) -> None:
+    name = accept(releases, 1)
+    order = releases.order(name)
+    failure = Failure.of(Cancelled("no", do="-"))
+    report = dispatcher._given_up(order, name, failure)
+    for _ in range(2):  # a process that was killed in between ends it again
+        dispatcher._end(tmp_path, releases, name, order, report)
+    ((_, event),) = Outbox(tmp_path).events()
+    assert (event.kind, event.subject, event.release) == (Kind.CANCELLED, "digits/1", name)
+    assert not releases.active(name)
+    (tmp_path / "events.db").write_text("no database at all, but a file that is long enough to be read as one")
+    accept(releases, 2)
+    dispatcher._end(tmp_path, releases, name, order, report)  # that nobody can be told stops no release

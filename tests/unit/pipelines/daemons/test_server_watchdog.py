@@ -26,6 +26,8 @@ from shiplift.runtime.host.processes import identify, total_memory_mb
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.machine import server_memory
 from shiplift.runtime.serving.machine.restarts import FIRST_PAUSE_S, Restarts
+from shiplift.runtime.telling.kinds import Kind
+from shiplift.runtime.telling.outbox import Outbox
 from tests.unit.examples import package
 
 
@@ -263,3 +265,22 @@ def test_the_limit_of_memory_is_the_site_s_or_a_share_of_the_machine(tmp_path: P
     assert server_watchdog.memory_limit_mb(tmp_path) == 2000
     (tmp_path / "site.yaml").write_text("server: {memory_mb: a lot}")
     assert server_watchdog.memory_limit_mb(tmp_path) == share
+
+
+def test_others_are_told_once_that_a_model_has_gone_wrong_and_once_that_it_is_right_again(tmp_path: Path) -> None:
+    class Asked(Prober):
+        bad: dict[str, str] = {}  # noqa: RUF012 - a test's own
+
+        def failing(self) -> dict[str, str]:
+            return self.bad
+
+        def package(self, name: str) -> Package:
+            return package(model=name, version=3)
+
+    prober = Asked(tmp_path)
+    watchdog = ServerWatchdog(tmp_path, prober=prober)
+    for bad in ({}, {"m": "off by 3"}, {"m": "off by 4"}, {}, {}):
+        prober.bad = bad
+        watchdog._tell_health()
+    told = [(event.kind, event.subject, event.text) for _, event in Outbox(tmp_path).events()]
+    assert told == [(Kind.UNHEALTHY, "m/3", "off by 3"), (Kind.HEALTHY, "m/3", "")]

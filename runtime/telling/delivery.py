@@ -1,0 +1,141 @@
+"""Delivers events to targets: at least once, in order, with growing pauses. No release waits for it.
+
+A target that does not answer is tried until the event is too old; one that refuses an event for good (4xx) is tried a
+few times. Then the event goes to the dead letters. Each target has a thread of its own, so none holds up another.
+Tenacity is of no use here: pauses outlive the process.
+"""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+
+from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.base.text import printable
+from shiplift.runtime.telling.formats import written
+from shiplift.runtime.telling.happening import Happening
+from shiplift.runtime.telling.outbox import Outbox, Place
+from shiplift.runtime.telling.targets import EventSettings, EventTarget
+
+_PAUSE_S, _LONGEST_S = 1.0, 300.0
+_REFUSALS = 5  # tries of an event that the target refuses for good
+_LATER = (408, 425, 429)  # refusals that may end
+_AHEAD = 200  # events that are read to deliver the first of them
+_BATCH = 100  # deliveries to a target before its settings are read again
+
+Tell = Callable[[str], object]
+
+
+class Refusal(Exception):
+    """A target did not take an event; `final`: another try is of little use."""
+
+    def __init__(self, problem: str, *, final: bool = False) -> None:
+        super().__init__(problem)
+        self.problem, self.final = problem, final
+
+
+class Delivery:
+    """Delivers what a home's outbox has. `source` is the URI of the installation; `tell` gets what people must know."""
+
+    def __init__(
+        self,
+        home: Path,
+        source: str,
+        tell: Tell,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._outbox, self._source, self._tell = Outbox(home), source, tell
+        self._transport, self._clock = transport, clock
+        self._pool = ThreadPoolExecutor(16, thread_name_prefix="events")
+        self._busy: dict[str, Future[None]] = {}
+        self._names: tuple[str, ...] | None = None
+
+    def look(self, settings: EventSettings) -> None:
+        """Lets each target that has something to get, and is not busy, get it in the background."""
+        names = tuple(target.name for target in settings.targets)
+        if names != self._names:
+            self._outbox.retain(names)
+            self._names = names
+        for target in settings.targets:
+            before = self._busy.get(target.name)
+            if before is None or before.done():
+                self._busy[target.name] = self._pool.submit(self._guarded, target, settings)
+
+    def deliver(self, target: EventTarget, settings: EventSettings) -> None:
+        """Delivers what a target waits for, until it fails or has everything."""
+        for _ in range(_BATCH):
+            place = self._outbox.place(target.name)
+            if place.next_at > self._clock():
+                return
+            waiting = self._in_time(target, place, settings)
+            if not waiting:
+                return
+            seq, event = waiting[0]
+            if target.wants(event.kind, event.model):
+                try:
+                    self._send(target, event)
+                except Refusal as refusal:
+                    self._failed(target, place, waiting[0], refusal)
+                    return
+            self._outbox.delivered(target.name, seq)
+
+    def _in_time(self, target: EventTarget, place: Place, settings: EventSettings) -> list[tuple[int, Happening]]:
+        """The events that a target waits for, without those that are too many or too old: they are given up."""
+        too_many = max(0, place.waiting - settings.waiting)
+        waiting = self._outbox.events(after=place.seq, most=max(_AHEAD, too_many))
+        oldest = self._clock() - settings.give_up_hours * 3600
+        lost = [each for number, each in enumerate(waiting) if number < too_many or each[1].at < oldest]
+        if not lost:
+            return waiting
+        lost = waiting[: waiting.index(lost[-1]) + 1]
+        problem = place.problem or "they waited for too long"
+        self._outbox.bury(target.name, [each for each in lost if target.wants(each[1].kind, each[1].model)], problem)
+        self._outbox.delivered(target.name, lost[-1][0])
+        self._tell(f"events target {target.name!r} lost {len(lost)} events to the dead letters: {problem}")
+        return waiting[len(lost) :]
+
+    def _failed(self, target: EventTarget, place: Place, event: tuple[int, Happening], refusal: Refusal) -> None:
+        tries = place.tries + 1
+        if refusal.final and tries >= _REFUSALS:
+            self._outbox.bury(target.name, [event], refusal.problem)
+            self._tell(
+                f"events target {target.name!r} refused event {event[1].id}, a dead letter now: {refusal.problem}"
+            )
+            return
+        if tries == 1:
+            self._tell(f"events target {target.name!r} does not take events: {refusal.problem}. They are kept")
+        pause = min(_LONGEST_S, _PAUSE_S * 2 ** min(tries - 1, 20))
+        self._outbox.failed(target.name, tries, self._clock() + pause, refusal.problem)
+
+    def _send(self, target: EventTarget, event: Happening) -> None:
+        """Sends an event. Redirects are not followed, and the answer's body is not read.
+
+        Raises:
+            Refusal: the target did not take it.
+        """
+        try:
+            address, secret = target.address(), target.secret()
+        except ShipliftError as error:
+            raise Refusal(error.what) from error
+        body, headers = written(event, target.format, self._source, secret, self._clock())
+        try:
+            with (
+                httpx.Client(timeout=target.timeout_s, follow_redirects=False, transport=self._transport) as client,
+                client.stream("POST", address, content=body, headers=headers) as answer,
+            ):
+                status = answer.status_code
+        except (httpx.HTTPError, httpx.InvalidURL) as error:  # its text may have the address, which may be a secret
+            raise Refusal(f"it does not answer ({type(error).__name__})") from None
+        if not 200 <= status < 300:
+            raise Refusal(f"it answered {status}", final=300 <= status < 500 and status not in _LATER)
+
+    def _guarded(self, target: EventTarget, settings: EventSettings) -> None:
+        try:
+            self.deliver(target, settings)
+        except (sqlite3.Error, OSError) as error:
+            print(printable(f"events: {error}"), flush=True)

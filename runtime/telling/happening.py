@@ -1,0 +1,84 @@
+"""An event: what happened to which model, for people and programs."""
+
+import hashlib
+import json
+from datetime import UTC, datetime
+
+from pydantic import Field
+
+from shiplift.runtime.base.text import printable
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.records.request import Request
+from shiplift.runtime.telling.kinds import ENDED, PREFIX, Kind
+
+_TEXT = 1000  # characters of a reason: names and reasons come from others
+
+
+class Happening(Record):
+    """Something that happened to a model. Two with the same `id` are the same one, however often it is told.
+
+    `version` is 0 if it is about the model as a whole. `at` is in seconds since the epoch. `release` names the release.
+    """
+
+    id: str
+    kind: Kind
+    model: str
+    version: int = Field(0, ge=0)
+    at: float
+    text: str = ""
+    release: str = ""
+
+    @property
+    def subject(self) -> str:
+        """The model, or the version."""
+        return f"{self.model}/{self.version}" if self.version else self.model
+
+    @property
+    def sentence(self) -> str:
+        """What happened, in a line for people."""
+        what = self.kind.value.partition(".")[2].replace("_", " ")
+        return f"{self.subject} {what}{f': {self.text}' if self.text else ''}"
+
+    def cloud_event(self, source: str) -> dict[str, object]:
+        """The event in CloudEvents' JSON format, version 1.0; `source` is the URI of the installation."""
+        data = {"model": self.model, "version": self.version, "text": self.text, "release": self.release}
+        return {
+            "specversion": "1.0",
+            "id": self.id,
+            "source": source,
+            "type": f"{PREFIX}{self.kind}",
+            "subject": self.subject,
+            "time": datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "datacontenttype": "application/json",
+            "data": {name: value for name, value in data.items() if value not in ("", 0)},
+        }
+
+
+def happening(
+    kind: Kind, model: str, version: int, *, at: float, text: str = "", release: str = "", key: str = ""
+) -> Happening:
+    """An event. The `key` tells it apart from others of its kind about the same version; by default, its time does."""
+    identity = json.dumps([kind, model, version, key or f"{at:.6f}"])
+    return Happening(
+        id=hashlib.sha256(identity.encode()).hexdigest()[:32],
+        kind=kind,
+        model=model,
+        version=version,
+        at=at,
+        text=printable(text, limit=_TEXT),
+        release=release,
+    )
+
+
+def begun(release: str, request: Request, requested_at: float, at: float) -> Happening:
+    """A release began; one that a killed process begins again is the same."""
+    key = f"{release} {requested_at}"
+    return happening(Kind.STARTED, request.model, request.version, at=at, release=release, key=key)
+
+
+def ended(report: ReleaseReport, requested_at: float, at: float) -> Happening:
+    """A release ended."""
+    kind, key = ENDED[report.outcome], f"{report.release} {requested_at}"
+    text = "" if report.alias else report.reason
+    return happening(kind, report.model, report.version, at=at, text=text, release=report.release, key=key)

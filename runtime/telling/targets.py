@@ -1,0 +1,107 @@
+"""Who is told: a site's targets, and where their secrets are. A secret is in no record, and in no message."""
+
+import os
+from pathlib import Path
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.telling.kinds import Kind
+
+Format = Literal["cloudevents", "slack", "teams"]
+_MAX_SECRET_BYTES = 4096
+
+
+class EventTarget(Record):
+    """An HTTP address that gets events; a `name` keeps its place in the outbox when its address changes.
+
+    The address is `url`, or in the file `url_file` or the environment variable `url_env`: that of a chat is a secret.
+    `secret_file` or `secret_env` have the secret that signs, for `cloudevents` only. `kinds` are those that it gets
+    (empty: all), `models` the models that it hears of (empty: all). `timeout_s` bounds one delivery.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
+    url: str = ""
+    url_file: str = ""
+    url_env: str = ""
+    format: Format = "cloudevents"
+    secret_file: str = ""
+    secret_env: str = ""
+    kinds: tuple[Kind, ...] = ()
+    models: tuple[str, ...] = ()
+    timeout_s: float = Field(10, gt=0, le=60)
+
+    @model_validator(mode="after")
+    def _one_address(self) -> Self:
+        if sum(map(bool, (self.url, self.url_file, self.url_env))) != 1:
+            raise ValueError("needs exactly one of url, url_file and url_env")
+        if self.secret_file and self.secret_env:
+            raise ValueError("has both secret_file and secret_env: leave one out")
+        if self.url:
+            _check(self.url)
+        return self
+
+    def address(self) -> str:
+        """Its URL.
+
+        Raises:
+            SpecInvalid: its file or variable is missing, or has no URL.
+        """
+        text = self.url or self._read(self.url_file, self.url_env, "address")
+        try:
+            return _check(text)
+        except ValueError as error:
+            raise SpecInvalid(f"events target {self.name!r}: the address {error}", do="Correct it.") from None
+
+    def secret(self) -> str:
+        """The secret that signs; empty if it has none.
+
+        Raises:
+            SpecInvalid: its file or variable is missing.
+        """
+        return self._read(self.secret_file, self.secret_env, "secret") if self.secret_file or self.secret_env else ""
+
+    def wants(self, kind: Kind, model: str) -> bool:
+        """Whether it hears of this."""
+        return (not self.kinds or kind in self.kinds) and (not self.models or model in self.models)
+
+    def _read(self, file: str, variable: str, what: str) -> str:
+        try:
+            text = Path(file).read_bytes()[:_MAX_SECRET_BYTES].decode() if file else os.environ.get(variable, "")
+        except (OSError, UnicodeDecodeError):
+            text = ""
+        if not text.strip():
+            where = f"file {file}" if file else f"variable {variable}"
+            raise SpecInvalid(f"events target {self.name!r}: {where} has no {what}", do="Write it there.")
+        return text.strip()
+
+
+class EventSettings(Record):
+    """Who is told what happens to models, and how long.
+
+    A target that has more than `waiting` events before it loses the oldest to the dead
+    letters, and so it does with those that are older than `give_up_hours`.
+    """
+
+    targets: tuple[EventTarget, ...] = Field((), max_length=16)
+    waiting: int = Field(5_000, ge=1, le=50_000, strict=True)
+    give_up_hours: float = Field(72, gt=0, le=24 * 365)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        names = [target.name for target in self.targets]
+        if len(set(names)) < len(names):
+            raise ValueError("targets: two have the same name")
+        return self
+
+
+def _check(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable() or " " in url:
+        raise ValueError("is no URL that begins with http:// or https://")
+    if parts.username or parts.password:
+        raise ValueError("must contain no credentials")
+    return url
