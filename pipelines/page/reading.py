@@ -15,7 +15,9 @@ from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.store.registry.terms import check_name
+from shiplift.runtime.telling.happening import Happening
 
+_HAPPENINGS = 10
 _REPORTS_S = 10.0  # releases end rarely, and a model may have many
 
 
@@ -62,6 +64,18 @@ class Reading:
         except ShipliftError:
             return []
         return told.value
+
+    async def happenings(self, name: str) -> tuple[Happening, ...]:
+        """What happened to a model lately, the newest first; empty if that can't be read."""
+
+        def asked() -> tuple[Happening, ...]:
+            return tuple(self._engine.happenings(name, newest=_HAPPENINGS, follow=False))
+
+        try:
+            told = await self._asking.ask(("happenings", name), asked)
+        except ShipliftError:
+            return ()
+        return tuple(reversed(told.value))
 
     async def served(self, name: str) -> ServedModel:
         """Where a model answers MLflow's clients, and what it takes.

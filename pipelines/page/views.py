@@ -46,7 +46,14 @@ class Views:
         """A model: its versions, and their figures."""
         told = await self._reading.model(text_in(request, "name"))
         figures = await self._reading.figures(told.value.model)
-        about = {"view": told.value, "figures": figures, "charts": _charts(figures), "acts": self._access.acts}
+        happened = await self._reading.happenings(told.value.model)
+        about = {
+            "view": told.value,
+            "happened": happened,
+            "figures": figures,
+            "charts": _charts(figures),
+            "acts": self._access.acts,
+        }
         return _page("model.html.j2", told, **about)
 
     async def release(self, request: Request) -> Response:

@@ -5,7 +5,6 @@ few times. Then the event goes to the dead letters. Each target has a thread of 
 Tenacity is of no use here: pauses outlive the process.
 """
 
-import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -137,5 +136,5 @@ class Delivery:
     def _guarded(self, target: EventTarget, settings: EventSettings) -> None:
         try:
             self.deliver(target, settings)
-        except (sqlite3.Error, OSError) as error:
+        except ShipliftError as error:
             print(printable(f"events: {error}"), flush=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.telling.happening import Happening
 
@@ -39,7 +40,7 @@ class Place(Record):
 
 
 class Outbox:
-    """The outbox of a home. Its methods raise `sqlite3.Error` and `OSError` if the disk is full or broken."""
+    """The outbox of a home. Its methods raise `Temporary` if the file can't be used, as on a full disk."""
 
     def __init__(self, home: Path) -> None:
         self._file = home / "events.db"
@@ -142,10 +143,16 @@ class Outbox:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(self._file, timeout=_BUSY_S)) as database, database:
-            database.executescript(_SCHEMA)
-            yield database
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(self._file, timeout=_BUSY_S)) as database, database:
+                database.executescript(_SCHEMA)
+                yield database
+        except (sqlite3.Error, OSError) as error:
+            raise Temporary(
+                f"the events in {self._file} can't be used: {error}",
+                do="Make room on the disk; if the file is broken, remove it.",
+            ) from error
 
 
 def _event(body: str) -> Happening | None:

@@ -1,8 +1,8 @@
 """Tells of an event: keeps it in the outbox. Nothing fails because it could not be told."""
 
-import sqlite3
 from pathlib import Path
 
+from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.telling.happening import Happening
 from shiplift.runtime.telling.outbox import Outbox
@@ -12,5 +12,5 @@ def tell(home: Path, event: Happening) -> None:
     """Keeps an event for the targets; one that was told before is not told again."""
     try:
         Outbox(home).add(event)
-    except (sqlite3.Error, OSError) as error:
-        progress(f"{event.sentence}: this could not be told, {error}")
+    except ShipliftError as error:
+        progress(f"{event.sentence}: this could not be told, because {error}")

@@ -30,6 +30,8 @@ from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport, StageRun
 from shiplift.runtime.records.retirement import Retired, Retirement
 from shiplift.runtime.records.verdict import Check, Outcome
+from shiplift.runtime.telling.happening import Happening, happening
+from shiplift.runtime.telling.kinds import Kind
 from tests.unit.examples import check
 
 HOST = "127.0.0.1:8007"
@@ -182,6 +184,10 @@ class FakeEngine:
     def retire(self, model: str, version: int, *, reason: str, force: bool) -> Retired:
         self.done.append(f"retire {model} {version} {force}: {reason}")
         return Retired(model=model, retirement=Retirement(by="ana", reason=reason))
+
+    def happenings(self, model: str, *, newest: int, follow: bool) -> Iterator[Happening]:
+        assert (newest, follow) == (10, False)
+        yield happening(Kind.RETIRED, model, 1, at=1e9, text="<b>replaced</b>")
 
     def tag(self, model: str, version: int, key: str, value: str) -> None:
         if self.error:

@@ -56,7 +56,15 @@ def test_models_come_in_pages_and_are_found_by_a_part_of_their_name() -> None:
 def test_a_model_page_has_every_version_and_charts_over_them() -> None:
     page = browser(FakeEngine()).get("/model", params={"name": "digits"}).text
     text = " ".join(shown(page).split())
-    for words in ("version 3", "champion", "promoted", "p99 over versions", "accuracy over versions", "100 %"):
+    for words in (
+        "version 3",
+        "champion",
+        "promoted",
+        "p99 over versions",
+        "accuracy over versions",
+        "100 %",
+        "digits/1 retired: <b>replaced</b>",
+    ):
         assert words in text, words
     assert page.count("<svg") == 2
 
