@@ -24,7 +24,7 @@ def run(home: Path) -> None:
 
 
 def settings_of(home: Path) -> EventSettings:
-    """The settings of events; none while the file is not valid, which `shiplift doctor` and each release say."""
+    """The settings of events; none while the file is not valid, which each release says."""
     try:
         return site_file.read(home).events
     except (ShipliftError, OSError):

@@ -191,9 +191,9 @@ class Reconciler:
 
         Needed after an upgrade from a version that had no `TritonService`s, and after a new installation.
         """
+        ordered = self._orders.read()  # first: a service whose deletion was noted is gone by then
         serving = self._serving()
         undeclared = dict(drift_sweep.undeclared(self._registry, serving)) if serving is not None else {}
-        ordered = self._orders.read()
         for model in [model for model in undeclared if order_for(model, ordered)]:
             self._retire(model, undeclared.pop(model), ordered)
         for done in set(ordered) if serving is not None else ():  # it is retired, or someone declared it again
