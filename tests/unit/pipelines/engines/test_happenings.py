@@ -1,5 +1,6 @@
 """What happened is listed, and followed, alike on both engines."""
 
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -10,7 +11,6 @@ import pytest
 
 from shiplift.pipelines.engines.argo import happenings as on_argo
 from shiplift.pipelines.engines.argo.releases import ArgoReleases
-from shiplift.pipelines.engines.local import engine
 from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.telling.happening import happening
@@ -22,7 +22,7 @@ def test_a_machine_s_events_are_listed_and_followed(tmp_path: Path, monkeypatch:
     def happens(number: int, model: str = "digits") -> None:
         tell(tmp_path, happening(Kind.PROMOTED, model, number, at=number))
 
-    monkeypatch.setattr(engine.time, "sleep", lambda _: happens(9))
+    monkeypatch.setattr(time, "sleep", lambda _: happens(9))
     local = LocalEngine(tmp_path)
     assert (list(local.happenings("", newest=5, follow=False)), local.told()) == ([], ())
     for number in (1, 2, 3):
@@ -42,9 +42,9 @@ class Run(SimpleNamespace):
 
 
 def test_a_cluster_s_events_are_those_of_its_workflows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_argo.time, "sleep", lambda _: runs.append(Run(3, 9.0)))
     done = SimpleNamespace(outcome="refused", alias="", reason="too slow", model="digits", version=1, release="r1")
     runs = [Run(2, 7.0), Run(1, 5.0, active=False, report=done, finished_at=6.0), Run(4, 0.0)]
+    monkeypatch.setattr(time, "sleep", lambda _: runs.append(Run(3, 9.0)))
 
     class Releases:
         def runs(self, *, model: str) -> Iterator[Run]:
