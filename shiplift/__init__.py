@@ -1,7 +1,6 @@
 """The one package that is installed. Its rooms are links to the folders at the top of the repository."""
 
 from importlib import import_module
-from typing import Any
 
 _PUBLIC = {
     "discover": ".pipelines.discovery",
@@ -13,7 +12,7 @@ _PUBLIC = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Imports what programs use when they first do: everything imports this package, and starts fast."""
     if name == "errors":
         return import_module(".runtime.base.errors", __name__)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shiplift.runtime.base.errors import NotFound
+from shiplift.runtime.base.text import printable
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.store.registry.terms import FOLDER, RETIRED_TAG, TAG, VersionInfo
 
@@ -44,11 +45,16 @@ class PublishedRelease:
         """How it ended. Its `report` is empty, since its page is in no folder.
 
         Raises:
-            NotFound: the version was never released.
+            NotFound: the version was never released, or its report could not be kept.
         """
         report = self.find()
         if report is None:
-            name = f"{self.info.name}/{self.info.version}"
+            name, outcome = f"{self.info.name}/{self.info.version}", self.info.tags.get(f"{TAG}outcome", "")
+            if outcome:
+                raise NotFound(
+                    f"the registry has no report of {name}, whose release ended as {outcome}: {self._reason}",
+                    do=f"Let Shiplift write artifacts there, then run `shiplift rerun {name}`.",
+                )
             raise NotFound(f"{name} was never released", do=f"Run `shiplift release {name}`.")
         return report
 
@@ -67,6 +73,10 @@ class PublishedRelease:
     def config(self) -> str:
         """The config.pbtxt with which it was served; empty if it did not get that far."""
         return self._text("config.pbtxt") or ""
+
+    @property
+    def _reason(self) -> str:
+        return printable(self.info.tags.get(f"{TAG}reason", ""), limit=500)
 
     def _text(self, name: str) -> str | None:
         release, run_id = self.info.tags.get(f"{TAG}release", ""), run_of(self.info)

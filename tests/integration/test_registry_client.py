@@ -12,7 +12,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from shiplift.pipelines.release import RELEASE
-from shiplift.runtime.base.errors import NotAdmitted, NotFound, PromotionConflict
+from shiplift.runtime.base.errors import NotAdmitted, NotFound, PromotionConflict, RegistryDenied
 from shiplift.runtime.records.figure import Figure
 from shiplift.runtime.records.release import Ending
 from shiplift.runtime.records.request import Request, Trigger
@@ -106,16 +106,37 @@ def test_metrics_and_links_are_those_of_the_run(registry: Registry, logged: Any)
         registry.link("0" * 32, "x")
 
 
+def concluded(registry: Registry, home: Path) -> None:
+    """Ends a release of `digits` version 1, which was refused."""
+    where = site(home, registry_uri=registry.uri, page="http://127.0.0.1:8007")
+    verdict = Verdict.of((check(Outcome.FAIL, reason="slow", name="p99 of `x`"),))
+    ending = Ending(release="digits-1-0123456789", started_at=1000.0, stages=(), givers=RELEASE.givers, verdict=verdict)
+    conclude(where, Request(model="digits", version=1), Trigger(), ending)
+
+
+def test_a_report_that_can_not_be_kept_is_said_and_the_rest_is_told(
+    registry: Registry, logged: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object) -> None:
+        raise RegistryDenied("this account may not write", do="Use another.")
+
+    monkeypatch.setattr(Registry, "write_text", denied)
+    concluded(registry, tmp_path)
+    version = mlflow.MlflowClient().get_model_version("digits", "1")
+    assert logged
+    assert "**Shiplift: refused**" in version.description
+    assert "the report is not among the run's artifacts: `" in version.description
+    assert "this account may not write" in version.tags["shiplift.reason"]
+    assert version.tags["shiplift.verdict"] == "fail"
+
+
 def test_an_ended_release_is_told_below_the_author_s_words_and_in_both_charts(
     registry: Registry, logged: Any, tmp_path: Path
 ) -> None:
     client = mlflow.MlflowClient()
     client.update_model_version("digits", "1", description="Trained *by hand*.\n")
-    where = site(tmp_path, registry_uri=registry.uri, page="http://127.0.0.1:8007")
-    verdict = Verdict.of((check(Outcome.FAIL, reason="slow", name="p99 of `x`"),))
     for _ in range(2):  # a release that is killed here runs this stage again
-        ending = Ending(release="digits-1-0123456789", started_at=1000.0, stages=(), givers=RELEASE.givers)
-        conclude(where, Request(model="digits", version=1), Trigger(), ending.model_copy(update={"verdict": verdict}))
+        concluded(registry, tmp_path)
     version = client.get_model_version("digits", "1")
     assert version.description.startswith("Trained *by hand*.\n\n\n<!-- shiplift")
     assert version.description.count("**Shiplift: refused**") == 1

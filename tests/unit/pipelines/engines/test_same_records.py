@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, tzinfo
 from pathlib import Path
@@ -44,6 +44,7 @@ from shiplift.runtime.base.progress import measuring
 from shiplift.runtime.gates import report
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.figure import Figure
 from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import Ending, StageRuns
 from shiplift.runtime.records.request import Request, Trigger
@@ -120,8 +121,11 @@ class Registered(Runs):
     def link(self, run_id: str, path: str) -> str:
         return f"http://mlflow/{run_id}/{path}"
 
-    def metrics(self, run_id: str, **values: float) -> None:
-        self.tagged.append((run_id, values))
+    def metrics(self, run_id: str, figures: Sequence[Figure], *, model_id: str = "", at_ms: int = 0) -> None:
+        self.tagged.append((run_id, figures, model_id, at_ms))
+
+    def describe(self, name: str, version: int, description: str) -> None:
+        self.tagged.append((name, version, description))
 
     def left(self) -> dict[str, Any]:
         """Everything that a release left."""
