@@ -93,8 +93,7 @@ unit: setup
 	$(BIN)/pytest tests/unit $(SPREAD) -q --durations=15 -m 'not slow' $(call again,tests/unit)
 
 integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
-	$(BIN)/pytest tests/integration -n 3 --dist loadgroup --no-loadscope-reorder -q --durations=20 \
-		-m 'not large and not slow' \
+	$(BIN)/pytest tests/integration -n 3 --dist loadgroup -q --durations=20 -m 'not large and not slow' \
 		$(call again,tests/integration)
 
 # What SECURITY.md promises, attacked. Nothing of it writes outside of the tests' own folders, whatever does not hold.
