@@ -229,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _replace(there: dict[str, Object], name: str, body: Object) -> bool:
     """Whether nobody had changed the object since it was read."""
-    same = body["metadata"].get("resourceVersion") == there[name]["metadata"].get("resourceVersion")
+    same = bool(body["metadata"].get("resourceVersion") == there[name]["metadata"].get("resourceVersion"))
     there[name] = body if same else there[name]
     return same
 
