@@ -3,6 +3,7 @@
 import hashlib
 import re
 import unicodedata
+from functools import lru_cache
 
 TENSORS = "--tensors"  # the suffix of the graph behind a model that takes text or images
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
@@ -10,6 +11,7 @@ _SLUG_LENGTH = 40
 _WORKFLOW_LENGTH = 50  # a label's value has room for 63 characters
 
 
+@lru_cache(1024)
 def serving_name(model: str) -> str:
     """The name under which a model is served: its own if that is safe in URLs and paths, else a slug with a digest.
 
@@ -29,6 +31,7 @@ def name_endings(*, tensors: bool) -> tuple[str, ...]:
     return ("", TENSORS) if tensors else ("",)
 
 
+@lru_cache(1024)
 def dns_name(model: str) -> str:
     """A Kubernetes object name for a model: an RFC 1035 label of at most 40 characters, unique per served name."""
     served = serving_name(model)

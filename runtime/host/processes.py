@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -194,7 +195,8 @@ def free_port() -> int:
     It lies outside the range from which the kernel takes ports for outgoing connections: one of them could take it
     before a server does.
     """
-    for port in random.sample(_SERVERS_PORTS, len(_SERVERS_PORTS)):
+    first = random.randrange(len(_SERVERS_PORTS))  # noqa: S311 - no secret
+    for port in chain(_SERVERS_PORTS[first:], _SERVERS_PORTS[:first]):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("", port))
             return port

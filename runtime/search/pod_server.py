@@ -16,6 +16,7 @@ import tenacity
 
 from shiplift.runtime.base.errors import ClusterUnreachable, MeasurementFailed, ServerFailed, ShipliftError, Temporary
 from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.plain_http import NO_AUTHORITIES
 from shiplift.runtime.measure.generator import WireProtocol
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Cluster, Site
@@ -148,7 +149,13 @@ class PodServer:
 
     def _read_meter(self) -> dict[str, Any]:
         try:
-            answer = _retrying(httpx.get, f"http://{self._running.host}:{METER}/", timeout=_METER_S, trust_env=False)
+            answer = _retrying(
+                httpx.get,
+                f"http://{self._running.host}:{METER}/",
+                timeout=_METER_S,
+                trust_env=False,
+                verify=NO_AUTHORITIES,
+            )
             return dict(answer.raise_for_status().json())
         except (httpx.HTTPError, ValueError) as error:
             message = self._explained(f"the meter of the measurement pod does not answer: {error}")

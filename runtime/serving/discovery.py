@@ -13,6 +13,7 @@ import httpx
 from pydantic import ConfigDict, Field, ValidationError
 
 from shiplift.runtime.base.names import dns_name, serving_name
+from shiplift.runtime.base.plain_http import NO_AUTHORITIES
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.deployment import Endpoint
@@ -126,7 +127,7 @@ def by_dns(model: str, namespace: str) -> ServedModel:
     from shiplift.runtime.serving.triton.http_client import TritonHttpClient  # noqa: PLC0415 - 0.2 s
 
     address, name = inside_of(model, namespace), serving_name(model)
-    with httpx.Client(base_url=address.http, timeout=_TIMEOUT_S, trust_env=False) as http:
+    with httpx.Client(base_url=address.http, timeout=_TIMEOUT_S, trust_env=False, verify=NO_AUTHORITIES) as http:
         server = TritonHttpClient(http)
         versions = server.versions(name)
         return ServedModel(

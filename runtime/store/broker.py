@@ -16,6 +16,7 @@ import httpx
 from pydantic import ValidationError
 
 from shiplift.runtime.base.errors import NotFound, ShipliftError, Temporary
+from shiplift.runtime.base.plain_http import NO_AUTHORITIES
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
@@ -53,7 +54,9 @@ class Broker:
     """
 
     def __init__(self, uri: str) -> None:
-        self._client = httpx.Client(base_url=f"http://{urlsplit(uri).netloc}", timeout=_TIMEOUT, trust_env=False)
+        self._client = httpx.Client(
+            base_url=f"http://{urlsplit(uri).netloc}", timeout=_TIMEOUT, trust_env=False, verify=NO_AUTHORITIES
+        )
 
     def wait(self) -> None:
         """Waits until the broker responds. It starts together with the process that needs it.

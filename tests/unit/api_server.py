@@ -207,10 +207,8 @@ class _Handler(BaseHTTPRequestHandler):
             return (200, there.pop(name)) if same else (409, {"message": "another uid"})
         if self.command == "PATCH":
             _merge(there[name], body)
-        if self.command == "PUT":
-            if body["metadata"].get("resourceVersion") != there[name]["metadata"].get("resourceVersion"):
-                return 409, {"message": "another version"}
-            there[name] = body
+        if self.command == "PUT" and not _replace(there, name, body):
+            return 409, {"message": "another version"}
         return 200, there[name] if name else _page(list(there.values()), query)
 
     def _created(self, there: dict[str, Object], body: Object) -> tuple[int, Object]:
@@ -227,6 +225,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Says nothing."""
+
+
+def _replace(there: dict[str, Object], name: str, body: Object) -> bool:
+    """Whether nobody had changed the object since it was read."""
+    same = bool(body["metadata"].get("resourceVersion") == there[name]["metadata"].get("resourceVersion"))
+    there[name] = body if same else there[name]
+    return same
 
 
 def _page(all_of_them: list[Object], query: dict[str, list[str]]) -> Object:

@@ -3,7 +3,7 @@
 Collection makes millions of objects and drops few: without the garbage collector it takes 60 % of the time. Afterwards
 the collector runs rarely: each run looks at all that libraries hold. Compiled files are kept, so that the many
 processes that tests start compile none again. Libraries compute on one thread: models are tiny, and threads that wait
-for each other keep the cores busy that other tests need. No test module imports torch or libcst at its top: each
+for each other keep the cores busy that other tests need. No test module imports torch at its top: each
 worker collects all of them.
 """
 

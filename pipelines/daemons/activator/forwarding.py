@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import httpx
 
 from shiplift.pipelines.daemons.activator.holding import AskedService
+from shiplift.runtime.base.plain_http import NO_AUTHORITIES
 from shiplift.runtime.serving.kubernetes.objects.activator import BACKENDS_HEADER, SERVICE_HEADER
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
 
@@ -47,7 +48,7 @@ class Readiness:
     def __init__(self, addresses: Addresses) -> None:
         self._addresses = addresses
         limits = httpx.Limits(max_keepalive_connections=0)  # a new connection reaches a pod that is an endpoint now
-        self._client = httpx.AsyncClient(timeout=_ANSWER_S, trust_env=False, limits=limits)
+        self._client = httpx.AsyncClient(timeout=_ANSWER_S, trust_env=False, verify=NO_AUTHORITIES, limits=limits)
 
     async def __call__(self, name: str) -> bool:
         """Whether the server behind a Service takes requests."""

@@ -10,6 +10,7 @@ import httpx
 
 from shiplift.pipelines.daemons.activator.forwarding import OWN_PREFIX, Addresses, target_of
 from shiplift.pipelines.daemons.activator.holding import AskedService, Holding, Limit, NotHeld
+from shiplift.runtime.base.plain_http import NO_AUTHORITIES
 from shiplift.runtime.serving.kubernetes.objects.activator import ANSWERED_HEADER, PROBE_HEADER
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -37,7 +38,10 @@ class HttpFront:
         self._holding, self._addresses = holding, addresses
         timeout = httpx.Timeout(None, connect=2.0)  # the client or the gateway decides when to give up
         self._client = httpx.AsyncClient(
-            timeout=timeout, trust_env=False, limits=httpx.Limits(max_connections=None, keepalive_expiry=2)
+            timeout=timeout,
+            trust_env=False,
+            verify=NO_AUTHORITIES,
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=2),
         )
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:

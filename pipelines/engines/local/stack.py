@@ -22,6 +22,7 @@ from pydantic import Field
 from shiplift.pipelines.engines.local import site_file
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.errors import RegistryHeld, ServerFailed, ShipliftError, StackDown
+from shiplift.runtime.base.plain_http import NO_AUTHORITIES
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.base.secrets import load_secrets, make_private
 from shiplift.runtime.base.storage import write_atomically
@@ -423,7 +424,7 @@ def wait_healthy(home: Path, stack: Stack, name: str, url: str) -> None:
         ServerFailed: it died, or does not answer in time.
     """
     deadline = time.monotonic() + _START_S
-    with httpx.Client(timeout=2, trust_env=False) as client:
+    with httpx.Client(timeout=2, trust_env=False, verify=NO_AUTHORITIES) as client:
         while time.monotonic() < deadline and stack.runs(name):
             with contextlib.suppress(httpx.HTTPError):
                 if client.get(url).is_success:

@@ -28,15 +28,19 @@ def is_right(wanted: Object, observed: Observed) -> bool:
     applied = observed.evidence.applied.get(key_of(wanted))
     if covers(live, wanted):
         # Covering is not enough for a route: an added filter may lead its requests elsewhere.
-        return wanted["kind"] not in _ROUTES or applied is None or applied.version == remember(wanted, live).version
+        return wanted["kind"] not in _ROUTES or applied is None or applied.version == _version(live)
     return applied == remember(wanted, live) and covers(live["metadata"], wanted["metadata"])
 
 
 def remember(wanted: Object, live: Object) -> Applied:
     """A note that applying the object `wanted` produced the object `live`."""
     digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+    return Applied(digest=digest, version=_version(live))
+
+
+def _version(live: Object) -> str:
     meta = live["metadata"]
-    return Applied(digest=digest, version=str(meta.get("generation") or meta.get("resourceVersion", "")))
+    return str(meta.get("generation") or meta.get("resourceVersion", ""))
 
 
 def covers(live: Any, wanted: Any) -> bool:

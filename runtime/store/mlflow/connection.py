@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import tenacity
 
+from shiplift.runtime.base.plain_http import NO_AUTHORITIES
 from shiplift.runtime.store.mlflow.failures import REGISTRY, unreachable, untrusted
 from shiplift.runtime.store.mlflow.settings import RequestSettings, identity, read_settings, trusted
 
@@ -48,7 +49,7 @@ class Connection:
             base_url=uri.rstrip("/"),
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S)),
             trust_env=False,
-            verify=trusted() if uri.startswith("https:") else True,
+            verify=trusted() if uri.startswith("https:") else NO_AUTHORITIES,
             transport=transport,
         )
 

@@ -14,6 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from shiplift.runtime.base.errors import NotFound, ShipliftError, Temporary
 from shiplift.runtime.base.names import bracketed, serving_name
+from shiplift.runtime.base.plain_http import NO_AUTHORITIES
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.kubernetes.objects.front import hostnames
@@ -49,7 +50,7 @@ def _over_http(
     address = observed.address if observed.cluster.gateway else host
     headers = {} if by_path else {"Host": host}
     url = f"http://{bracketed(address)}:{HTTP}"
-    with httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False) as http:
+    with httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False, verify=NO_AUTHORITIES) as http:
         yield _asking(TritonHttpClient(http), package, None if package.signature.streamed else row)
 
 

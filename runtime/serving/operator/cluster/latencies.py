@@ -8,6 +8,7 @@ import httpx
 
 from shiplift.runtime.base.exposition import samples_of
 from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.plain_http import NO_AUTHORITIES
 from shiplift.runtime.serving.kubernetes.objects.names import METRICS
 from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.scaling.burst import QueueReading
@@ -48,8 +49,7 @@ def _model(observed: Observed) -> str:
 def _pages(observed: Observed, revision: str, timeout_s: float) -> list[tuple[str, str, str]]:
     """The group, the name and the metrics page of each ready pod that answers in time."""
     pods = [(group, pod) for group in observed.names(revision) for pod in observed.ready_in(group)]
-    # The pages come without TLS, so certificates are of no use, and loading them takes longer than loading a page.
-    with httpx.Client(timeout=timeout_s, trust_env=False, verify=False) as client:  # noqa: S501
+    with httpx.Client(timeout=timeout_s, trust_env=False, verify=NO_AUTHORITIES) as client:
 
         def page_of(address: str) -> str:
             try:

@@ -230,7 +230,16 @@ def test_a_booster_answers_in_onnx_as_it_does_itself(tmp_path: Path, objective: 
         np.testing.assert_allclose(got[name], wanted_, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["SVC", "LinearSVC", "RidgeClassifier", "SGDClassifier", "a pipeline"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "SVC",
+        pytest.param("LinearSVC", marks=pytest.mark.slow),
+        pytest.param("RidgeClassifier", marks=pytest.mark.slow),
+        pytest.param("SGDClassifier", marks=pytest.mark.slow),
+        "a pipeline",
+    ],
+)
 def test_a_classifier_without_probabilities_answers_labels_alone(tmp_path: Path, kind: str) -> None:
     """skl2onnx adds scores, which the model itself does not answer."""
     import mlflow.sklearn

@@ -96,11 +96,11 @@ def test_a_large_message_lies_in_shared_memory_in_a_file_that_is_used_again(tmp_
 
 
 @contextmanager
-def started(folder: Path, source: str, *functions: str) -> Iterator[Any]:
+def started(folder: Path, source: str, *functions: str, limits: str = LIMITS) -> Iterator[Any]:
     (folder / "a.py").write_text(source)
     wanted = json.dumps([("a.py", function) for function in functions])
     with subprocess.Popen(
-        [sys.executable, PIPELINE_WORKER, folder, LIMITS, wanted], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, PIPELINE_WORKER, folder, limits, wanted], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         try:
             yield process
@@ -165,13 +165,14 @@ def test_a_function_allocates_no_more_than_it_may(tmp_path: Path) -> None:
 
 def test_inputs_that_are_kept_count_as_what_a_function_allocated(tmp_path: Path) -> None:
     source = "kept = []\ndef run(x):\n    kept.append(x)\n    return {'y': x[:1]}\n"
-    file, image = str(tmp_path / "call"), np.zeros(100 << 20, np.uint8)
+    file, image = str(tmp_path / "call"), np.zeros(64 << 20, np.uint8)
     call = messages.packed({"function": "a.py:run", "answer": "/no/file"}, {"x": image})
     total = messages.write_shared(file, call)
-    with started(tmp_path, source, "run") as process:
+    limits = json.dumps(json.loads(LIMITS) | {"memory_mb": 384})
+    with started(tmp_path, source, "run", limits=limits) as process:
         received(process)
         outcomes = []
-        for _ in range(12):
+        for _ in range(7):
             messages.send(process.stdin, messages.packed({"shared": file, "bytes": total}, {}))
             outcomes.append(received(process)[0])
     assert outcomes[0] == {}
