@@ -191,7 +191,7 @@ def test_the_method_that_pyfunc_calls_comes_first(tmp_path: Path) -> None:
 def test_a_method_that_pyfunc_cannot_call_is_refused_by_name(tmp_path: Path) -> None:
     frame = people()[["visits"]]
     model = LogisticRegression().fit(frame, frame["visits"] > 4)
-    with pytest.raises(ExportFailed, match="`pyfunc_predict_fn='decision_function'`, which mlflow.pyfunc can't call"):
+    with pytest.raises(ExportFailed, match=r"'decision_function'`, which mlflow\.pyfunc can't call"):
         saved(model, frame, tmp_path / "model", pyfunc_predict_fn="decision_function")
 
 
