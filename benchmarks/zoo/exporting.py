@@ -75,8 +75,9 @@ def _python(folder: Path, logged: LoggedModel, error: ExportFailed) -> Export:
     """The model as its own library serves it."""
     try:
         model = Model({"model": str(folder), "outputs": [spec.name for spec in logged.signature.outputs]})
-    except Exception:  # MLflow may raise anything
-        raise error from None
+    except Exception as other:  # MLflow may raise anything
+        why = " ".join(str(other).split())[:300]
+        raise ExportFailed(f"{error.what}; its own library can't serve it either: {why}", do=error.do) from other
     return Export(answer=model.answer, inputs=logged.signature.inputs, form="Python", reason=error.what)
 
 

@@ -11,6 +11,7 @@ from shiplift.runtime.records.model import Finding
 # What reads a pickle: Python's unpickler, torch.load (which resolves tensors' persistent ids), or TorchScript's own.
 Reader = Literal["python", "torch", "torchscript"]
 _ENCODINGS = {"latin1", "latin-1", "utf8", "utf-8"}
+NOT_ALLOWED = "which is not on the list of allowed names"
 _SHOWN = 5
 
 
@@ -46,7 +47,7 @@ def _why(name: Global) -> str:
         return f"it is a pickle that carries its author's code ({name})"
     if allowed.is_framework(name.key):
         return f"it is a pickle of {name}, and the spec says `pickle: refuse`"
-    return f"it is a pickle that uses {name}, which is not on the list of allowed names"
+    return f"it is a pickle that uses {name}, {NOT_ALLOWED}"
 
 
 def _calls(walked: PickleTrace, pickle: Pickle) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,7 @@ from shiplift.runtime.admission import allowed, contents
 from shiplift.runtime.admission.allowed import Pickle
 from shiplift.runtime.admission.contents import ScanRules, objection
 from shiplift.runtime.admission.formats import archives, huggingface_files, mlmodel, onnx_files, pickles
+from shiplift.runtime.admission.judging import NOT_ALLOWED
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.base.files import Irregular, TreeFile, open_regular, read_regular, regular_files
 from shiplift.runtime.model.contracts import MAX_EXAMPLE_BYTES, METADATA, metadata
@@ -75,14 +76,23 @@ def objections(scan: Scan) -> list[Finding]:
     return [finding for finding in scan.findings if finding.severity == "critical"]
 
 
+_NO_CODE = "Log the model without code: pytorch with serialization_format='pt2', sklearn with 'skops', or as ONNX."
+_ACCEPT = "Pickles of known frameworks can be accepted with `admission: {pickle: sandbox}`."
+_UNKNOWN = (
+    "No setting accepts a pickle that uses other names: log the `best_estimator_` of a search, use functions of NumPy "
+    "or scikit-learn in place of your own, or log it with `mlflow.pyfunc.log_model(python_model=...)`, which "
+    "`admission: {python: sandbox}` accepts."
+)
+
+
 def refusal(findings: Sequence[Finding]) -> NotAdmitted:
     """The error that names the first objections."""
     first = "; ".join(f"{finding.file}: {finding.what}" for finding in findings[:_SHOWN])
     more = f" (and {len(findings) - _SHOWN} more)" if len(findings) > _SHOWN else ""
+    unknown = any(NOT_ALLOWED in finding.what for finding in findings)
     return NotAdmitted(
         f"the scan found code or data that must not be loaded: {first}{more}",
-        do="Log the model without code: pytorch with serialization_format='pt2', sklearn with 'skops', or as ONNX. "
-        "Pickles of known frameworks can be accepted with `admission: {pickle: sandbox}`.",
+        do=f"{_NO_CODE} {_UNKNOWN if unknown else _ACCEPT}",
     )
 
 

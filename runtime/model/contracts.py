@@ -48,6 +48,10 @@ _ADVICE = (
 )
 
 
+_NOT_INFERRED = (
+    ", though it has an input example: MLflow makes one with the model's answer to the example, which failed, as "
+    "`log_model` warned"
+)
 _OPENAI = (
     "The model was logged with OpenAI's API as its interface. Triton serves it like every text generator, and "
     "`shiplift openai` serves that API. Its example was not run."
@@ -172,7 +176,8 @@ def _of_text(meta: dict[str, Any], flavor: Flavor) -> LoggedModel:
 
 def _of_signature(meta: dict[str, Any], flavor: Flavor, advice: str) -> LoggedModel:
     if not meta.get("signature"):
-        raise NotAdmitted("the version has no signature", do=advice)
+        failed = _NOT_INFERRED if meta.get("saved_input_example_info") else ""
+        raise NotAdmitted(f"the version has no signature{failed}", do=advice)
     with _readable("the version's signature can't be read", advice):
         inputs, tabular = _specs(meta["signature"].get("inputs"), "input")
         outputs, _ = _specs(meta["signature"].get("outputs"), "output")

@@ -85,7 +85,6 @@ def logged(fitted: Any, known: Any, fresh: Any, **options: Any) -> Logged:
         "pip_requirements": [],
         "serialization_format": "cloudpickle",
         **({"signature": infer_signature(example, dense(ask(example)))} if told else {}),
-        **({"pyfunc_predict_fn": method} if method != "predict" else {}),
         **options,
     }
     return Logged(

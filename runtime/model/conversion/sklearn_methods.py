@@ -9,16 +9,28 @@ import yaml
 from numpy.typing import NDArray
 from onnx import helper
 
+from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion.original import classified
 from shiplift.runtime.model.tensors import Arrays
 
 LOG_PROBABILITIES = "log_probabilities"
+_CALLED = ("predict", "predict_proba", "predict_log_proba", "predict_joint_log_proba", "score")  # by MLflow's pyfunc
 
 
 def method_of(folder: Path, model: Any) -> str:
-    """`predict`, or what `pyfunc_predict_fn` says; `transform` for an estimator that only transforms."""
+    """`predict`, or what `pyfunc_predict_fn` says; `transform` for an estimator that only transforms.
+
+    Raises:
+        ExportFailed: MLflow's pyfunc can't call it, so nobody knows its answers.
+    """
     flavors = yaml.safe_load((folder / "MLmodel").read_text())["flavors"]
     if name := flavors.get("python_function", {}).get("predict_fn"):
+        if name not in (*_CALLED, "transform"):
+            raise ExportFailed(
+                f"it was logged with `pyfunc_predict_fn={name!r}`, which mlflow.pyfunc can't call of an estimator",
+                do=f"Log it with one of {', '.join(_CALLED)}; or `mlflow.pyfunc.log_model(python_model=...)` whose "
+                f"`predict` calls `{name}`.",
+            )
         return str(name)
     return "predict" if hasattr(model, "predict") or not hasattr(model, "transform") else "transform"
 

@@ -25,8 +25,8 @@ _MAX_BYTES = 256 << 10
 _CANONICAL: TypeAdapter[str] = TypeAdapter(records.Requirement)
 _DO = "Log the model with `pip_requirements=[...]` of names and versions, such as `numpy==2.1.0`."
 _NO_PYFUNC = (
-    'Log it with a method that MLflow can call: `pyfunc_predict_fn="transform"` of `mlflow.sklearn.log_model` for an '
-    "estimator that has no `predict`."
+    "MLflow calls `predict`, `predict_proba` or `predict_log_proba` of an estimator, and no `transform`: log an "
+    "estimator that has one of them, or `mlflow.pyfunc.log_model(python_model=...)` whose `predict` calls `transform`."
 )
 
 

@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from shiplift.runtime.admission.formats import onnx_files
+from shiplift.runtime.admission.judging import NOT_ALLOWED
 from shiplift.runtime.admission.scan import objections, refusal, scan_files
 from shiplift.runtime.confinement import sandbox
 from shiplift.runtime.records.model import Finding
@@ -34,6 +35,9 @@ def test_a_refusal_names_the_first_objections_and_how_to_log_a_model_without_cod
     assert error.what.endswith("(and 2 more)")
     assert "pt2" in error.do
     assert "pickle: sandbox" in error.do
+    unknown = refusal([Finding(severity="critical", file="model.pkl", what=f"it uses x.y, {NOT_ALLOWED}")])
+    assert "best_estimator_" in unknown.do
+    assert "pickle: sandbox" not in unknown.do
 
 
 # --- the scanner itself, on real files ---

@@ -23,6 +23,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEnc
 
 from benchmarks.zoo.export_only import column
 from benchmarks.zoo.exporting import export
+from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.guest.python.pyfunc import Model
 from shiplift.runtime.guest.python.values import MISSING
 from shiplift.runtime.model import onnx_models
@@ -185,6 +186,13 @@ def test_the_method_that_pyfunc_calls_comes_first(tmp_path: Path) -> None:
         assert next(iter(asked)) == name
         np.testing.assert_allclose(asked[name], getattr(fitted, method)(frame), rtol=1e-4)
         np.testing.assert_allclose(answers[name], asked[name], atol=1e-4)
+
+
+def test_a_method_that_pyfunc_cannot_call_is_refused_by_name(tmp_path: Path) -> None:
+    frame = people()[["visits"]]
+    model = LogisticRegression().fit(frame, frame["visits"] > 4)
+    with pytest.raises(ExportFailed, match=r"'decision_function'`, which mlflow\.pyfunc can't call"):
+        saved(model, frame, tmp_path / "model", pyfunc_predict_fn="decision_function")
 
 
 def test_a_model_that_only_transforms_is_asked_to(tmp_path: Path) -> None:
