@@ -16,7 +16,7 @@ from shiplift.runtime.guest.graphs.guards import Guards
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
-from shiplift.runtime.proof.comparison import compare, counted, worst_of
+from shiplift.runtime.proof.comparison import compare, counted, with_row, worst_of
 from shiplift.runtime.proof.guards.learning import refused_rows
 from shiplift.runtime.proof.oracle import answers_to
 from shiplift.runtime.proof.questions.question import Questions
@@ -89,7 +89,8 @@ class _Proving:
     def among_neighbours(self, ask: Ask) -> None:
         """The first rows of each set, at every place of a batch."""
         for questions, right in self._few():
-            _require_same(with_neighbours(ask, questions.inputs, right, questions.origins))
+            found = with_neighbours(ask, questions.inputs, right, questions.origins)
+            _require_same(with_row(found, questions.inputs))
             self._count("at every place of a batch", len(right.errors))
 
     def from_threads(self, ask: Ask) -> None:
@@ -143,7 +144,7 @@ class _Proving:
     def _compare(self, setting: str, questions: Questions, right: Answers, served: Answers) -> None:
         count = len(served.errors)
         found = compare(right.take(range(count)), served, questions.origins[:count], setting=setting)
-        _require_same(found.first)
+        _require_same(with_row(found.first, questions.inputs))
         self.worst.append(found.worst)
         self._count(setting, count)
 

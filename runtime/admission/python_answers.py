@@ -8,6 +8,7 @@ writes: another sandbox decides what is compared, and how (`python_proving.py`).
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ class _Seen:
         for place in range(self.places):
             turned = rows_of(rows, np.roll(np.arange(len(few)), place))
             right = self.right[name].take(np.roll(few, place))
-            self._in_a_batch(f"place-{place}", turned, right, lambda turned=turned: together(self._asker(host), turned))
+            self._in_a_batch(f"place-{place}", turned, right, partial(together, self._asker(host), turned))
 
     def again(self, host: Host) -> None:
         """Asks some rows of each set again, the last first."""
@@ -163,10 +164,7 @@ class _Seen:
             done = 0
             if count_of(rows) and self._seconds < seconds:
                 right = self.right[name].take(self._answered(name))
-
-                def ask(seconds: float = seconds, rows: Arrays = rows) -> Answers:
-                    return answers_to(self._asker(host), rows, batches=True, seconds=seconds)
-
+                ask = partial(answers_to, self._asker(host), rows, batches=True, seconds=seconds)
                 done = self._in_a_batch(f"batch/{name}", rows, right, ask)
             self._late(count_of(rows) - done, "in batches")
 

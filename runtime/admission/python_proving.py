@@ -3,7 +3,6 @@
 This runs in another sandbox than the model, whose code could have written anything into its answers.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model.onnx_models import differences
 from shiplift.runtime.model.tensors import Arrays, datatype, dump_npz, load_npz, under
 from shiplift.runtime.proof.answers import Answers
-from shiplift.runtime.proof.comparison import compare, counted, worst_of
+from shiplift.runtime.proof.comparison import compare, counted, with_row, worst_of
 from shiplift.runtime.proof.file import from_file
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.records.model import ParityCase
@@ -110,13 +109,13 @@ class _Compared:
         _, later = from_file(self.recorded, "again")
         questions, right = self.judged[EXAMPLE]
         found = compare(right.take([0]), later, questions.origins[:1], setting="asked again, after other rows")
-        _require_repeatable(found.first)
+        _require_repeatable(with_row(found.first, questions.inputs))
         for name, (questions, right) in self.judged.items():
             at = self.recorded[f"again/{name}/rows"].tolist()
             expected, (_, actual) = right.take(at), from_file(self.recorded, f"again/{name}")
             origins = [questions.origins[row] for row in at]
             found = compare(expected, actual, origins, setting="asked of a second process")
-            _require_repeatable(_numbered(found.first, at))
+            _require_repeatable(with_row(_numbered(found.first, at), questions.inputs))
             self._saw("in a second process", found.worst, len(at))
             if name == EXAMPLE:
                 self._case("example, in two processes", expected, actual)
@@ -136,10 +135,10 @@ class _Compared:
         _, actual = from_file(self.recorded, f"place-{place}")
         origins = [questions.origins[row] for row in at]
         found = compare(right.take(at), actual, origins, setting=f"in a batch of {len(at)}")
-        self._repeated_in(f"place-{place}", actual, origins, at.tolist())
+        self._repeated_in(f"place-{place}", actual, questions, at.tolist())
         if found.first is None:
             self._saw("at every place of a batch", found.worst, len(at))
-        return _numbered(found.first, at.tolist())
+        return with_row(_numbered(found.first, at.tolist()), questions.inputs)
 
     def _in_batches(self) -> Counterexample | None:
         for name, (questions, right) in self.judged.items():
@@ -149,15 +148,15 @@ class _Compared:
             at = np.flatnonzero(right.answered)[: len(actual.errors)].tolist()
             expected = right.take(at)
             found = compare(expected, actual, [questions.origins[row] for row in at], setting="in a batch")
-            self._repeated_in(f"batch/{name}", actual, [questions.origins[row] for row in at], at)
+            self._repeated_in(f"batch/{name}", actual, questions, at)
             if found.first:
-                return _numbered(found.first, at)
+                return with_row(_numbered(found.first, at), questions.inputs)
             self._saw("in batches", found.worst, len(at))
             if name == EXAMPLE:
                 self._case("samples alone and in a batch", expected, actual)
         return None
 
-    def _repeated_in(self, name: str, actual: Answers, origins: Sequence[str], at: list[int]) -> None:
+    def _repeated_in(self, name: str, actual: Answers, questions: Questions, at: list[int]) -> None:
         """Compares a batch with the same batch later, if it was asked again.
 
         Raises:
@@ -166,8 +165,9 @@ class _Compared:
         if f"repeat/{name}/errors" in self.recorded:
             _, later = from_file(self.recorded, f"repeat/{name}")
             few = range(min(len(actual.errors), len(later.errors)))
+            origins = [questions.origins[row] for row in at]
             found = compare(actual.take(few), later.take(few), origins, setting="asked again, in the same batch")
-            _require_repeatable(_numbered(found.first, at))
+            _require_repeatable(with_row(_numbered(found.first, at), questions.inputs))
 
     def _saw(self, setting: str, worst: ColumnDifference | None, rows: int) -> None:
         self.settings[setting] = self.settings.get(setting, 0) + rows
@@ -228,7 +228,9 @@ def _require_repeatable(found: Counterexample | None) -> None:
     if found:
         raise ExportFailed(
             f"the model is not repeatable: {found}",
-            do="Seed what it samples, and keep no state between calls: production is checked against these answers.",
+            do="Ask `mlflow.pyfunc.load_model(...).predict` that row twice, in two processes. Seed what it "
+            "samples, and keep no state between calls: production is checked against these answers. "
+            "`hash()` of a text and the order of a set differ from process to process.",
         )
 
 

@@ -13,6 +13,7 @@ from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.samples import BATCHES
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.comparison import with_row
 from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.guards.probing import Refusals, refusals
 from shiplift.runtime.proof.jumps import jumps
@@ -231,12 +232,12 @@ def _examined(original: Original, ask: Any, sets: Mapping[str, Arrays]) -> Count
     seen = examine(ask, rows, [LARGEST] * count_of(rows), seconds=_EXAMINE_S)
     if seen.unstable:
         raise ExportFailed(
-            f"the model is not repeatable: {seen.unstable}",
+            f"the model is not repeatable: {with_row(seen.unstable, rows)}",
             do=_IN_TRAINING.format(", ".join(original.training)) if original.training else _NOT_REPEATABLE,
         )
     if seen.mixes and original.batch > 1:
         raise ExportFailed(
-            f"the model takes batches of {original.batch} alone, and mixes their rows: {seen.mixes}",
+            f"the model takes batches of {original.batch} alone, and mixes their rows: {with_row(seen.mixes, rows)}",
             do="Export it with a dynamic first dimension, or with a batch of 1.",
         )
-    return seen.mixes
+    return with_row(seen.mixes, rows)

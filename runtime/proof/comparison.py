@@ -4,14 +4,19 @@ Labels, texts, booleans and integers are equal row by row. Floats have a toleran
 is an answer, too: where the original raises, what is served must not answer.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from shiplift.runtime.model.tensors import Arrays, text_of
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.parts import Part, parts
 from shiplift.runtime.records.proof import ColumnDifference, Counterexample, RowsAsked
+
+_SHOWN = 300  # characters of a row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,24 @@ def compare(original: Answers, served: Answers, origins: Sequence[str], *, setti
         worst=worst_of([part.worst for part in found]),
         wrong=counted([origins[row] for row in wrong]),
     )
+
+
+def with_row(found: Counterexample | None, inputs: Arrays) -> Counterexample | None:
+    """The counterexample with the row itself, out of the inputs that it numbers, so that anybody can ask it again."""
+    if found is None:
+        return None
+    row = {name: _plain(array[found.row]) for name, array in inputs.items()}
+    text = json.dumps(row, ensure_ascii=False)
+    return found.model_copy(update={"inputs": text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."})
+
+
+def _plain(value: Any) -> Any:
+    """A row's value in JSON: a column's without its axis of size 1."""
+    array = np.asarray(value)
+    if array.dtype.kind in "OSU":
+        texts = [text_of(item, errors="replace") for item in array.ravel()]
+        array = np.array(texts, object).reshape(array.shape)
+    return array.item() if array.size == 1 else array.tolist()
 
 
 def worst_of(columns: Sequence[ColumnDifference | None]) -> ColumnDifference | None:

@@ -17,11 +17,12 @@ class Counterexample(Record):
     """A question that is answered differently: its `row` of those asked, where the row comes from, and both answers.
 
     `setting` says how it was asked. `column` is None for what concerns a whole answer, such as its type or an error.
-    `difference` and `tolerance` are None for what must be equal.
+    `difference` and `tolerance` are None for what must be equal. `inputs` is the row itself as JSON; empty if unknown.
     """
 
     row: int
     origin: str
+    inputs: str = ""
     setting: str = ""
     output: str = ""
     column: int | None = None
@@ -42,7 +43,8 @@ class Counterexample(Record):
         what = f" for {self.output!r}{where}" if self.output else ""
         off = "" if self.difference is None else f": {self.difference:.3g} off, {self.tolerance:.3g} allowed"
         sides = f"the original {self.original}{what}, the served form {self.served}"
-        return f"to row {self.row} of the {self.origin} rows{how} {sides}{off}"
+        row = f"; the row is {self.inputs}" if self.inputs else ""
+        return f"to row {self.row} of the {self.origin} rows{how} {sides}{off}{row}"
 
 
 class ColumnDifference(Record):

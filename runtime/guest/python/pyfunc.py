@@ -66,10 +66,10 @@ class Model:
 
     def _asked(self, inputs: dict[str, Any]) -> Any:
         if self._tensors:
-            names = list(inputs) if self._named else [None]
+            known = list(inputs) if self._named else [None]
             tensors = {
-                name: array.astype(str) if known in self._texts else array  # which MLflow tells from objects
-                for known, (name, array) in zip(names, inputs.items(), strict=True)
+                name: array.astype(str) if logged in self._texts else array  # which MLflow tells from objects
+                for logged, (name, array) in zip(known, inputs.items(), strict=True)
             }
             return tensors if self._named else next(iter(tensors.values()))
         if self._hinted:
@@ -97,8 +97,8 @@ class Model:
             answer = {name: [record.get(name) for record in answer] for name in names}
         known = set(self._outputs)
         if isinstance(answer, dict) and answer and (set(answer) <= known or set(answer) >= known):
-            names = dict.fromkeys([*self._outputs, *answer])  # more than the signature says is answered, too
-            return {str(name): answer[name] for name in names if name in answer}
+            beyond = [name for name in answer if name not in known]  # more than the signature says is answered, too
+            return {str(name): answer[name] for name in (*self._outputs, *beyond) if name in answer}
         if len(self._outputs) > 1:
             what = ", ".join(map(str, answer)) if isinstance(answer, dict) else "one array"
             raise Unservable(f"predict answered {what}, the signature says {', '.join(self._outputs)}")

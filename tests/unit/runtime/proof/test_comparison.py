@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
-from shiplift.runtime.proof.comparison import Comparison, compare
+from shiplift.runtime.proof.comparison import Comparison, compare, with_row
 from shiplift.runtime.records.proof import RowsAsked
 
 LARGE = np.array([[3e5, 80.0], [2e5, 60.0], [4e5, 90.0]])
@@ -118,3 +119,13 @@ def test_an_error_is_an_answer() -> None:
     nothing = Answers(outputs={}, errors=("bad", "bad"))
     assert compare(nothing, nothing, ["example"] * 2).same
     assert not compare(Answers.of({"y": x}), nothing, ["example"] * 2).same
+
+
+def test_a_counterexample_shows_its_row_shortly() -> None:
+    found = compare(Answers.of({"y": np.array([1, 2])}), Answers.of({"y": np.array([1, 3])}), ["a", "b"]).first
+    rows: Arrays = {"x": np.array([[1.0], [np.nan]]), "v": np.eye(2), "s": np.array([[b"a"], ["\u00fc" * 300]], object)}
+    told = str(with_row(found, rows))
+    assert '; the row is {"x": NaN, "v": [0.0, 1.0], "s": "\u00fc' in told
+    assert told.endswith("...")
+    assert len(told) < 450
+    assert with_row(None, rows) is None
