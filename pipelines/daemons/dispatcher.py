@@ -32,6 +32,8 @@ from shiplift.pipelines.triggers import drift_sweep, registry_sweep
 from shiplift.runtime.base.errors import RegistryHeld, ShipliftError, StackDown, Temporary
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.base.text import printable
+from shiplift.runtime.events.emit import emit
+from shiplift.runtime.events.event import begun, ended
 from shiplift.runtime.host.folders import sweep as sweep_folders
 from shiplift.runtime.host.installed import package_digest
 from shiplift.runtime.host.processes import die_with_parent, fork
@@ -45,8 +47,6 @@ from shiplift.runtime.serving.machine.served import served_version
 from shiplift.runtime.serving.reinstate import reinstate
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
-from shiplift.runtime.telling.happening import begun, ended
-from shiplift.runtime.telling.telling import tell as tell_others
 
 _POLL_S = 0.05
 _SUPERVISE_S = 2.0
@@ -202,7 +202,7 @@ def work(home: Path, name: str) -> int:
     if running is None:
         return StackDown.exit_code
     site = stack.site(home, running)
-    tell_others(home, begun(name, order.request, order.trigger.requested_at, time.time()))
+    emit(home, begun(name, order.request, order.trigger.requested_at, time.time()))
     moved = moved_by(home, order)
     if failure and not (moved and moved.abort):  # a promotion that a person aborted gives its traffic back first
         return _conclude(releases, order, name, site, failure)
@@ -237,7 +237,7 @@ def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
 
 def _end(home: Path, releases: Releases, name: str, order: Order, report: ReleaseReport) -> None:
     """Tells others how a release ended, and takes it off the queue. A process killed in between tells nothing new."""
-    tell_others(home, ended(report, order.trigger.requested_at, time.time()))
+    emit(home, ended(report, order.trigger.requested_at, time.time()))
     releases.end(name, report)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from shiplift.pipelines.engines.local import incidents, site_file, stack
 from shiplift.runtime.base.errors import ShipliftError
-from shiplift.runtime.telling.delivery import Delivery
-from shiplift.runtime.telling.targets import EventSettings
+from shiplift.runtime.events.delivery import Delivery
+from shiplift.runtime.events.targets import EventSettings
 
 _LOOK_S = 1.0
 

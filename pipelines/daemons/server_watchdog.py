@@ -29,6 +29,9 @@ from shiplift.pipelines.engines.local import incidents, site_file, stack
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.text import printable
+from shiplift.runtime.events.emit import emit
+from shiplift.runtime.events.event import model_event
+from shiplift.runtime.events.kinds import Kind
 from shiplift.runtime.guest.pod.heartbeat import MARGIN_S, Counters, Heartbeat, answer, counters
 from shiplift.runtime.host.processes import stop
 from shiplift.runtime.records.site import Machine, Site
@@ -39,9 +42,6 @@ from shiplift.runtime.serving.machine.recovery import reinstall, reload_stuck, u
 from shiplift.runtime.serving.machine.restarts import HEALTHY_S, Restarts
 from shiplift.runtime.serving.machine.served import every_served, names_in_server
 from shiplift.runtime.serving.triton.config import parse
-from shiplift.runtime.telling.happening import happening
-from shiplift.runtime.telling.kinds import Kind
-from shiplift.runtime.telling.telling import tell
 
 _LOOK_S = 1.0
 _ALONE = "Release the model again, with `search: {max_batch: [1]}` if its rows belong together."
@@ -213,7 +213,7 @@ class ServerWatchdog:
             self._tell(Kind.HEALTHY, *self._ailing.pop(name), "")
 
     def _tell(self, kind: Kind, model: str, version: int, text: str) -> None:
-        tell(self._home, happening(kind, model, version, at=time.time(), text=text))
+        emit(self._home, model_event(kind, model, version, at=time.time(), text=text))
 
     def _report(self, varying: dict[str, str]) -> None:
         """Tells once of answers that vary by themselves: no restart would change them."""

@@ -10,6 +10,8 @@ from typing import Protocol
 
 from shiplift.pipelines.engines.answers import AbortedRelease, Accepted, Answer, Catalogue, Status
 from shiplift.runtime.composition.checked import Unusable
+from shiplift.runtime.events.event import ModelEvent
+from shiplift.runtime.events.outbox import Place
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.asked import AskedAgain
 from shiplift.runtime.records.kinds.package import Package
@@ -20,8 +22,6 @@ from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.spec.pipeline import PipelineSpec
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.history import History
-from shiplift.runtime.telling.happening import Happening
-from shiplift.runtime.telling.outbox import Place
 
 
 class Releasing(Protocol):
@@ -187,7 +187,7 @@ class Serving(Protocol):
             NotFound: there is no such log.
         """
 
-    def happenings(self, model: str, *, newest: int, follow: bool) -> Iterator[Happening]:
+    def model_events(self, model: str, *, newest: int, follow: bool) -> Iterator[ModelEvent]:
         """What happened to a model, or to all, in order: the newest and, with `follow`, what happens next."""
 
     def told(self) -> tuple[Place, ...]:

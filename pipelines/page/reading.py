@@ -8,6 +8,7 @@ from shiplift.pipelines.page.asking import Asking, Told
 from shiplift.pipelines.page.figures import Figures, figures_of
 from shiplift.pipelines.page.overview import ModelView, Overview, model_view, overview_of
 from shiplift.runtime.base.errors import NotFound, ShipliftError
+from shiplift.runtime.events.event import ModelEvent
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadReport, Tuned
@@ -15,9 +16,8 @@ from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.store.registry.terms import check_name
-from shiplift.runtime.telling.happening import Happening
 
-_HAPPENINGS = 10
+_EVENTS = 10
 _REPORTS_S = 10.0  # releases end rarely, and a model may have many
 
 
@@ -65,14 +65,14 @@ class Reading:
             return []
         return told.value
 
-    async def happenings(self, name: str) -> tuple[Happening, ...]:
+    async def model_events(self, name: str) -> tuple[ModelEvent, ...]:
         """What happened to a model lately, the newest first; empty if that can't be read."""
 
-        def asked() -> tuple[Happening, ...]:
-            return tuple(self._engine.happenings(name, newest=_HAPPENINGS, follow=False))
+        def asked() -> tuple[ModelEvent, ...]:
+            return tuple(self._engine.model_events(name, newest=_EVENTS, follow=False))
 
         try:
-            told = await self._asking.ask(("happenings", name), asked)
+            told = await self._asking.ask(("model_events", name), asked)
         except ShipliftError:
             return ()
         return tuple(reversed(told.value))

@@ -46,7 +46,7 @@ class Views:
         """A model: its versions, and their figures."""
         told = await self._reading.model(text_in(request, "name"))
         figures = await self._reading.figures(told.value.model)
-        happened = await self._reading.happenings(told.value.model)
+        happened = await self._reading.model_events(told.value.model)
         about = {
             "view": told.value,
             "happened": happened,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shiplift.pipelines.engines.local.site_file import FILE
-from shiplift.runtime.telling.outbox import Outbox
+from shiplift.runtime.events.outbox import Outbox
 from tests.integration.conftest import Lab, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -79,4 +79,4 @@ def test_a_target_hears_of_a_release_and_of_what_became_of_it(lab: Lab, tmp_path
         until(lambda: len(target.of(model)) >= 3, seconds=120)
     expected = ["release.started", "release.promoted", "model.retired"]
     assert target.of(model) == [f"dev.shiplift.{kind}" for kind in expected]
-    assert [event.kind for event in lab.engine.happenings(model, newest=9, follow=False)] == expected
+    assert [event.kind for event in lab.engine.model_events(model, newest=9, follow=False)] == expected

@@ -9,8 +9,8 @@ from shiplift.pipelines.commands import edge
 from shiplift.pipelines.commands.options import Engine, Json, Namespace
 
 if TYPE_CHECKING:
-    from shiplift.runtime.telling.happening import Happening
-    from shiplift.runtime.telling.outbox import Place
+    from shiplift.runtime.events.event import ModelEvent
+    from shiplift.runtime.events.outbox import Place
 
 
 def events(
@@ -25,11 +25,11 @@ def events(
     chosen = edge.engine(engine, namespace)
     for place in chosen.told():
         _warn(place)
-    for event in chosen.happenings(model, newest=lines, follow=follow):
+    for event in chosen.model_events(model, newest=lines, follow=follow):
         edge.print_result(event, _show, as_json=as_json)
 
 
-def _show(event: "Happening") -> None:
+def _show(event: "ModelEvent") -> None:
     from shiplift.runtime.base.text import printable
 
     at = datetime.fromtimestamp(event.at, tz=UTC).astimezone()

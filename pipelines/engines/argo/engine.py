@@ -24,7 +24,7 @@ from shiplift.pipelines.engines.answers import (
     require_approver,
     still_releasing,
 )
-from shiplift.pipelines.engines.argo import happenings, shield, single
+from shiplift.pipelines.engines.argo import model_events, shield, single
 from shiplift.pipelines.engines.argo.aborting import Aborting
 from shiplift.pipelines.engines.argo.following import events, logs
 from shiplift.pipelines.engines.argo.layout import TARGETS
@@ -36,6 +36,8 @@ from shiplift.pipelines.release import RETIRE, ROLLBACK
 from shiplift.runtime.base.errors import ClusterRefused, MissingTool, NotFound, ShipliftError
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.composition.checked import Unusable
+from shiplift.runtime.events.event import ModelEvent
+from shiplift.runtime.events.outbox import Place
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.asked import AskedAgain
 from shiplift.runtime.records.decision import Decision
@@ -65,8 +67,6 @@ from shiplift.runtime.store.published import run_of
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 from shiplift.runtime.store.registry.terms import TAG, check_name, model_and_version, request_of
 from shiplift.runtime.targets import catalogue, discovery, machine
-from shiplift.runtime.telling.happening import Happening
-from shiplift.runtime.telling.outbox import Place
 
 
 @dataclass(frozen=True)
@@ -212,9 +212,9 @@ class ArgoEngine:
 
     # --- events ---
 
-    def happenings(self, model: str, *, newest: int, follow: bool) -> Iterator[Happening]:
+    def model_events(self, model: str, *, newest: int, follow: bool) -> Iterator[ModelEvent]:
         """The beginnings and ends of releases, as their Workflows have them."""
-        return happenings.happenings(self.releases, model, newest=newest, follow=follow)
+        return model_events.model_events(self.releases, model, newest=newest, follow=follow)
 
     def told(self) -> tuple[Place, ...]:
         """Nothing: a cluster sends no events yet."""

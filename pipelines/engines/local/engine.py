@@ -20,6 +20,10 @@ from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound, ShipliftError, StackDown
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import Unusable
+from shiplift.runtime.events.emit import emit
+from shiplift.runtime.events.event import ModelEvent, model_event
+from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.outbox import Outbox, Place
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.gates.story import story_of
 from shiplift.runtime.records.asked import AskedAgain
@@ -44,10 +48,6 @@ from shiplift.runtime.store.members import Promoted
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 from shiplift.runtime.store.registry.terms import CHAMPION, VersionInfo, check_name, model_and_version, request_of
 from shiplift.runtime.targets import catalogue, discovery, machine
-from shiplift.runtime.telling.happening import Happening, happening
-from shiplift.runtime.telling.kinds import Kind
-from shiplift.runtime.telling.outbox import Outbox, Place
-from shiplift.runtime.telling.telling import tell
 
 _POLL_S = 0.05
 _FOLLOW_S = 0.5
@@ -193,7 +193,7 @@ class LocalEngine:
 
         promotion = rollback(stack.site(self.home, stack.require(self.home)), model)
         text = f"instead of version {promotion.previous}" if promotion.previous else ""
-        tell(self.home, happening(Kind.ROLLED_BACK, model, promotion.version, at=time.time(), text=text))
+        emit(self.home, model_event(Kind.ROLLED_BACK, model, promotion.version, at=time.time(), text=text))
         return promotion
 
     def retire(self, model: str, version: int, *, reason: str, force: bool) -> Retired:
@@ -204,8 +204,8 @@ class LocalEngine:
         retirement = Retirement(by=this_user(), reason=reason, at=time.time())
         answer = retired(site, check_name(model), Retiring(retirement=retirement, version=version, force=force))
         first = answer.retirement
-        told = happening(Kind.RETIRED, model, version, at=first.at, text=first.sentence, key=str(first.at))
-        tell(self.home, told)
+        told = model_event(Kind.RETIRED, model, version, at=first.at, text=first.sentence, key=str(first.at))
+        emit(self.home, told)
         return answer
 
     def _dispatching(self) -> bool:
@@ -214,7 +214,7 @@ class LocalEngine:
 
     # --- events ---
 
-    def happenings(self, model: str, *, newest: int, follow: bool) -> Iterator[Happening]:
+    def model_events(self, model: str, *, newest: int, follow: bool) -> Iterator[ModelEvent]:
         """What happened to models, from the outbox."""
         outbox = Outbox(self.home)
         last = max((number for number, _ in outbox.events(newest=1)), default=0)

@@ -5,10 +5,10 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.events.targets import EventSettings
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.site import SitePolicy
 from shiplift.runtime.spec.document import load_mapping, problems
-from shiplift.runtime.telling.targets import EventSettings
 
 FILE = "site.yaml"
 

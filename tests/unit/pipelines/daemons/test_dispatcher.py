@@ -13,6 +13,8 @@ from shiplift.pipelines.engines.interruption import Interrupted
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.graph import Pipeline, Placement, Stage
 from shiplift.runtime.base.errors import Cancelled
+from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.outbox import Outbox
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.host.processes import start_child
 from shiplift.runtime.records.failure import Failure
@@ -23,8 +25,6 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.champion import ADVICE
 from shiplift.runtime.serving.machine.served import Served, note_served
-from shiplift.runtime.telling.kinds import Kind
-from shiplift.runtime.telling.outbox import Outbox
 from tests.unit.examples import package, site
 
 WEBHOOK = Trigger(kind="webhook")

@@ -21,13 +21,13 @@ from shiplift.pipelines.engines.local import incidents, stack
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.outbox import Outbox
 from shiplift.runtime.guest.pod.heartbeat import MARGIN_S
 from shiplift.runtime.host.processes import identify, total_memory_mb
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.machine import server_memory
 from shiplift.runtime.serving.machine.restarts import FIRST_PAUSE_S, Restarts
-from shiplift.runtime.telling.kinds import Kind
-from shiplift.runtime.telling.outbox import Outbox
 from tests.unit.examples import package
 
 

@@ -24,14 +24,14 @@ from shiplift.pipelines.page.app import create_app
 from shiplift.pipelines.page.asking import Asking
 from shiplift.pipelines.page.doors import Access
 from shiplift.runtime.base.errors import NotFound, NothingToRollBack, ShipliftError
+from shiplift.runtime.events.event import ModelEvent, model_event
+from shiplift.runtime.events.kinds import Kind
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport, StageRun
 from shiplift.runtime.records.retirement import Retired, Retirement
 from shiplift.runtime.records.verdict import Check, Outcome
-from shiplift.runtime.telling.happening import Happening, happening
-from shiplift.runtime.telling.kinds import Kind
 from tests.unit.examples import check
 
 HOST = "127.0.0.1:8007"
@@ -185,9 +185,9 @@ class FakeEngine:
         self.done.append(f"retire {model} {version} {force}: {reason}")
         return Retired(model=model, retirement=Retirement(by="ana", reason=reason))
 
-    def happenings(self, model: str, *, newest: int, follow: bool) -> Iterator[Happening]:
+    def model_events(self, model: str, *, newest: int, follow: bool) -> Iterator[ModelEvent]:
         assert (newest, follow) == (10, False)
-        yield happening(Kind.RETIRED, model, 1, at=1e9, text="<b>replaced</b>")
+        yield model_event(Kind.RETIRED, model, 1, at=1e9, text="<b>replaced</b>")
 
     def tag(self, model: str, version: int, key: str, value: str) -> None:
         if self.error:

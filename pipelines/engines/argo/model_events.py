@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from shiplift.pipelines.engines.argo.releases import ArgoReleases
 from shiplift.pipelines.engines.argo.workflows import Run
-from shiplift.runtime.telling.happening import Happening, begun, ended
+from shiplift.runtime.events.event import ModelEvent, begun, ended
 
 _FOLLOW_S = 2.0
 
 
-def happenings(releases: ArgoReleases, model: str, *, newest: int, follow: bool) -> Iterator[Happening]:
+def model_events(releases: ArgoReleases, model: str, *, newest: int, follow: bool) -> Iterator[ModelEvent]:
     """The beginnings and ends of releases, in order."""
     known: set[str] = set()
     found = _all(releases, model)
@@ -23,12 +23,12 @@ def happenings(releases: ArgoReleases, model: str, *, newest: int, follow: bool)
         yield from new
 
 
-def _all(releases: ArgoReleases, model: str) -> list[Happening]:
+def _all(releases: ArgoReleases, model: str) -> list[ModelEvent]:
     found = [each for run in releases.runs(model=model) for each in _of(run)]
     return sorted((each for each in found if model in ("", each.model)), key=lambda each: each.at)
 
 
-def _of(run: Run) -> Iterator[Happening]:
+def _of(run: Run) -> Iterator[ModelEvent]:
     if run.request is None or not run.first_pod_at:
         return
     requested_at = run.trigger.requested_at if run.trigger else 0.0

@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 from pydantic import Field
 
 from shiplift.runtime.base.text import printable
+from shiplift.runtime.events.kinds import ENDED, PREFIX, Kind
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request
-from shiplift.runtime.telling.kinds import ENDED, PREFIX, Kind
 
 _TEXT = 1000  # characters of a reason: names and reasons come from others
 
 
-class Happening(Record):
+class ModelEvent(Record):
     """Something that happened to a model. Two with the same `id` are the same one, however often it is told.
 
     `version` is 0 if it is about the model as a whole. `at` is in seconds since the epoch. `release` names the release.
@@ -55,12 +55,12 @@ class Happening(Record):
         }
 
 
-def happening(
+def model_event(
     kind: Kind, model: str, version: int, *, at: float, text: str = "", release: str = "", key: str = ""
-) -> Happening:
+) -> ModelEvent:
     """An event. The `key` tells it apart from others of its kind about the same version; by default, its time does."""
     identity = json.dumps([kind, model, version, key or f"{at:.6f}"])
-    return Happening(
+    return ModelEvent(
         id=hashlib.sha256(identity.encode()).hexdigest()[:32],
         kind=kind,
         model=model,
@@ -71,14 +71,14 @@ def happening(
     )
 
 
-def begun(release: str, request: Request, requested_at: float, at: float) -> Happening:
+def begun(release: str, request: Request, requested_at: float, at: float) -> ModelEvent:
     """A release began; one that a killed process begins again is the same."""
     key = f"{release} {requested_at}"
-    return happening(Kind.STARTED, request.model, request.version, at=at, release=release, key=key)
+    return model_event(Kind.STARTED, request.model, request.version, at=at, release=release, key=key)
 
 
-def ended(report: ReleaseReport, requested_at: float, at: float) -> Happening:
+def ended(report: ReleaseReport, requested_at: float, at: float) -> ModelEvent:
     """A release ended."""
     kind, key = ENDED[report.outcome], f"{report.release} {requested_at}"
     text = "" if report.alias else report.reason
-    return happening(kind, report.model, report.version, at=at, text=text, release=report.release, key=key)
+    return model_event(kind, report.model, report.version, at=at, text=text, release=report.release, key=key)

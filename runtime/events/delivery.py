@@ -14,10 +14,10 @@ import httpx
 
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.text import printable
-from shiplift.runtime.telling.formats import written
-from shiplift.runtime.telling.happening import Happening
-from shiplift.runtime.telling.outbox import Outbox, Place
-from shiplift.runtime.telling.targets import EventSettings, EventTarget
+from shiplift.runtime.events.event import ModelEvent
+from shiplift.runtime.events.formats import written
+from shiplift.runtime.events.outbox import Outbox, Place
+from shiplift.runtime.events.targets import EventSettings, EventTarget
 
 _PAUSE_S, _LONGEST_S = 1.0, 300.0
 _REFUSALS = 5  # tries of an event that the target refuses for good
@@ -83,7 +83,7 @@ class Delivery:
                     return
             self._outbox.delivered(target.name, seq)
 
-    def _in_time(self, target: EventTarget, place: Place, settings: EventSettings) -> list[tuple[int, Happening]]:
+    def _in_time(self, target: EventTarget, place: Place, settings: EventSettings) -> list[tuple[int, ModelEvent]]:
         """The events that a target waits for, without those that are too many or too old: they are given up."""
         too_many = max(0, place.waiting - settings.waiting)
         waiting = self._outbox.events(after=place.seq, most=max(_AHEAD, too_many))
@@ -98,7 +98,7 @@ class Delivery:
         self._tell(f"events target {target.name!r} lost {len(lost)} events to the dead letters: {problem}")
         return waiting[len(lost) :]
 
-    def _failed(self, target: EventTarget, place: Place, event: tuple[int, Happening], refusal: Refusal) -> None:
+    def _failed(self, target: EventTarget, place: Place, event: tuple[int, ModelEvent], refusal: Refusal) -> None:
         tries = place.tries + 1
         if refusal.final and tries >= _REFUSALS:
             self._outbox.bury(target.name, [event], refusal.problem)
@@ -111,7 +111,7 @@ class Delivery:
         pause = min(_LONGEST_S, _PAUSE_S * 2 ** min(tries - 1, 20))
         self._outbox.failed(target.name, tries, self._clock() + pause, refusal.problem)
 
-    def _send(self, target: EventTarget, event: Happening) -> None:
+    def _send(self, target: EventTarget, event: ModelEvent) -> None:
         """Sends an event. Redirects are not followed, and the answer's body is not read.
 
         Raises:

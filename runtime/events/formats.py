@@ -13,23 +13,23 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shiplift.runtime.telling.happening import Happening
-from shiplift.runtime.telling.kinds import BAD, GOOD
-from shiplift.runtime.telling.targets import Format
+from shiplift.runtime.events.event import ModelEvent
+from shiplift.runtime.events.kinds import BAD, GOOD
+from shiplift.runtime.events.targets import Format
 
 _PREFIX = "whsec_"
 Written = tuple[str, Any]
 
 
-def _cloud_event(event: Happening, source: str) -> Written:
+def _cloud_event(event: ModelEvent, source: str) -> Written:
     return "application/cloudevents+json; charset=utf-8", event.cloud_event(source)
 
 
-def _slack(event: Happening, _: str) -> Written:
+def _slack(event: ModelEvent, _: str) -> Written:
     return "application/json", {"text": f"{_mark(event)} {_escaped(event.sentence)}"}
 
 
-def _teams(event: Happening, _: str) -> Written:
+def _teams(event: ModelEvent, _: str) -> Written:
     colour = "Good" if event.kind in GOOD else "Attention" if event.kind in BAD else "Default"
     facts = {"model": event.subject, "release": event.release}
     card = {
@@ -45,14 +45,14 @@ def _teams(event: Happening, _: str) -> Written:
     return "application/json", {"type": "message", "attachments": [attachment]}
 
 
-FORMATS: Mapping[Format, Callable[[Happening, str], Written]] = {
+FORMATS: Mapping[Format, Callable[[ModelEvent, str], Written]] = {
     "cloudevents": _cloud_event,
     "slack": _slack,
     "teams": _teams,
 }
 
 
-def written(event: Happening, form: Format, source: str, secret: str, now: float) -> tuple[bytes, dict[str, str]]:
+def written(event: ModelEvent, form: Format, source: str, secret: str, now: float) -> tuple[bytes, dict[str, str]]:
     """An event's body and headers; it is signed if there is a secret."""
     content_type, document = FORMATS[form](event, source)
     body = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
@@ -74,7 +74,7 @@ def signature(secret: str, event_id: str, timestamp: int, body: bytes) -> str:
     return f"v1,{base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()}"
 
 
-def _mark(event: Happening) -> str:
+def _mark(event: ModelEvent) -> str:
     return ":white_check_mark:" if event.kind in GOOD else ":x:" if event.kind in BAD else ":information_source:"
 
 

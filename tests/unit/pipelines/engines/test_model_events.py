@@ -9,27 +9,27 @@ from typing import Any, cast
 
 import pytest
 
-from shiplift.pipelines.engines.argo import happenings as on_argo
+from shiplift.pipelines.engines.argo import model_events as on_argo
 from shiplift.pipelines.engines.argo.releases import ArgoReleases
 from shiplift.pipelines.engines.local.engine import LocalEngine
+from shiplift.runtime.events.emit import emit
+from shiplift.runtime.events.event import model_event
+from shiplift.runtime.events.kinds import Kind
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.telling.happening import happening
-from shiplift.runtime.telling.kinds import Kind
-from shiplift.runtime.telling.telling import tell
 
 
 def test_a_machine_s_events_are_listed_and_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def happens(number: int, model: str = "digits") -> None:
-        tell(tmp_path, happening(Kind.PROMOTED, model, number, at=number))
+        emit(tmp_path, model_event(Kind.PROMOTED, model, number, at=number))
 
     monkeypatch.setattr(time, "sleep", lambda _: happens(9))
     local = LocalEngine(tmp_path)
-    assert (list(local.happenings("", newest=5, follow=False)), local.told()) == ([], ())
+    assert (list(local.model_events("", newest=5, follow=False)), local.told()) == ([], ())
     for number in (1, 2, 3):
         happens(number)
     happens(4, "letters")
-    assert [each.version for each in local.happenings("digits", newest=2, follow=False)] == [2, 3]
-    assert [each.version for each in islice(local.happenings("", newest=1, follow=True), 2)] == [4, 9]
+    assert [each.version for each in local.model_events("digits", newest=2, follow=False)] == [2, 3]
+    assert [each.version for each in islice(local.model_events("", newest=1, follow=True), 2)] == [4, 9]
 
 
 class Run(SimpleNamespace):
@@ -52,7 +52,7 @@ def test_a_cluster_s_events_are_those_of_its_workflows(monkeypatch: pytest.Monke
             yield from runs
 
     releases = cast("ArgoReleases", Releases())
-    found = on_argo.happenings(releases, "digits", newest=2, follow=True)
+    found = on_argo.model_events(releases, "digits", newest=2, follow=True)
     assert [(each.kind, each.version) for each in islice(found, 3)] == [
         (Kind.REFUSED, 1),
         (Kind.STARTED, 2),

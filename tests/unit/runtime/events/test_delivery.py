@@ -12,19 +12,19 @@ import pytest
 from pydantic import ValidationError
 
 from shiplift.runtime.base.errors import SpecInvalid
-from shiplift.runtime.telling.delivery import Delivery
-from shiplift.runtime.telling.formats import FORMATS, signature, written
-from shiplift.runtime.telling.happening import Happening, happening
-from shiplift.runtime.telling.kinds import ENDED, Kind
-from shiplift.runtime.telling.outbox import Outbox
-from shiplift.runtime.telling.targets import EventSettings, EventTarget
-from shiplift.runtime.telling.telling import tell
+from shiplift.runtime.events.delivery import Delivery
+from shiplift.runtime.events.emit import emit
+from shiplift.runtime.events.event import ModelEvent, model_event
+from shiplift.runtime.events.formats import FORMATS, signature, written
+from shiplift.runtime.events.kinds import ENDED, Kind
+from shiplift.runtime.events.outbox import Outbox
+from shiplift.runtime.events.targets import EventSettings, EventTarget
 
 URL = "https://hooks.example/T0/secret-path"
 
 
-def event(number: int, kind: Kind = Kind.PROMOTED, model: str = "digits", at: float = 1e9) -> Happening:
-    return happening(kind, model, number, at=at, key=str(number))
+def event(number: int, kind: Kind = Kind.PROMOTED, model: str = "digits", at: float = 1e9) -> ModelEvent:
+    return model_event(kind, model, number, at=at, key=str(number))
 
 
 class Receiver:
@@ -59,7 +59,7 @@ def test_a_target_that_was_away_gets_everything_once_in_order(tmp_path: Path) ->
     receiver = Receiver(tmp_path)
     receiver.answer = lambda: httpx.Response(503)
     for number in (1, 2, 3, 2):
-        tell(tmp_path, event(number))
+        emit(tmp_path, event(number))
     assert receiver.deliver() == [1]
     assert receiver.deliver() == []  # it pauses
     pauses = [receiver.deliver(later_s=each) for each in (1, 1, 1, 2, 4)]
@@ -72,11 +72,11 @@ def test_a_target_that_was_away_gets_everything_once_in_order(tmp_path: Path) ->
 
 
 def test_a_new_target_hears_of_what_happens_from_now_on_and_of_what_it_asked_for(tmp_path: Path) -> None:
-    tell(tmp_path, event(1))
+    emit(tmp_path, event(1))
     receiver = Receiver(tmp_path, kinds=["model.retired"], models=["digits"])
-    tell(tmp_path, event(2))
-    tell(tmp_path, event(3, Kind.RETIRED))
-    tell(tmp_path, event(4, Kind.RETIRED, "letters"))
+    emit(tmp_path, event(2))
+    emit(tmp_path, event(3, Kind.RETIRED))
+    emit(tmp_path, event(4, Kind.RETIRED, "letters"))
     assert receiver.deliver() == [3]
     assert receiver.outbox.place("ops").waiting == 0
 
@@ -84,8 +84,8 @@ def test_a_new_target_hears_of_what_happens_from_now_on_and_of_what_it_asked_for
 def test_what_a_target_refuses_for_good_is_a_dead_letter_and_the_rest_follows(tmp_path: Path) -> None:
     receiver = Receiver(tmp_path)
     receiver.answer = lambda: httpx.Response(302, headers={"location": "http://127.0.0.1/"})
-    tell(tmp_path, event(1))
-    tell(tmp_path, event(2))
+    emit(tmp_path, event(1))
+    emit(tmp_path, event(2))
     for _ in range(5):
         assert receiver.deliver(later_s=300) == [1]
     receiver.answer = lambda: httpx.Response(200)
@@ -100,7 +100,7 @@ def test_the_oldest_of_too_many_or_too_old_ones_are_dead_letters_and_that_is_tol
     receiver = Receiver(tmp_path)
     receiver.settings = EventSettings(targets=(receiver.target,), **limits)  # type: ignore[arg-type]
     for number in range(1, 6):
-        tell(tmp_path, event(number, at=1e9 + (7200 if number > 3 else 0)))
+        emit(tmp_path, event(number, at=1e9 + (7200 if number > 3 else 0)))
     assert receiver.deliver(later_s=7200) == [4, 5]
     assert receiver.outbox.place("ops").dead == 3
     assert receiver.told == ["events target 'ops' lost 3 events to the dead letters: they waited for too long"]
@@ -108,7 +108,7 @@ def test_the_oldest_of_too_many_or_too_old_ones_are_dead_letters_and_that_is_tol
 
 def test_no_secret_and_no_address_is_in_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     receiver = Receiver(tmp_path, secret_env="HOOK_SECRET")
-    tell(tmp_path, event(1))
+    emit(tmp_path, event(1))
     assert receiver.deliver() == []
     assert "variable HOOK_SECRET has no secret" in receiver.told[0]
     monkeypatch.setenv("HOOK_SECRET", "s3cret")
@@ -152,7 +152,7 @@ def test_an_event_has_the_attributes_of_cloudevents() -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_names_and_reasons_are_only_text_in_every_format(form: str) -> None:
-    hostile = happening(Kind.REFUSED, "<!channel>", 1, at=1e9, text="<http://evil|click>\n\x1b[2J")
+    hostile = model_event(Kind.REFUSED, "<!channel>", 1, at=1e9, text="<http://evil|click>\n\x1b[2J")
     body, headers = written(hostile, form, "urn:x", "", 1e9)  # type: ignore[arg-type]
     text = json.dumps(json.loads(body))
     assert "json" in headers["content-type"]

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.events.kinds import Kind
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.telling.kinds import Kind
 
 Format = Literal["cloudevents", "slack", "teams"]
 _MAX_SECRET_BYTES = 4096

@@ -13,8 +13,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from shiplift.runtime.base.errors import Temporary
+from shiplift.runtime.events.event import ModelEvent
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.telling.happening import Happening
 
 _BUSY_S = 5.0
 KEPT = 10_000  # events, for `shiplift events`
@@ -45,7 +45,7 @@ class Outbox:
     def __init__(self, home: Path) -> None:
         self._file = home / "events.db"
 
-    def add(self, event: Happening, *, keep: int = KEPT) -> bool:
+    def add(self, event: ModelEvent, *, keep: int = KEPT) -> bool:
         """Keeps an event, and forgets the oldest beyond `keep`; returns false if it was told before."""
         with self._open() as database:
             row = (event.id, event.model, event.model_dump_json())
@@ -59,7 +59,7 @@ class Outbox:
 
     def events(
         self, *, after: int = 0, model: str = "", newest: int = 0, most: int = 1000
-    ) -> list[tuple[int, Happening]]:
+    ) -> list[tuple[int, ModelEvent]]:
         """Events with their numbers, in order: `most` of those after a number, or the `newest` so many."""
         query, values = "SELECT seq, body FROM events WHERE seq > ?", [after]
         where, more = (" AND model = ?", [model]) if model else ("", [])
@@ -106,7 +106,7 @@ class Outbox:
                 (tries, next_at, problem, target),
             )
 
-    def bury(self, target: str, events: Sequence[tuple[int, Happening]], problem: str, *, keep: int = 10_000) -> None:
+    def bury(self, target: str, events: Sequence[tuple[int, ModelEvent]], problem: str, *, keep: int = 10_000) -> None:
         """Gives up telling a target of these events, which are the oldest that it waits for."""
         with self._open() as database:
             rows = [(target, each.id, each.model_dump_json(), problem, time.time()) for _, each in events]
@@ -155,8 +155,8 @@ class Outbox:
             ) from error
 
 
-def _event(body: str) -> Happening | None:
+def _event(body: str) -> ModelEvent | None:
     try:
-        return Happening.model_validate_json(body)
+        return ModelEvent.model_validate_json(body)
     except ValidationError:  # of another version of Shiplift
         return None
