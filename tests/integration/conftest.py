@@ -34,7 +34,7 @@ JUDGED = f"{FAST}quality: {{min_score: 0.85}}\n"
 # In one precision, on one engine: for tests that ask what a release leads to, not how its model is quantized and tuned.
 ONE_FORM = f"{FAST}targets: [{{name: cpu, engine: onnxruntime, precisions: [fp32]}}]\n"
 # Files that need the stack, in two groups that take equally long. One worker runs a group, so that few stacks are
-# started. Those that need a champion are in the first group. A file that is missing here gets a stack, but maybe a third one.
+# started. Those that need a champion are in the first group. A file that is missing here may start a third stack.
 STACKS = (
     (
         "test_release",
