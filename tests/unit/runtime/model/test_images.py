@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shiplift.runtime.admission.examples import missing_example
@@ -59,6 +59,7 @@ def processor(**changes: Any) -> Any:
         {"size": {"height": 16, "width": 16}, "do_rescale": False},
     ],
 )
+@settings(max_examples=settings().max_examples // 2)  # for each of the settings above
 @given(
     width=st.integers(1, 90),
     height=st.integers(1, 90),
