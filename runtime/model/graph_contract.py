@@ -123,6 +123,14 @@ def _alike(value: _Value, output: _Value) -> bool:
     )
 
 
+_CARRIED = {  # what to do instead, by the kind of value as ONNX calls it
+    "sequence_type": "Convert it with tensors as outputs (skl2onnx: `options={'zipmap': False}`; Concat or Split in "
+    "place of a sequence's operators), and log that.",
+    "map_type": "Convert it with a tensor in place of the map (skl2onnx: `options={'zipmap': False}`), and log that.",
+    "optional_type": "Export it without optional values: a graph that takes and gives tensors.",
+}
+
+
 def _value(entry: Any, kind: str) -> _Value:
     import onnx  # noqa: PLC0415
 
@@ -133,7 +141,7 @@ def _value(entry: Any, kind: str) -> _Value:
     if carried is None:
         raise NotAdmitted(
             f"{kind} {entry.name!r} of the graph is {_told(entry, what)}, which Triton can't carry",
-            do="Use tensors of numbers, booleans or strings; the graph of an optional input must not need it.",
+            do=_CARRIED.get(what, "Use tensors of numbers, booleans or strings."),
         )
     ranked = tensor.HasField("shape")
     shape = tuple(dim.dim_value if dim.dim_value > 0 else ANY for dim in tensor.shape.dim) if ranked else (ANY,)
