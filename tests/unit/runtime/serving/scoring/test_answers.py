@@ -37,7 +37,6 @@ def test_an_answer_is_written_as_mlflow_s_server_writes_pyfunc_s(name: str) -> N
     framed = hasattr(answer, "columns") or isinstance(answer, dict)
     named = {str(each): answer[each] for each in answer} if framed else {"output": answer}
     model = Model.__new__(Model)  # nothing is loaded
-    model._textual = set()
     arrays = {each: model._plain(each, value, 3) for each, value in named.items()}
     form = AnswerForm.told(_form(answer, arrays))
     assert form
