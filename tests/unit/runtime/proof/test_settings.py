@@ -148,6 +148,13 @@ def test_rows_that_differ_only_in_what_is_missing_have_one_type() -> None:
 
 
 def test_rows_that_say_more_than_one_type_holds_are_errors() -> None:
-    for rows in ([[-1], [2**64 - 1]], [["a"], [1.0]], [[True], [1.5]], [[True], [1]], [[1.5], [2**53 + 1]]):
+    cases: tuple[list[list[Any]], ...] = (
+        [[-1], [2**64 - 1]],
+        [["a"], [1.0]],
+        [[True], [1.5]],
+        [[True], [1]],
+        [[1.5], [2**53 + 1]],
+    )
+    for rows in cases:
         parts = [Answers.of({"y": np.array(row, object if isinstance(row[0], str) else None)}) for row in rows]
         assert joined(parts).answered.tolist() == [True, False], rows
