@@ -11,7 +11,7 @@ from shiplift.runtime.families.graph.export import CONVERT, VERIFY
 from shiplift.runtime.families.packaging.packages import ANSWER
 from shiplift.runtime.measure import logged
 from shiplift.runtime.records.base import Sections
-from shiplift.runtime.spec.groups import Acceptance, Requirements, ServingSpace
+from shiplift.runtime.spec.groups import Acceptance, Delivery, Requirements, ServingSpace
 
 
 def test_a_release_is_these_stages_in_this_order() -> None:
@@ -67,9 +67,9 @@ def test_every_setting_of_the_spec_reaches_a_step() -> None:
     first = next(RELEASE.flat())
     assert issubclass(first.gives, Sections)
     taken = {name: kind for stage in RELEASE.flat() for name, kind in stage.takes.items()}
-    grouped = {name for kind in (Requirements, Acceptance, ServingSpace) for name in kind.model_fields}
+    grouped = {name for kind in (Requirements, Acceptance, ServingSpace, Delivery) for name in kind.model_fields}
     assert set(first.gives.parts()) - taken.keys() - grouped == {"scan"}  # what the report alone shows
-    assert {Requirements, Acceptance, ServingSpace} <= set(taken.values())
+    assert {Requirements, Acceptance, ServingSpace, Delivery} <= set(taken.values())
 
 
 def test_a_changed_limit_judges_again_and_measures_nothing() -> None:
