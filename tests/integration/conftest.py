@@ -61,7 +61,7 @@ SECONDS = {
 }
 
 
-class Grouped(LoadScopeScheduling):
+class Grouped(LoadScopeScheduling):  # type: ignore[misc]
     """`--dist loadgroup`: a group of `STACKS` is run by one worker, and so is any other file, the longest first."""
 
     def _split_scope(self, nodeid: str) -> str:
