@@ -88,20 +88,26 @@ class Model:
 
 def judged(folder: Path, kind: str) -> dict[str, Any]:
     """The verdict on a model of a kind, and where its reference is."""
-    served, example, environment = folder / "stub.py", folder / "example.npz", Path(sys.prefix)
+    served = folder / "stub.py"
     served.write_text(SERVED)
+    return proved(folder, write_bundle(folder / "code", served), kind)
+
+
+def proved(folder: Path, code: Path, model: str, *read: str) -> dict[str, Any]:
+    """The verdict on what the host's code serves, and where its reference is."""
+    example, environment = folder / "example.npz", Path(sys.prefix)
     example.write_bytes(dump_npz({"x": EXAMPLE}))
-    code, inputs = write_bundle(folder / "code", served), [tensor("x", -1, 2).model_dump(mode="json")]
+    inputs = [tensor("x", -1, 2).model_dump(mode="json")]
     recorded = answer(
         code=str(code),
         environment=str(environment),
-        model=kind,
-        read=readable(environment, code),
+        model=model,
+        read=[*readable(environment, code), *read],
         example=str(example),
         known=None,
         inputs=inputs,
         outputs=[],
-        memory_mb=1024,
+        memory_mb=2048,
         limit_s=60,
         allow_without=[],
         out=str(folder),
@@ -118,13 +124,29 @@ def test_a_model_is_asked_in_every_setting_with_rows_that_it_refuses_among_them(
     settings = {each["name"]: each["rows"] for each in result["proof"]["settings"]}
     assert settings["alone"] == sum(asked.values())
     assert 0 < settings["in batches"] < settings["alone"]  # of the others each is an error by itself
-    assert settings["at every place of a batch"] == 49
+    assert settings["at every place of a batch"] == 99
     assert result["notes"] == []
     assert [(spec["name"], spec["datatype"], spec["shape"]) for spec in result["signature"]["outputs"]] == [
         ("y", "FP32", [-1]),
         ("text", "BYTES", [-1]),
     ]
     np.testing.assert_allclose(load_npz(tmp_path / "reference.npz")["output/y"], EXAMPLE.sum(axis=1))
+
+
+@pytest.mark.slow
+def test_an_exported_program_of_torch_loads_where_nothing_can_be_written(tmp_path: Path) -> None:
+    import mlflow
+    import torch
+
+    class Doubling(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+    model = tmp_path / "model"
+    signature = mlflow.models.infer_signature(EXAMPLE, EXAMPLE)
+    mlflow.pytorch.save_model(Doubling(), model, signature=signature, input_example=EXAMPLE, serialization_format="pt2")
+    assert proved(tmp_path, write_bundle(tmp_path / "code"), str(model), str(model))["notes"] == []
+    np.testing.assert_allclose(load_npz(tmp_path / "reference.npz")["output/output"], 2 * EXAMPLE)
 
 
 @pytest.mark.slow
@@ -183,5 +205,5 @@ def test_rows_that_nobody_gave_may_have_no_answer_and_numbers_may_be_missing(
 def test_a_slow_model_is_asked_fewer_rows_and_the_rest_is_told(tmp_path: Path) -> None:
     proof = judged(tmp_path, "slow")["proof"]
     assert proof["batches"]
-    assert {each["name"]: each["rows"] for each in proof["settings"]}["at every place of a batch"] == 4
+    assert {each["name"]: each["rows"] for each in proof["settings"]}["at every place of a batch"] == 9
     assert any("were not asked: each takes about 0.4" in reason for reason in proof["left_out"])

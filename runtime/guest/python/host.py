@@ -87,6 +87,9 @@ class Host:
             "LANG": "C.UTF-8",
             **counts,
             **nowhere,
+            "TORCHINDUCTOR_CACHE_DIR": str(
+                code
+            ),  # torch asks for a temporary folder otherwise; this one it leaves alone
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "DO_NOT_TRACK": "1",
             "GIT_PYTHON_REFRESH": "quiet",

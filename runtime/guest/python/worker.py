@@ -21,6 +21,7 @@ import os
 import resource
 import site
 import sys
+import tempfile
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -37,6 +38,9 @@ def main(settings: dict[str, Any]) -> None:
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     _confine(settings)
+    tempfile.tempdir = os.environ.get(
+        "TMPDIR"
+    )  # libraries ask for its name when imported; nothing can be written there
     _add_packages(Path(sys.executable).parent.parent)
     package = _package()  # imported late: it needs NumPy, which comes from the model's environment
     wire, served = import_module(f"{package}.wire"), import_module(f"{package}.served")
