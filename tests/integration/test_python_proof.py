@@ -138,7 +138,7 @@ def test_an_exported_program_of_torch_loads_where_nothing_can_be_written(tmp_pat
     import mlflow
     import torch
 
-    class Doubling(torch.nn.Module):
+    class Doubling(torch.nn.Module):  # type: ignore[misc] # torch is not typed here
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 2 * x
 
