@@ -41,7 +41,6 @@ from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.release import Ending, ReleaseReport
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.champion import ADVICE
 from shiplift.runtime.serving.machine.served import served_version
 from shiplift.runtime.serving.reinstate import reinstate
@@ -266,23 +265,7 @@ def _given_up(order: Order, name: str, known: Failure | None) -> ReleaseReport:
     """The report of a release whose process died on every attempt, or of one that could not be concluded."""
     do = f"See `shiplift logs {name}`, then `shiplift rerun {order.request.model}/{order.request.version}`."
     failure = known or Failure.of(ShipliftError(f"the release's process died {MAX_ATTEMPTS} times", do=do))
-    return ReleaseReport(
-        model=order.request.model,
-        version=order.request.version,
-        verdict=Outcome.INCONCLUSIVE,
-        alias="",
-        endpoint=None,
-        stages=(),
-        checks=(),
-        release=name,
-        reason=failure.message,
-        exit_code=failure.exit_code,
-        failure=failure,
-        seconds=0,
-        since_request_seconds=0,
-        overhead_seconds=0,
-        trigger=order.trigger.kind,
-    )
+    return order.report(name, failure)
 
 
 def sweep(site: Site, releases: Releases, *, since: float) -> int:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from shiplift.pipelines.engines.answers import AbortedRelease, aborted_release, already_aborted
 from shiplift.pipelines.engines.local.releases import Order, Releases
-from shiplift.runtime.base.errors import Temporary
+from shiplift.runtime.base.errors import Cancelled, Temporary
+from shiplift.runtime.events.emit import emit
+from shiplift.runtime.events.event import ended
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.promotion import Abort, Moving
 from shiplift.runtime.records.release import ReleaseReport
@@ -61,10 +63,22 @@ def end(home: Path, name: str, order: Abort) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker.pid, signal.SIGINT)
         elif not (worker or interrupted or moved):
-            (releases.folder(name) / "queued").unlink(missing_ok=True)
+            _take_off_the_queue(home, releases, name, accepted, order)
         time.sleep(_POLL_S)
     if releases.active(name):
         raise Temporary(f"release {name} did not stop within {_CANCEL_S} s", do="Run the same command again.")
+
+
+def _take_off_the_queue(home: Path, releases: Releases, name: str, accepted: Order, order: Abort) -> None:
+    """Ends a release that has not begun. It has a result, so neither a sweep nor a repeated webhook queues it again."""
+    request = accepted.request
+    why = Cancelled(
+        f"cancelled by {order.by} before it began",
+        do=f"If it should be released, run `shiplift release {request.model}/{request.version}`.",
+    )
+    report = accepted.report(name, Failure.of(why))
+    emit(home, ended(report, accepted.trigger.requested_at, time.time()))
+    releases.end(name, report)
 
 
 def moved_by(home: Path, order: Order) -> Moving | None:

@@ -30,6 +30,7 @@ from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.release import Event, ReleaseReport, StageRun
 from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.verdict import Outcome
 
 MAX_ATTEMPTS = 3
 
@@ -39,6 +40,26 @@ class Order(Record):
 
     request: Request
     trigger: Trigger
+
+    def report(self, name: str, failure: Failure) -> ReleaseReport:
+        """The report of a release of this order that ended without any stage: it was cancelled, or could not run."""
+        return ReleaseReport(
+            model=self.request.model,
+            version=self.request.version,
+            verdict=Outcome.INCONCLUSIVE,
+            alias="",
+            endpoint=None,
+            stages=(),
+            checks=(),
+            release=name,
+            reason=failure.message,
+            exit_code=failure.exit_code,
+            failure=failure,
+            seconds=0,
+            since_request_seconds=0,
+            overhead_seconds=0,
+            trigger=self.trigger.kind,
+        )
 
 
 class Releases:

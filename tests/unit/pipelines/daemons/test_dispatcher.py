@@ -212,7 +212,7 @@ def test_others_are_told_how_a_release_ended_before_it_leaves_the_queue(releases
     name = accept(releases, 1)
     order = releases.order(name)
     failure = Failure.of(Cancelled("no", do="-"))
-    report = dispatcher._given_up(order, name, failure)
+    report = order.report(name, failure)
     for _ in range(2):  # a process that was killed in between ends it again
         dispatcher._end(tmp_path, releases, name, order, report)
     ((_, event),) = Outbox(tmp_path).events()

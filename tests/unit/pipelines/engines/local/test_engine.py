@@ -1,12 +1,13 @@
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.pipelines.engines.local.releases import Releases
-from shiplift.runtime.base.errors import NotAdmitted, NotFound, StackDown, UsageError
+from shiplift.runtime.base.errors import Cancelled, NotAdmitted, NotFound, StackDown, UsageError
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome
@@ -54,6 +55,19 @@ def test_a_release_that_waits_is_cancelled_by_taking_it_off_the_queue(tmp_path: 
     assert LocalEngine(tmp_path).cancel("digits", 1) == name
     assert releases.pending() == [other]
     assert LocalEngine(tmp_path).cancel("digits", 1) == ""
+    report = releases.result(name)
+    assert report is not None
+    assert (report.outcome, report.exit_code) == ("cancelled", Cancelled.exit_code)
+
+
+@pytest.mark.parametrize("kind", ["sweep", "webhook", "manual"])
+def test_only_a_person_queues_a_cancelled_release_again(tmp_path: Path, kind: Any) -> None:
+    releases = Releases(tmp_path)
+    request = Request(model="digits", version=1)
+    name = releases.accept(request, MANUAL).name
+    LocalEngine(tmp_path).cancel("digits", 1)
+    assert releases.accept(request, Trigger(kind=kind)).queued == (kind == "manual")
+    assert releases.active(name) == (kind == "manual")
 
 
 def test_the_last_lines_of_a_log_are_shown(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_a_rerun_of_what_still_runs_is_not_queued_twice(releases: Releases) -> N
     assert not releases.accept(DIGITS, MANUAL, again=True).queued
 
 
-def test_a_release_cancelled_before_it_began_can_be_asked_for_again(releases: Releases) -> None:
+def test_a_release_that_left_the_queue_without_a_result_can_be_asked_for_again(releases: Releases) -> None:
     name = releases.accept(DIGITS, WEBHOOK).name
     (releases.folder(name) / "queued").unlink()
     assert releases.accept(DIGITS, WEBHOOK).queued
