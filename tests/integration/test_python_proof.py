@@ -124,7 +124,7 @@ def test_a_model_is_asked_in_every_setting_with_rows_that_it_refuses_among_them(
     settings = {each["name"]: each["rows"] for each in result["proof"]["settings"]}
     assert settings["alone"] == sum(asked.values())
     assert 0 < settings["in batches"] < settings["alone"]  # of the others each is an error by itself
-    assert settings["at every place of a batch"] == 99
+    assert settings["at every place of a batch"] == 49
     assert result["notes"] == []
     assert [(spec["name"], spec["datatype"], spec["shape"]) for spec in result["signature"]["outputs"]] == [
         ("y", "FP32", [-1]),
