@@ -21,7 +21,7 @@ again = $(if $(SECOND_CHANCE),|| { echo "What failed runs again by itself: a tes
 	$(BIN)/pytest $(1) --last-failed --last-failed-no-failures none -q -rA --show-capture no; })
 # Three workers keep two cores busy while tests wait. Each collects everything and imports torch, MLflow and the rest for
 # itself, so more cost more. Worksteal gives each a part of the files in order: what a file shares is made once.
-SPREAD := -n 3 --dist worksteal
+SPREAD := -n logical --maxprocesses 4 --dist worksteal
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
 .PHONY: setup demo test test-all attack check check-style check-types check-imports check-github unit integration soak test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
