@@ -512,7 +512,7 @@ def test_a_graph_that_never_ends_is_stopped_at_its_limit(tmp_path: Path) -> None
 def test_a_graph_that_never_ends_is_stopped_at_once_at_the_stage_s_deadline(tmp_path: Path) -> None:
     bench = endless_bench(tmp_path)
     before = time.monotonic()
-    with pytest.raises(Interrupted) as interruption, deadline("quantize", 3):
+    with pytest.raises(Interrupted) as interruption, deadline("quantize", 1):
         bench.quantize(bench.datasets())
     assert isinstance(interruption.value.error, DeadlineExceeded)
     assert time.monotonic() - before < 600  # and not at the limit of an hour

@@ -27,7 +27,7 @@ from shiplift.runtime.host.listeners import ConnectionLimits, listener
 from shiplift.runtime.serving.openai.app import create_app as openai
 from shiplift.runtime.serving.scoring.app import ScoringApp
 
-LIMITS = ConnectionLimits(connections=20, connections_per_source=8, header_timeout_s=1)  # 8 in progress, 10 waiting
+LIMITS = ConnectionLimits(connections=20, connections_per_source=8, header_timeout_s=0.3)  # 8 in progress, 10 waiting
 Serve = Callable[[Path], Any]
 
 

@@ -15,6 +15,7 @@ import shiplift
 from shiplift.pipelines.choices import EngineName
 from shiplift.pipelines.engines.answers import Catalogue, ClusterStatus
 from shiplift.pipelines.engines.argo.engine import ArgoEngine
+from shiplift.pipelines.engines.argo.following import events, logs
 from shiplift.pipelines.engines.table import ENGINES
 from shiplift.runtime.base.errors import Cancelled, ClusterRefused, NotFound, SpecInvalid, Temporary
 from shiplift.runtime.records.deployment import Endpoint
@@ -25,6 +26,7 @@ from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, PublishedModel, inside_of
+from shiplift.runtime.serving.kubernetes import transport
 from shiplift.runtime.spec.pipeline import parse
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.registry.terms import TAG, VersionInfo
@@ -44,6 +46,9 @@ def server() -> Iterator[ApiServer]:
 @pytest.fixture
 def engine(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArgoEngine:
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    for module in (events, logs):
+        monkeypatch.setattr(module, "_POLL_S", 0.05)
+    monkeypatch.setattr(transport, "_PAUSE_S", 0.01)
     return ArgoEngine("shiplift", tmp_path)
 
 
