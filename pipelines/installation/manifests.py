@@ -25,6 +25,7 @@ from shiplift.pipelines.installation.values import (
     MLFLOW_PORT,
     OPERATOR_PORT,
     PACKAGES_PORT,
+    PAGE_PORT,
     PUBLISHED,
     SCORING_PORT,
     WEBHOOKS,
@@ -54,6 +55,7 @@ PARTS = (
     "serving",
     "activator",
     "scoring",
+    "page",
 )
 INSTALLED, INSTALLATION = f"{LABEL}installed", f"{LABEL}installation"
 _WEBHOOK_SECRET, _MLFLOW_SECRET = "shiplift-webhooks", "shiplift-mlflow"
@@ -214,6 +216,8 @@ def _context(values: Values) -> dict[str, object]:
         "operator_port": OPERATOR_PORT,
         "packages_port": PACKAGES_PORT,
         "scoring_port": SCORING_PORT,
+        "page_port": PAGE_PORT,
+        "page_names": list(_page_names(values)),
         "activator": {"name": ACTIVATOR, "headless": HEADLESS, "http": HTTP, "grpc": GRPC, "admin": ADMIN},
         "condition_types": [str(kind) for kind in ConditionType],
         "reasons": [str(reason) for reason in Reason],
@@ -249,6 +253,13 @@ def _hosts(values: Values) -> Iterator[str]:
     yield from ("localhost", "localhost:*", "127.0.0.1:*", "10.*", "172.*", "192.168.*", "[*]:*")
     for host in values.mlflow.allowed_hosts:
         yield from (host, f"{host}:*")
+
+
+def _page_names(values: Values) -> Iterator[str]:
+    """The names under which the live page answers: those of its Service, and the site's own."""
+    name = f"page.{values.namespace}"
+    yield from ("page", name, f"{name}.svc", f"{name}.svc.cluster.local")
+    yield from values.page.hosts if values.page else ()
 
 
 def _outside(values: Values) -> set[int]:

@@ -41,7 +41,7 @@ from shiplift.runtime.spec.target import Target
 SERVER_ENVIRONMENT = "/opt/triton"  # as in the Containerfile
 WEBHOOKS, GIT = f"{CONFIG}/webhooks", f"{CONFIG}/git"
 MLFLOW_PORT = 5000
-OPERATOR_PORT, PACKAGES_PORT, SCORING_PORT = 8080, 8090, 8005
+OPERATOR_PORT, PACKAGES_PORT, SCORING_PORT, PAGE_PORT = 8080, 8090, 8005, 8007
 PUBLISHED = f"{CONFIG}/published"  # where the scoring server finds what the operator publishes
 GATEWAY = "shiplift"
 
@@ -299,6 +299,17 @@ class Scoring(Record):
     resources: Resources = Resources(cpu="50m", memory="192Mi", memory_limit="1Gi")
 
 
+class Page(Record):
+    """The live page, as Service `page` in Shiplift's namespace: everybody who can reach it sees releases and reports.
+
+    It only shows. People act with `shiplift open --engine argo`, which uses their own kubeconfig. `hosts` are the names
+    under which browsers open it, such as that of an Ingress or a route of yours; it answers under no others.
+    """
+
+    hosts: tuple[Name, ...] = ()
+    resources: Resources = Resources(cpu="20m", memory="192Mi", memory_limit="1Gi")
+
+
 class Ingress(Record):
     """Access from outside on clusters without the Gateway API: HTTP at `host`, gRPC at `MODEL.host`, without weights.
 
@@ -407,6 +418,7 @@ class Values(Record):
     ingress: Ingress | None = None
     activator: Activator | None = None
     scoring: Scoring | None = None
+    page: Page | None = None
     serving: Serving = Serving()
     monitoring: Monitoring = Monitoring()
     targets: tuple[Target, ...] = ()

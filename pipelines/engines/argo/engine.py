@@ -71,10 +71,14 @@ from shiplift.runtime.targets import catalogue, discovery, machine
 
 @dataclass(frozen=True)
 class ArgoEngine:
-    """Shiplift in one namespace of the cluster that KUBECONFIG names; pages and catalogues are written to `home`."""
+    """Shiplift in one namespace of the cluster that KUBECONFIG names; pages and catalogues are written to `home`.
+
+    `inside`: this process is a pod that may reach the registry itself, with an account from its environment.
+    """
 
     namespace: str
     home: Path
+    inside: bool = False
     attended: bool = field(default=False, init=False)
     verified: bool = field(default=False, init=False)  # the key that verifies signatures never leaves the cluster
 
@@ -92,7 +96,8 @@ class ArgoEngine:
     def registry(self) -> RestRegistry:
         """The registry on the cluster."""
         uri = self.site.registry_uri
-        return RestRegistry(uri, timeout_s=PATIENT_S, transport=transport_to(self.api, uri))
+        transport = None if self.inside else transport_to(self.api, uri)
+        return RestRegistry(uri, timeout_s=PATIENT_S, transport=transport)
 
     @cached_property
     def site(self) -> Site:

@@ -14,6 +14,7 @@ from shiplift.runtime.base import libyaml
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.records.site import ActivatorRef, Cluster, Site
 from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME
+from shiplift.runtime.serving.kubernetes.objects.names import REGISTRY_READER
 from tests.unit.examples import Golden
 
 EVERYTHING = """
@@ -29,6 +30,7 @@ repositories: [{name: team/models, host: github, url: "https://git.example.org/t
 gateway: {class_name: istio, annotations: {example.org/owner: "team: a"}}
 activator: {hold_s: 90}
 scoring: {replicas: 3, key_secret: scoring-key}
+page: {hosts: [shiplift.example.com]}
 serving: {cpu: "1", memory_limit: 4Gi, quota: {pods: "20", requests.cpu: "16"}}
 targets: [{name: fast, accelerator: cpu-vnni}]
 stages: {tune: {cpu: "4"}}
@@ -75,7 +77,7 @@ def pods(parsed: Values) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("text", ["", EVERYTHING])
 def test_every_pod_meets_the_restricted_standard(text: str) -> None:
     parsed = values.parse(text)
-    assert len(pods(parsed)) == (6 if text else 4)
+    assert len(pods(parsed)) == (7 if text else 4)
     for pod in pods(parsed):
         assert pod["securityContext"]["runAsNonRoot"]
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -446,3 +448,20 @@ def test_the_scoring_server_has_no_rights_and_comes_only_if_asked_for() -> None:
     assert variable["valueFrom"] == {"secretKeyRef": {"name": "keys", "key": "key"}}
     assert [body["kind"] for body in others] == ["PodDisruptionBudget", "Service"]
     assert bodies("{gateway: {class_name: eg}, scoring: {}}")[-1]["kind"] == "HTTPRoute"
+
+
+def test_the_page_may_only_read_and_answers_under_its_own_names() -> None:
+    def bodies(text: str) -> list[Any]:
+        return list(manifests.part_of(values.parse(text), "page"))
+
+    assert bodies("") == []
+    found = bodies("{namespace: ml, page: {hosts: [shiplift.example.com]}}")
+    verbs = {verb for body in found if body["kind"] == "Role" for rule in body["rules"] for verb in rule["verbs"]}
+    assert verbs == {"get", "list", "watch"}
+    (pod,) = (body["spec"]["template"]["spec"] for body in found if body["kind"] == "Deployment")
+    (container,) = pod["containers"]
+    arguments = container["args"]
+    names = [arguments[at + 1] for at, word in enumerate(arguments) if word == "--name"]
+    assert names == ["page", "page.ml", "page.ml.svc", "page.ml.svc.cluster.local", "shiplift.example.com"]
+    assert container["envFrom"] == [{"secretRef": {"name": REGISTRY_READER, "optional": False}}]
+    assert "env" not in container  # no token: nobody acts on it
