@@ -270,6 +270,7 @@ def small_values(namespace: str, folder: Path | None, *, gateway: bool) -> dict[
         "gateway": {"class_name": "eg"} if gateway else None,
         "serving": {"cpu": "50m", "memory_limit": "1Gi", "images": [NVIDIA_IMAGE, ABSENT_IMAGE]},
         "activator": {} if gateway else None,
+        "page": {},
         "stages": stages,
         "operator": {"read_nodes": True, "packages_gb": 1},
         "reconciler": {"every_s": 5, "stuck_s": 30, "unschedulable_s": 30},

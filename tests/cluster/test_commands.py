@@ -5,16 +5,19 @@
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
 from shiplift.pipelines.discovery import discover
 from shiplift.runtime.base.errors import NotFound
+from shiplift.runtime.host.processes import free_port
 from shiplift.runtime.store.registry.terms import CHAMPION
 from tests.cluster.conftest import ROOT, Lab, stage_runs, until
 from tests.cluster.test_release import SPEC, ended, pod_of, promoted, workflow_of
@@ -114,6 +117,34 @@ def test_logs_are_those_of_stages_and_of_parts(lab: Lab, shiplift: Shiplift, ver
         assert len(lines) <= 5
         assert all(line.startswith(f"{part}-") for line in lines)
     shiplift("logs", "no-such-model/1", code=66)
+
+
+def test_the_live_page_is_shown_with_a_kubeconfig_and_by_a_pod_on_which_nobody_can_act(
+    lab: Lab, shiplift: Shiplift, version: int
+) -> None:
+    with subprocess.Popen(
+        [*COMMAND, *shiplift.arguments("open", MODEL, "--print", "--port", str(free_port()))],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as serving:
+        assert serving.stdout is not None
+        address = serving.stdout.readline().strip()
+        own = httpx.URL(address)
+        assert f"version {version}" in _text_of(address)
+        serving.send_signal(signal.SIGINT)
+        serving.wait(timeout=60)
+    pod = f"http://{lab.kube.service(lab.namespace, 'page')}" if lab.kube.here else ""
+    if pod:
+        for query in ("/", own.raw_path.decode(), f"/release?model={MODEL}&version={version}"):
+            assert MODEL in _text_of(f"{pod}{query}")
+        assert httpx.get(f"{pod}/try?name={MODEL}", trust_env=False, timeout=60).status_code == 403
+
+
+def _text_of(address: str) -> str:
+    answer = httpx.get(address, trust_env=False, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.text
 
 
 STAGES = {
