@@ -26,6 +26,7 @@ from shiplift.pipelines.engines.local import incidents, leftovers, runner, stack
 from shiplift.pipelines.engines.local.aborting import moved_by
 from shiplift.pipelines.engines.local.notes import Notes
 from shiplift.pipelines.engines.local.releases import MAX_ATTEMPTS, Order, Releases
+from shiplift.pipelines.engines.local.retiring import finish as finish_retirements
 from shiplift.pipelines.graph import Stage
 from shiplift.pipelines.release import RELEASE
 from shiplift.pipelines.triggers import drift_sweep, registry_sweep
@@ -269,7 +270,10 @@ def _given_up(order: Order, name: str, known: Failure | None) -> ReleaseReport:
 
 
 def sweep(site: Site, releases: Releases, *, since: float) -> int:
-    """Accepts versions whose webhook was lost, and moves back aliases that were moved by hand; returns exit code 0."""
+    """Accepts versions whose webhook was lost, and moves back aliases that were moved by hand; returns exit code 0.
+
+    Finishes what killed commands began to retire.
+    """
     registry = RestRegistry(site.registry_uri, timeout_s=PATIENT_S)
     running = stack.read(Path(site.home))
     if running is not None:
@@ -281,6 +285,7 @@ def sweep(site: Site, releases: Releases, *, since: float) -> int:
                 return 0  # another installation releases from this registry: start nothing here
     parts: tuple[Callable[[], object], ...] = (
         lambda: registry_sweep.sweep(registry, releases.accept, since=since, tell=tell),
+        lambda: finish_retirements(site, tell),
         lambda: reinstate_aliases(site, registry, tell),
     )
     for part in parts:

@@ -33,6 +33,13 @@ class Retiring(Record):
     force: bool = False
 
 
+class RetirementOrder(Record):
+    """An order, and the model that it is about, as noted until it has been carried out."""
+
+    model: str
+    retiring: Retiring
+
+
 class Traffic(Record):
     """The requests that clients sent to a model: so many in the last `window_s` seconds.
 

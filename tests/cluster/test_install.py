@@ -442,7 +442,7 @@ RIGHTS: dict[str, dict[str, dict[str, list[str]]]] = {
             "pods": ["get", "list"],
             "events": ["get", "list"],
         },
-        SERVING: {"tritonservices": ["list"]},
+        SERVING: {"tritonservices": ["list"], "configmaps": ["get", "patch"]},
     },
     "shiplift-release": {
         NAME: {"workflows": ["get", "patch"]},
@@ -451,7 +451,7 @@ RIGHTS: dict[str, dict[str, dict[str, list[str]]]] = {
             "services": [*WATCH, *WRITE],
             "poddisruptionbudgets": [*WATCH, *WRITE],
             "tritonservices": [*WATCH, *WRITE],
-            "tritonrevisions": ["get", "create", "patch"],
+            "tritonrevisions": ["get", "list", "create", "patch", "delete"],
             "grpcroutes": ["get"],
             "leases": ["get", "create", "update"],
             "events": ["get", "list"],

@@ -302,9 +302,15 @@ def test_a_deletion_by_hand_is_undone_unless_an_annotation_retires_the_model(lab
 
     lab.kube("-n", lab.serving, "annotate", "tritonservice", name, "shiplift.dev/retire=replaced")
     lab.kube("-n", lab.serving, "delete", "tritonservice", name)
-    until(lambda: lab.registry.alias(name, "champion") == 0, seconds=240)
-    info = lab.registry.version(name, 1)
-    assert info.tags["shiplift.outcome"] == "retired"
-    assert "retired by someone with kubectl" in info.tags["shiplift.retired"]
-    names = lab.kube("-n", lab.serving, "get", "tritonservice,tritonrevision", "-o", "name")
-    assert f"/{name}" not in names
+
+    def is_retired() -> bool:
+        return lab.registry.version(name, 1).tags["shiplift.outcome"] == "retired"
+
+    until(is_retired, seconds=240)
+    assert "retired by someone with kubectl" in lab.registry.version(name, 1).tags["shiplift.retired"]
+    until(lambda: lab.registry.alias(name, "champion") == 0)
+
+    def is_gone() -> bool:
+        return f"/{name}" not in lab.kube("-n", lab.serving, "get", "tritonservice,tritonrevision", "-o", "name")
+
+    until(is_gone)

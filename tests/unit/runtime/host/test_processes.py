@@ -185,3 +185,36 @@ def test_who_does_not_notice_that_its_server_was_killed_is_killed_too(monkeypatc
         child = int(server.stdout.readline())
         processes.kill(processes.identify(server.pid))
     assert gone(child)
+
+
+def test_processes_start_while_grpc_is_in_use_without_its_handler_of_forks(tmp_path: Path) -> None:
+    script = """
+import os, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from shiplift.runtime.host.processes import start_child
+import grpc
+
+class Echo(grpc.GenericRpcHandler):
+    def service(self, _):
+        return grpc.unary_unary_rpc_method_handler(lambda request, _: request)
+
+server = grpc.server(ThreadPoolExecutor(2), handlers=(Echo(),))
+port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+
+def ask():
+    while True:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            channel.unary_unary("/a/b")(b"x")
+
+for _ in range(2):
+    threading.Thread(target=ask, daemon=True).start()
+for _ in range(20):
+    start_child(["true"], environment=dict(os.environ), log=Path(sys.argv[1])).wait()
+os._exit(0)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_ENABLE")}
+    command = [sys.executable, "-c", script, str(tmp_path / "log")]
+    done = subprocess.run(command, env=environment, check=False, timeout=300, capture_output=True, text=True)
+    assert (done.returncode, "fork() handlers" in done.stderr) == (0, False)  # which it says each time it runs them
