@@ -87,6 +87,7 @@ def test_the_code_sees_none_of_our_environment(cell: Cell, monkeypatch: pytest.M
         "TORCHINDUCTOR_CACHE_DIR",
         "LC_CTYPE",
         "OMP_WAIT_POLICY",
+        "GRPC_ENABLE_FORK_SUPPORT",  # set where it is imported
     }
     assert output["HOME"] == output["TMPDIR"] == str(cell.work)
 
