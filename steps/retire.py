@@ -48,7 +48,8 @@ def _model(site: Site, registry: Registry, place: Production, model: str, retiri
         traffic, dependents = place.traffic(model), dependents_of(site, model, registry)
         if not retiring.force:
             require_unused(model, served, traffic, dependents)
-    retirement = begun or retiring.retirement.model_copy(update={"version": served})
+    last = served or retiring.retirement.version  # a service that was deleted by hand serves no more
+    retirement = begun or retiring.retirement.model_copy(update={"version": last})
     for ledger, promotion in records:
         if promotion.retired is None:
             ledger.put_promotion(promotion.model_copy(update={"retired": retirement}))

@@ -208,7 +208,7 @@ class Reconciler:
 
     def _retire(self, model: str, champion: int, ordered: dict[str, Retirement]) -> None:
         """Starts the Workflow that retires a model whose service was deleted with an order to do so."""
-        retirement = ordered.pop(dns_name(model))
+        retirement = ordered.pop(dns_name(model)).model_copy(update={"version": champion})
         if self._releases.retire(model, Retiring(retirement=retirement, force=True)):
             self._log.info("retiring", model=model, version=champion, because=retirement.sentence)
 

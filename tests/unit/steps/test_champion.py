@@ -688,6 +688,13 @@ def test_a_retired_model_is_brought_back_by_nothing_but_a_new_release(world: Wor
     assert world.retire().before is False
 
 
+def test_a_model_whose_service_was_deleted_by_hand_is_retired_as_the_version_that_served(world: World) -> None:
+    world.place.package = None
+    order = Retirement(by="someone with kubectl", at=1e9, version=2)
+    retired = retiring.retire(world.site, "digits", Retiring(retirement=order, force=True))
+    assert (retired.served, world.registry.tags[2]["outcome"], world.aliases) == (2, "retired", (0, 0))
+
+
 def test_a_model_in_use_is_retired_only_if_told_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     ocr = Dependent(pipeline="ocr", version=3, member_version=2, follows=True)
     monkeypatch.setattr(retiring, "dependents_of", lambda *_: (ocr,))

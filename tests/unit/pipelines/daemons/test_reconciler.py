@@ -677,7 +677,9 @@ def test_a_service_that_was_deleted_with_an_order_is_retired_and_not_declared_ag
     (name,) = lab.server.workflows
     assert name == f"retire-gone-{int(NOW)}"
     told = {each["name"]: each["value"] for each in lab.server.workflows[name]["spec"]["arguments"]["parameters"]}
-    assert Retiring.model_validate_json(told["retiring"]) == Retiring(retirement=order, force=True)
+    assert Retiring.model_validate_json(told["retiring"]) == Retiring(
+        retirement=order.model_copy(update={"version": 2}), force=True
+    )
     noted = lab.server.objects["configmaps"]["shiplift-retiring"]["data"]
     assert ("gone" in noted, noted.get("kept")) == (True, None)  # someone declared that one again
     lab.turn()
