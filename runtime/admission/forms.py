@@ -3,7 +3,6 @@
 The first that answers as the original does is served. Of those before it, the first difference is kept.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import onnx
 from shiplift.runtime.admission import exact_trees
 from shiplift.runtime.admission.proving import THREADS, Asked, prove
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.host.processor import usable_cores
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import feeds
 from shiplift.runtime.proof.answers import Answers
@@ -110,7 +110,7 @@ class Forms:
         running = exact_trees.checked(self.folder, form, signature)
         if isinstance(running, str):
             return running
-        most = min(THREADS, len(os.sched_getaffinity(0)))  # treelite refuses more than there are cores
+        most = min(THREADS, usable_cores())  # treelite refuses more than there are cores
         try:
             asked = self.asked_of(signature.inputs)
             guards = self._guards(asked, signature.inputs)

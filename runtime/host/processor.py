@@ -1,7 +1,11 @@
-"""This machine's CPU features: they decide which code is fast, and where measurements are valid."""
+"""This machine's CPU. Its features decide which code is fast; its cores, too, decide where measurements are valid."""
 
 from functools import cache
 from pathlib import Path
+
+from shiplift.runtime.guest.pod.meter import cpu_share, usable_cores
+
+__all__ = ["cpu_flags", "cpu_share", "has_vnni", "usable_cores"]
 
 
 @cache

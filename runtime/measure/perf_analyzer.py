@@ -10,7 +10,6 @@ bottleneck.
 import contextlib
 import csv
 import math
-import os
 import re
 import resource
 import subprocess
@@ -22,6 +21,7 @@ from pathlib import Path
 from shiplift.runtime.base.errors import MeasurementFailed, MissingTool
 from shiplift.runtime.base.progress import measuring
 from shiplift.runtime.host.processes import inherited, start_child
+from shiplift.runtime.host.processor import usable_cores
 from shiplift.runtime.measure import perf_analyzer_input
 from shiplift.runtime.measure.generator import Demand, LoadTarget, Measurement, Window
 from shiplift.runtime.model.tensors import Arrays
@@ -79,7 +79,7 @@ class LoadRun:
 
     def saturated(self, demand: Demand, window_ms: int) -> bool:
         """Whether the client was the bottleneck: busy itself, or behind its schedule."""
-        if self.overhead_percent > _BUSY_PERCENT or self.client_cores > 0.9 * len(os.sched_getaffinity(0)):
+        if self.overhead_percent > _BUSY_PERCENT or self.client_cores > 0.9 * usable_cores():
             return True
         if not demand.rate_per_s:
             return False

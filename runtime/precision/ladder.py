@@ -5,7 +5,6 @@ above it; the record says why a rung was dropped. Rungs are built independently,
 process. All of this runs the model on the author's data, so it runs only in a sandbox.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 
 from shiplift.runtime.base.errors import DataInvalid, MissingTool, QuantizeFailed
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.host.processor import usable_cores
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.datasets import load_columns, load_samples
 from shiplift.runtime.model.tensors import Arrays, DataLimits, batch_of, load_npz
@@ -113,7 +113,7 @@ class Builder:
             ExportFailed: fp32 does not load.
             MissingTool: the target is a GPU, and this environment can't run models on GPUs.
         """
-        cores = len(os.sched_getaffinity(0))
+        cores = usable_cores()
         running = onnx_models.session(self.model, gpu=self.target.gpu, lean=True, threads=cores)
         validation, evaluation, calibration, notes = self._samples(running)
         scored = tuple(self._jpegs(running, validation))

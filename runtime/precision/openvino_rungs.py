@@ -4,12 +4,12 @@ bf16 comes first: it needs neither a build nor a calibration. On a processor tha
 as fast as fp32, and closer to it than any 8-bit graph. Building and scoring 8-bit graphs takes most of a ladder's time.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.host.processor import usable_cores
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.precision import timing
 from shiplift.runtime.precision.evaluation import Validation, over_budget
@@ -104,7 +104,7 @@ def score(precision: Precision, candidate: Built, source: RunnableCandidate, val
 
 def _evaluated(run: RunnableCandidate, validation: Validation) -> Evaluation:
     """OpenVINO's evaluation on the validation set. A model that loads but can't run has that as its problem."""
-    running = run.session(threads=len(os.sched_getaffinity(0)))
+    running = run.session(threads=usable_cores())
     try:
         return validation.evaluate(running)
     except RuntimeError as error:

@@ -4,7 +4,6 @@ A job is a JSON file with its arrays in an NPZ; the process `python -m ....rungs
 separate process returns all its memory and has a measurable peak; small models are built in this process.
 """
 
-import os
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import psutil
 from shiplift.runtime.base.errors import MissingTool, QuantizeFailed, ShipliftError
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.host.processes import inherited, own_memory_mb, own_module, start_child
+from shiplift.runtime.host.processor import usable_cores
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays, as_input, dump_npz, load_npz
 from shiplift.runtime.precision import modelopt, nncf_graphs, quantization, sensitivity
@@ -128,7 +128,7 @@ def parallel_builds(jobs: int, model_bytes: int, free_bytes: int, cores: int) ->
 
 
 def _build_in_processes(jobs: Sequence[Job], memory_mb: int) -> tuple[Rung, ...]:
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     size = quantization.model_bytes(Path(jobs[0].model))
     free = min(psutil.virtual_memory().available, (memory_mb << 20) - int(own_memory_mb()[0] * 2**20))
     limit = parallel_builds(len(jobs), size, free, cores)

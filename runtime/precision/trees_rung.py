@@ -1,11 +1,11 @@
 """The rung of exact trees: nothing is built for it, and it is scored as all others are."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from shiplift.runtime.base.errors import MissingTool, QuantizeFailed
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.host.processor import usable_cores
 from shiplift.runtime.precision.evaluation import Validation
 from shiplift.runtime.precision.timing import Forest, RunnableCandidate
 from shiplift.runtime.records.precision import Built
@@ -37,7 +37,7 @@ def scored(
         forest=Forest(form=trees.form, signature=signature),
     )
     progress("scoring exact trees")
-    evaluation = validation.evaluate(run.session(threads=len(os.sched_getaffinity(0))))
+    evaluation = validation.evaluate(run.session(threads=usable_cores()))
     scores = evaluation.model_dump(include={"score", "score_error", "resamples", "samples", "relative_error"})
     fields = scores | {"slices": evaluation.slices, "dropped": evaluation.problem}
     built = Built(engine="trees", precision="fp32", method="as trained", folder=folder, **fields)

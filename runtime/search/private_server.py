@@ -1,6 +1,5 @@
 """The bundled server as a bench: a child process, with the packages' trees beside it."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.confinement.watch import worker
 from shiplift.runtime.host.processes import memory_mb
-from shiplift.runtime.host.processor import cpu_flags
+from shiplift.runtime.host.processor import cpu_flags, cpu_share, usable_cores
 from shiplift.runtime.measure.generator import WireProtocol
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Site
@@ -35,13 +34,13 @@ class PrivateServer:
 
     @property
     def cores(self) -> int:
-        """The cores of this process."""
-        return len(os.sched_getaffinity(0))
+        """The cores that this process may use."""
+        return usable_cores()
 
     @property
     def hardware(self) -> list[object]:
         """This machine's processor."""
-        return [sorted(cpu_flags()), os.cpu_count()]
+        return [sorted(cpu_flags()), cpu_share()]
 
     def serve(self, point: Point) -> str:
         """Reloads the model in place.

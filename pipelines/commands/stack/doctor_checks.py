@@ -12,7 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-import psutil
 from rich.table import Table
 from rich.text import Text
 
@@ -23,7 +22,8 @@ from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.confinement import sandbox
 from shiplift.runtime.confinement.init import advice
 from shiplift.runtime.confinement.policy import WAIVABLE
-from shiplift.runtime.host.processes import require_free
+from shiplift.runtime.host.processes import free_memory_mb, require_free
+from shiplift.runtime.host.processor import cpu_share
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root, libpython, unsupported
 
@@ -154,12 +154,19 @@ def _machine(settings: Settings) -> Iterator[CheckResult]:
         found=f"{free:.0f} GiB free at {folder}",
         do="" if free >= _DISK_GB else f"Free some space: a stack and a few models need at least {_DISK_GB} GiB.",
     )
-    memory = psutil.virtual_memory().available / 2**30
+    memory = free_memory_mb() / 1024
     yield CheckResult(
         name="memory",
         state="ok" if memory >= _MEMORY_GB else "warning",
         found=f"{memory:.0f} GiB available",
         do="" if memory >= _MEMORY_GB else f"Free some memory: exporting PyTorch models needs about {_MEMORY_GB} GiB.",
+    )
+    there, share = os.cpu_count() or 1, cpu_share()
+    yield CheckResult(
+        name="processor",
+        state="ok" if share >= 1 else "warning",
+        found=f"{share:g} of {there} cores",
+        do="" if share >= 1 else "Raise the CPU limit: with less than a core, releases and requests take long.",
     )
 
 

@@ -5,7 +5,6 @@ likely one is always taken, because no two engines draw the same random tokens.
 """
 
 import hashlib
-import os
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from shiplift.runtime.confinement.workplace import workplace
 from shiplift.runtime.families.work import Exporting
 from shiplift.runtime.guest.generation.chat import CHAT
 from shiplift.runtime.host.outputs import require_regular
+from shiplift.runtime.host.processor import usable_cores
 from shiplift.runtime.model.generation.signature import CHAT_SIGNATURE, SIGNATURE
 from shiplift.runtime.records.kinds.contract import DeclaredGeneration
 from shiplift.runtime.records.kinds.exported import ExportedGeneration
@@ -56,7 +56,7 @@ def export_generation(work: Exporting[DeclaredGeneration]) -> ExportedGeneration
                 "model": str(written / "model"),
                 "answers": str(written / "answers.json"),
                 "chats": str(written / "chats.json"),
-                "threads": len(os.sched_getaffinity(0)),
+                "threads": usable_cores(),
                 "out": str(verifying.sandbox.work),
             },
             work.limits("comparing both models"),

@@ -12,13 +12,14 @@ Packages: none
 
 import contextlib
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 _PROC = Path("/proc")
@@ -34,7 +35,42 @@ def memory_mb(root: int, *, without: int) -> float:
 def hardware() -> list[object]:
     """The hardware for which measurements here are valid: the CPU's features, its cores, and the GPU, if any."""
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", (_PROC / "cpuinfo").read_text(), re.MULTILINE)
-    return [sorted(match.group(1).split()) if match else [], os.cpu_count(), _gpu()]
+    return [sorted(match.group(1).split()) if match else [], cpu_share(), _gpu()]
+
+
+def usable_cores() -> int:
+    """The threads that can run at once here. Part of a core counts as a core, as Java and Go count it."""
+    return max(1, math.ceil(cpu_share()))
+
+
+def cpu_share(own: Path = _PROC / "self/cgroup", groups: Path = Path("/sys/fs/cgroup")) -> float:
+    """The cores whose time this process gets: those that it may run on, or less where a cgroup's quota is less.
+
+    A container with a limit of 1.5 CPUs may run on each of its node's 64 cores. Its quota is 150 ms in each 100 ms. On
+    all cores that lasts 2.3 ms, and then the container stands still. Reads the quotas of cgroup v2 and v1, from this
+    process's group up to the root. In a container the root is its own group.
+    """
+    share = float(len(os.sched_getaffinity(0)))
+    with contextlib.suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "":
+                share = min([share, *_quotas(groups, path, ("cpu.max",))])
+            elif "cpu" in controllers.split(","):
+                names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+                for mounted in {controllers, "cpu", "cpu,cpuacct"}:
+                    share = min([share, *_quotas(groups / mounted, path, names)])
+    return round(share, 3)
+
+
+def _quotas(root: Path, path: str, names: tuple[str, ...]) -> Iterator[float]:
+    """The quotas of a group and of those around it, in cores. `max`, -1 and a missing file mean that there is none."""
+    for group in (PurePosixPath(path), *PurePosixPath(path).parents):
+        folder = root / str(group).lstrip("/")
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = " ".join((folder / name).read_text() for name in names).split()
+            if int(quota) > 0 and int(period) > 0:
+                yield int(quota) / int(period)
 
 
 def _family(root: int) -> Iterator[int]:
@@ -83,7 +119,7 @@ class Meter(HTTPServer):
         """The answer to every request."""
         return {
             "memory_mb": round(memory_mb(self.root, without=os.getpid()), 1),
-            "cores": len(os.sched_getaffinity(0)),
+            "cores": usable_cores(),
             "hardware": self._hardware,
         }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from shiplift.runtime.host.processes import inherited
+from shiplift.runtime.host.processor import usable_cores
 from shiplift.runtime.records.serving import ServerNeeds
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 
@@ -72,7 +73,7 @@ def command(
         f"--model-load-thread-count={_LOADS}",
         f"--backend-directory={environment.backends}",
         f"--cache-directory={environment.caches}",
-        f"--http-thread-count={features.http_threads or min(len(os.sched_getaffinity(0)), HTTP_THREADS)}",
+        f"--http-thread-count={features.http_threads or min(usable_cores(), HTTP_THREADS)}",
         "--allow-gpu-metrics=false",
         f"--http-restricted-api={closed}",
         f"--grpc-restricted-protocol={closed}",
