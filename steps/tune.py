@@ -16,7 +16,9 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.search.bench import Bench
 from shiplift.runtime.search.buckets import lengths_sent
+from shiplift.runtime.search.disturbance import Others
 from shiplift.runtime.search.goal import goal_of
+from shiplift.runtime.search.idle_cores import why_idle
 from shiplift.runtime.search.keys import digest_of, history_key
 from shiplift.runtime.search.lateness import late_after_ms
 from shiplift.runtime.search.limits import tuned_limits
@@ -32,6 +34,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore, json_lines
 from shiplift.runtime.store.journal import Journal
 from shiplift.runtime.store.tuning_cache import tuning_cache
 
+_BESIDE_A_GPU = 2  # cores: two instances copy and compute in turn (Triton's optimization guide); the GPU does the rest
 _REPORTED = 32  # trials in the record; `raw` has all of them
 
 
@@ -66,10 +69,12 @@ def tune(
         learned = Path(site.home) / "journal" / history_key(packages, target, bench.hardware)
         with tuning_cache(site, f"best configurations of {learned.name}", learned):
             history = Journal(learned / "best.jsonl", Trial)
-            space = space_of(packages.packages, search_space, serving, bench.cores, workbench.lengths)
-            goal = goal_of(search_space, latency_target, 1 if target.gpu else bench.cores)
+            cores = _BESIDE_A_GPU if target.gpu else bench.cores
+            space = space_of(packages.packages, search_space, serving, cores, workbench.lengths)
+            goal = goal_of(search_space, latency_target, 1 if target.gpu else cores)
             search = Search(space, goal, warm_start=_best_configurations(history))
-            measuring = Measuring(workbench=workbench, search=search, journal=journal)
+            others = Others(bench.others_s, bench.cores)
+            measuring = Measuring(workbench=workbench, search=search, journal=journal, others=others)
             exhausted = measuring.explore()
             measuring.hold_finals()
             package, best, differing = measuring.proved(store)
@@ -89,6 +94,8 @@ def tune(
         configurations=len({(trial.variant, trial.config) for trial in search.trials}),
         raw=store.put_bytes(json_lines(trial.model_dump(mode="json") for trial in search.trials)),
         differing=differing,
+        idle="" if target.gpu or package.member_models else why_idle(space, goal, search.trials, best),
+        disturbed=sum(trial.disturbed_cores > 0 for trial in search.trials),
     )
 
 

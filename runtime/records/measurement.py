@@ -61,7 +61,8 @@ class Trial(Variant):
     """One measured serving configuration.
 
     `window_ms` is the length of a measurement window; short ones only select the finalists. `pruned`: it exceeded its
-    limits and was already slower than the best, so no lower concurrency was tried.
+    limits and was already slower than the best, so no lower concurrency was tried. `disturbed_cores` is how many cores
+    other processes used meanwhile, if that was enough to matter.
     """
 
     config: ServingConfig
@@ -77,6 +78,7 @@ class Trial(Variant):
     window_ms: int = 0
     pruned: bool = False
     cost_per_million: float | None = None
+    disturbed_cores: float = 0.0
 
 
 class LengthsSent(Record):
@@ -123,7 +125,8 @@ class Tuned(Record):
     `configurations` is the number of distinct ones that were measured. `raw` holds every trial as gzipped JSON lines.
     `exhausted`: the search finished before its time ran out. A request that waited for `late_after_ms` lets others go
     first (0: requests are answered in turn). `lengths` is set if the spec asks for buckets of lengths. `differing` are
-    packages that were faster, but answered differently.
+    packages that were faster, but answered differently. `idle` says why `best` doesn't use all cores, if it doesn't.
+    `disturbed` is how many of all trials other processes disturbed, even when they were repeated.
     """
 
     target: str
@@ -136,6 +139,8 @@ class Tuned(Record):
     late_after_ms: float = volatile(0.0)
     lengths: LengthsSent | None = volatile(None)
     differing: tuple[Differing, ...] = volatile(())
+    idle: str = volatile("")
+    disturbed: int = volatile(0)
 
 
 class Streaming(Record):

@@ -42,6 +42,9 @@ class Bench(Protocol):
     def memory_mb(self) -> float:
         """The memory that the server uses now, in MiB."""
 
+    def others_s(self) -> float | None:
+        """The CPU seconds that others have used so far on the server's cores; None if that is unknown."""
+
     def tree(self, package: Package) -> Path:
         """The package's files on this machine; the caller may change them."""
 

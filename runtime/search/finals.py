@@ -1,8 +1,8 @@
 """Finds the best of the best: finalists are measured again in long windows, in rounds.
 
 The better half advances to the next round (successive halving: Jamieson and Talwalkar, AISTATS 2016), and a finalist's
-score is the median of its measurements. On a shared machine a single measurement is off by a tenth, so the best of many
-short ones is merely the luckiest.
+score is the median of its measurements; of those that nothing disturbed, if there are any. On a shared machine a single
+measurement is off by a tenth, so the best of many short ones is merely the luckiest.
 """
 
 import math
@@ -96,8 +96,9 @@ class Finals:
         return max((len(trials) for _, trials in self._trials.values()), default=0)
 
     def _median(self, trials: list[Trial]) -> Trial:
-        median = median_low(self._goal.utility(trial) for trial in trials)
-        return next(trial for trial in trials if self._goal.utility(trial) == median)
+        quiet = [trial for trial in trials if not trial.disturbed_cores] or trials
+        median = median_low(self._goal.utility(trial) for trial in quiet)
+        return next(trial for trial in quiet if self._goal.utility(trial) == median)
 
     def _utility(self, candidate: Measured) -> float:
         return self._goal.utility(candidate[1])

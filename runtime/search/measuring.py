@@ -5,7 +5,7 @@ Every trial is stored at once, so a killed search resumes where it stopped.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shiplift.runtime.base.errors import GoldenMismatch
 from shiplift.runtime.base.progress import progress
@@ -13,6 +13,7 @@ from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Differing, Trial
 from shiplift.runtime.records.proof import ServedProof
 from shiplift.runtime.records.serving import ServingConfig
+from shiplift.runtime.search.disturbance import SHARE, Others
 from shiplift.runtime.search.planner import Search
 from shiplift.runtime.search.served_proof import served_proof
 from shiplift.runtime.search.space import Point
@@ -27,11 +28,13 @@ _FINAL_SHARE = 0.3  # of the time budget goes to the finals
 
 @dataclass(frozen=True, kw_only=True)
 class Measuring:
-    """A search, the workbench that measures for it, and the journal that keeps its trials."""
+    """A search, the workbench that measures for it, the journal that keeps its trials, and who disturbs them."""
 
     workbench: Workbench
     search: Search
     journal: Journal[Trial]
+    others: Others
+    repeated_s: list[float] = field(default_factory=list)  # seconds spent on repeating each trial
 
     def explore(self) -> bool:
         """Measures in short windows until the search ends or its time is up; returns whether it ended by itself.
@@ -100,7 +103,11 @@ class Measuring:
         key = f"{trial_key(point.package, point.config)}, {window_ms} ms, {round_}"
         trial = self.journal.get(key)
         if trial is None:
-            trial = measure_point(self.workbench, self.search, point, window_ms)
+            left_s = self.workbench.space.time_budget_s * SHARE - sum(self.repeated_s)
+            trial, seconds = self.others.undisturbed(
+                lambda: measure_point(self.workbench, self.search, point, window_ms), left_s
+            )
+            self.repeated_s.append(seconds)
             self.journal.add(key, trial)
         return trial
 

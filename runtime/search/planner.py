@@ -133,31 +133,52 @@ class Search:
     # --- where to begin ---
 
     def _starting_points(self) -> list[Point]:
-        """Each package as packaged (where Triton's documentation says to start), and the warm start."""
-        packaged = [Point(package, package.config) for package in self.space.packages]
+        """Each package on all cores, and the warm start.
+
+        However short the search, it compares packages as they would serve, and no core is idle for want of time.
+        Under a limit on latency, executions on several threads are more likely to be in time than several instances.
+        """
+        placement = self.space.filling[0 if self.goal.p99_ms is None else -1]
+        filled = [self._placed(package, placement) for package in self.space.packages]
         by_variant = {package.variant: package for package in self.space.packages}
         earlier = [Point(by_variant[v], config) for v, config in self._warm_start if v in by_variant]
         valid = [point for point in earlier if self.space.indices(point) is not None]
-        return list({point.key: point for point in (*packaged, *valid)}.values())
+        return list({point.key: point for point in (*filled, *valid)}.values())
+
+    def _placed(self, package: Package, placement: int) -> Point:
+        instances, threads = self.space.placements[placement]
+        return Point(package, package.config.model_copy(update={"instances": instances, "threads": threads}))
 
     def _rules(self) -> tuple[Point, ...]:
-        """The two ways to fill a machine with full batches: an instance per core, or one instance on all cores.
+        """The two ways to fill a machine with full batches, many instances or one on all cores; and as packaged.
 
-        Both use the best engine and precision so far; the first is tried with each set of buckets.
+        These use the best engine and precision so far, the first with each set of buckets. Another engine may be the
+        one for full batches, so its best package gets them, too. As packaged is where Triton's documentation says to
+        start: it takes the least memory, and leaves cores to others.
         """
         if self._rule_points is None:
             space, best = self.space, self._best()
             package = space.packages.index(best[0].package) if best else 0
-            full = min(space.cores, max(i * t for i, t in space.placements))
-            filling = [index for index, (i, t) in enumerate(space.placements) if i * t == full and 1 in (i, t)]
-            most_instances_first = sorted(filling, key=lambda index: -space.placements[index][0])[:2]
+            ends = tuple(dict.fromkeys((space.filling[0], space.filling[-1])))
             largest = len(space.max_batch) - 1
             sets = range(1, len(space.buckets))
+            chosen = space.packages[package]
             self._rule_points = (
-                *(space.point(package, largest, 0, index) for index in most_instances_first),
-                *(space.point(package, largest, 0, index, at) for index in most_instances_first[:1] for at in sets),
+                *(space.point(package, largest, 0, index) for index in ends),
+                *(space.point(other, largest, 0, ends[0]) for other in self._best_of_other_engines(chosen)),
+                *(space.point(package, largest, 0, index, at) for index in ends[:1] for at in sets),
+                Point(chosen, chosen.config),
             )
         return self._rule_points
+
+    def _best_of_other_engines(self, chosen: Package) -> list[int]:
+        """The index of the best package so far of each engine that is not the chosen package's."""
+        engines = dict.fromkeys(package.engine for package in self.space.packages if package.engine != chosen.engine)
+        measured = [each for each in self._measured.values() if each[0].package.engine in engines]
+        best = [
+            best_of([each for each in measured if each[0].package.engine == engine], self.goal) for engine in engines
+        ]
+        return [self.space.packages.index(each[0].package) for each in best if each is not None]
 
     # --- Optuna ---
 

@@ -117,6 +117,10 @@ class PodServer:
         """
         return float(self._read_meter()["memory_mb"])
 
+    def others_s(self) -> float | None:
+        """Unknown: the pod sees its node's cores, and not which of them it could have used."""
+        return None
+
     def tree(self, package: Package) -> Path:
         """The package, fetched from the artifact store; the pod has its own copy."""
         return self._store.fetch(package.repository, self._folder / package.variant)

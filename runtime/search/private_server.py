@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.confinement.watch import worker
+from shiplift.runtime.host.cpu_time import others_s
 from shiplift.runtime.host.processes import memory_mb
 from shiplift.runtime.host.processor import cpu_flags, cpu_share, usable_cores
 from shiplift.runtime.measure.generator import WireProtocol
@@ -64,6 +65,10 @@ class PrivateServer:
     def memory_mb(self) -> float:
         """The memory of the server and its children (proportional set size)."""
         return memory_mb(worker(self.server.process.pid))
+
+    def others_s(self) -> float | None:
+        """What neither the server nor its clients here used. See `runtime.host.cpu_time`."""
+        return others_s(self.server.process.pid)
 
     def tree(self, package: Package) -> Path:
         """The package, with the configuration that was served last."""

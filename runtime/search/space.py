@@ -19,6 +19,8 @@ from shiplift.runtime.serving.triton.config import least_instances
 from shiplift.runtime.spec.measurement import SearchSpace
 from shiplift.runtime.spec.serving_settings import Serving
 
+_INSTANCES = 8  # each is a copy of the model in memory; on more cores, each gets more threads
+
 
 @dataclass(frozen=True)
 class Point:
@@ -55,6 +57,13 @@ class Space:
             buckets=padded_with(self.packages[package], self.buckets[buckets]),
         )
         return Point(self.packages[package], config)
+
+    @property
+    def filling(self) -> tuple[int, ...]:
+        """The placements that keep all cores busy, or else most of them; those with the most instances first."""
+        used = [instances * threads for instances, threads in self.placements]
+        full = min((cores for cores in used if cores >= self.cores), default=max(used))
+        return tuple(sorted((at for at, cores in enumerate(used) if cores == full), reverse=True))
 
     @property
     def axes(self) -> dict[str, range]:
@@ -117,7 +126,8 @@ def space_of(
     placements = {
         (max(instances, least), threads)
         for instances, threads in product(
-            instances_of(search_space, packages[0].signature), threads_of(search_space, packages[0].engine)
+            instances_of(search_space, packages[0].signature, cores),
+            threads_of(search_space, packages[0].engine, cores),
         )
         if max(instances, least) * threads <= max(2 * cores, least)
     }
@@ -131,14 +141,21 @@ def space_of(
     )
 
 
-def instances_of(space: SearchSpace, signature: Signature) -> tuple[int, ...]:
+def instances_of(space: SearchSpace, signature: Signature, cores: int) -> tuple[int, ...]:
     """The numbers of instances to try. Several instances of a model that streams would only compete."""
-    return (1,) if signature.streamed else space.instances
+    if signature.streamed:
+        return (1,)
+    return space.instances or tuple(count for count in _counts(cores) if count <= _INSTANCES)
 
 
-def threads_of(space: SearchSpace, engine: Engine) -> tuple[int, ...]:
+def threads_of(space: SearchSpace, engine: Engine, cores: int) -> tuple[int, ...]:
     """The numbers of threads to try. A Python model's code decides by itself how many it uses."""
-    return (1,) if engine == "python" else space.threads
+    return (1,) if engine == "python" else space.threads or _counts(cores)
+
+
+def _counts(cores: int) -> tuple[int, ...]:
+    """Powers of two up to the number of cores, and the number itself. Two can beat one even on a single core."""
+    return tuple(sorted({1, 2, cores, *(2**exponent for exponent in range(cores.bit_length()))}))
 
 
 def batches(space: SearchSpace, serving: Serving, signature: Signature) -> tuple[int, ...]:
@@ -172,6 +189,6 @@ def first_config(
     return ServingConfig(
         max_batch=sizes[len(sizes) // 2],
         queue_delay_us=min(space.queue_delay_us),
-        instances=max(min(instances_of(space, signature)), least_instances(serving, server)),
-        threads=min(threads_of(space, engine)),
+        instances=max(min(instances_of(space, signature, 1)), least_instances(serving, server)),
+        threads=min(threads_of(space, engine, 1)),
     )

@@ -60,7 +60,8 @@ class LatencyTarget(Section):
 class SearchSpace(Section):
     """The serving configurations to measure, and how long that may take.
 
-    `time_budget_s` bounds the search; the configuration that Triton's documentation suggests is always measured.
+    `time_budget_s` bounds the search; a configuration that keeps all cores busy is always measured. `instances` and
+    `threads` follow from the cores that the server may use: 1, 2, 4 and so on up to all of them, at most 8 instances.
     Configurations are first compared in short windows: a third of `window_ms`, but at least 200 ms (if `window_ms`
     allows). Finalists are measured several times in whole windows, and their medians decide. The best configuration has
     the highest throughput within `slo.p99_ms` and `memory_mb`. With `objective: cost` it has the lowest price per
@@ -70,8 +71,8 @@ class SearchSpace(Section):
     time_budget_s: float = Field(20, ge=2, le=86400)
     max_batch: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field((1, 8, 32), min_length=1)
     queue_delay_us: tuple[Annotated[int, Field(ge=0, le=1_000_000)], ...] = Field((0, 100), min_length=1)
-    instances: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field((1, 2), min_length=1)
-    threads: tuple[Annotated[int, Field(ge=1, le=256)], ...] = Field((1, 2), min_length=1)
+    instances: tuple[Annotated[int, Field(ge=1, le=64)], ...] = ()
+    threads: tuple[Annotated[int, Field(ge=1, le=256)], ...] = ()
     max_concurrency: int = Field(64, ge=1, le=1024)
     window_ms: int = Field(300, ge=100, le=60000)
     objective: Literal["throughput", "cost"] = "throughput"

@@ -173,10 +173,40 @@ def test_nothing_is_measured_twice() -> None:
         assert len(keys) == len(set(keys))
 
 
-def test_the_configuration_that_was_packaged_is_measured_first_for_every_precision() -> None:
+def test_every_precision_is_measured_on_all_cores_first() -> None:
+    """However little time there is, a search ends with no core idle."""
     fp32, int8 = package(config=config(8)), package(precision="int8", config=config(8))
     _, asked = search(machine(smooth), SPACE, None, fp32, int8)
-    assert asked[:2] == [(fp32, config(8)), (int8, config(8))]
+    assert asked[:2] == [(fp32, config(8, 0, 2, 2)), (int8, config(8, 0, 2, 2))]
+    assert (int8, config(8)) not in asked  # as packaged: for the best precision only
+    assert (fp32, config(8)) in asked
+
+
+@pytest.mark.parametrize(("limit", "first"), [(None, config(8, 0, 4, 1)), (10.0, config(8, 0, 1, 4))])
+def test_a_limit_on_latency_starts_with_threads_instead_of_instances(limit: float | None, first: ServingConfig) -> None:
+    space = SearchSpace(max_batch=(1, 8, 32))
+    _, asked = search(machine(smooth), space, goal=Goal(p99_ms=limit))
+    assert asked[0][1] == first
+
+
+@pytest.mark.parametrize(
+    ("cores", "instances", "threads"),
+    [
+        (1, {1, 2}, {1, 2}),
+        (2, {1, 2}, {1, 2}),
+        (6, {1, 2, 4, 6}, {1, 2, 4, 6}),
+        (64, {1, 2, 4, 8}, {1, 2, 4, 8, 16, 32, 64}),
+    ],
+)
+def test_instances_and_threads_follow_from_the_cores(cores: int, instances: set[int], threads: set[int]) -> None:
+    space = space_of((package(),), SearchSpace(), Serving(), cores)
+    assert ({count for count, _ in space.placements}, {count for _, count in space.placements}) == (instances, threads)
+    assert all(space.placements[at][0] * space.placements[at][1] == cores for at in space.filling)
+
+
+def test_where_no_placement_fills_the_cores_the_one_that_uses_most_is_first() -> None:
+    space = space_of((package(),), SearchSpace(instances=(1, 3), threads=(1,)), Serving(), CORES)
+    assert [space.placements[at] for at in space.filling] == [(3, 1)]
 
 
 def test_what_was_best_for_earlier_versions_is_measured_next() -> None:
@@ -186,7 +216,7 @@ def test_what_was_best_for_earlier_versions_is_measured_next() -> None:
         ("onnxruntime-fp32", config(7)),
     ]
     _, asked = search(machine(smooth), warm_start=earlier)
-    assert [at for _, at in asked[:2]] == [config(8), config(32, 500, 1, 2)]
+    assert [at for _, at in asked[:2]] == [config(8, 0, 2, 2), config(32, 500, 1, 2)]
 
 
 def test_the_search_finds_the_faster_precision() -> None:

@@ -89,6 +89,9 @@ class Bench:
     def memory_mb(self) -> float:
         return 300.0
 
+    def others_s(self) -> float | None:
+        return None
+
 
 @contextmanager
 def measured(
