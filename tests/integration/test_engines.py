@@ -60,8 +60,8 @@ def test_every_engine_serves_what_it_answered_when_it_was_packaged(tmp_path: Pat
 def test_tuning_measures_every_engine_and_packages_the_best(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     packages = bench.package(offered(bench))
-    space = SearchSpace(
-        time_budget_s=4, max_batch=(1, 8), queue_delay_us=(0,), instances=(1, 2), threads=(1,), window_ms=100
+    space = SearchSpace(  # a configuration for each engine and precision: the search ends by itself, not by the clock
+        time_budget_s=60, max_batch=(8,), queue_delay_us=(0,), instances=(2,), threads=(1,), window_ms=100
     )
     place = site(tmp_path, server_environment=str(ENVIRONMENT.root))
     tuned = tune(place, Target(), packages, space, LatencyTarget(), Load(), Serving(), RecordedRequests())
