@@ -178,7 +178,7 @@ def test_a_kernel_that_never_ends_is_ended_with_its_worker(tmp_path: Path, engin
 
 def _crash(server: Server, model: str) -> str:
     """Why a model's worker ended, once it has."""
-    return until(lambda: [each.why for each in crashed(server.process.pid) if each.model == model])[0]
+    return str(until(lambda: [each.why for each in crashed(server.process.pid) if each.model == model])[0])
 
 
 def test_a_process_beyond_its_limits_is_ended_and_says_which(tmp_path: Path) -> None:
