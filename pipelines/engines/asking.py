@@ -1,6 +1,7 @@
 """Which of a release's records it takes to ask rows of its proof again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from shiplift.runtime.base.errors import NotFound, UsageError
 from shiplift.runtime.records.asked import AskedAgain
@@ -8,7 +9,7 @@ from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
-from shiplift.runtime.search.repeating import ask
+from shiplift.runtime.search.repeating import ask, ask_model
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.store.history import History
 
@@ -25,8 +26,24 @@ def ask_again(site: Site, history: History, name: str, form: str, rows: Sequence
     admitted, exported = history.last(Admitted), history.last(Exported)
     package = _chosen(history, name, form)
     if admitted is None or exported is None or package is None:
-        raise NotFound(f"the release of {name} ended before it had a package", do="See `shiplift report`.")
+        raise NotFound(
+            f"the release of {name} ended before it had a package",
+            do="Ask the model alone: `shiplift ask --inputs`. `shiplift report` says why it ended.",
+        )
     return ask(site, admitted, exported, package, rows, clients)
+
+
+def ask_model_again(site: Site, history: History, name: str, inputs: Mapping[str, Any]) -> AskedAgain:
+    """Asks the original of `name` (MODEL/VERSION) a row, whatever became of its release once it was admitted.
+
+    Raises:
+        NotFound: the version was not admitted.
+        UsageError: the row has no value for an input, or one that does not fit.
+    """
+    admitted = history.last(Admitted)
+    if admitted is None:
+        raise NotFound(f"{name} was not admitted", do="See `shiplift report`.")
+    return ask_model(site, admitted, history.last(Exported), inputs)
 
 
 def _chosen(history: History, name: str, form: str) -> Package | None:

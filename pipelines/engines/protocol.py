@@ -6,7 +6,7 @@ stack is not running, and `ClusterUnreachable`, `ClusterRefused` or `Temporary` 
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from shiplift.pipelines.engines.answers import AbortedRelease, Accepted, Answer, Catalogue, Status
 from shiplift.runtime.composition.checked import Unusable
@@ -145,6 +145,14 @@ class PastReleases(Protocol):
             NotFound: the version was never released, or its release kept no rows.
             UsageError: the release has no such form, or no such row.
             MissingTool, ServerFailed: the form can't be served on this machine.
+        """
+
+    def ask_model(self, model: str, version: int, inputs: Mapping[str, Any]) -> AskedAgain:
+        """Asks the original of a version one row, a value for each input by name, as its newest release admitted it.
+
+        Raises:
+            NotFound: the version was never admitted.
+            UsageError: the row does not fit the model's inputs.
         """
 
     def members(self, pipeline: PipelineSpec) -> dict[str, Package | Unusable]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from shiplift.runtime.admission.pyfunc_answers import as_logged
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.guest.python.pyfunc import Model
 from shiplift.runtime.model.python.asking import asking, restored, settings_of
@@ -30,10 +31,10 @@ def ask_library(*, model: str, rows: str, inputs: list[dict[str, Any]], out: str
             f"mlflow.pyfunc does not load the model: {type(error).__name__}: {' '.join(str(error).split())[:300]}",
             do="Load it with `mlflow.pyfunc.load_model`, and correct what that says.",
         ) from error
-    names = loaded.names or [spec.name for spec in specs]
+    names = as_logged(loaded.names, specs)
 
     def ask(given: Arrays) -> Arrays:
-        answers: Arrays = loaded.answer({name: given[spec.name] for name, spec in zip(names, specs, strict=True)})
+        answers: Arrays = loaded.answer({name: given[own] for name, own in names.items()})
         return answers
 
     return _written(ask, feeds(load_npz(Path(rows)), specs), out)

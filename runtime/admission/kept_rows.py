@@ -6,8 +6,7 @@ import numpy as np
 
 from shiplift.runtime.admission.known_rows import GIVEN
 from shiplift.runtime.admission.proving import Asked
-from shiplift.runtime.model.golden import SAMPLES
-from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.model.tensors import GOLDEN_SAMPLES, Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.guards.learning import refused_rows
@@ -31,7 +30,7 @@ def kept_rows(asked: Asked, guards: Sequence[Guard]) -> Arrays:
     inputs, right, origins = {}, {}, {}
     for index, (questions, answers, usable) in enumerate(sets):
         spread = usable[np.linspace(0, usable.size - 1, max(1, int(usable.size * share))).astype(np.intp)]
-        at = np.union1d(usable[: SAMPLES if questions.origins[0] == GIVEN[0] else 1], spread)
+        at = np.union1d(usable[: GOLDEN_SAMPLES if questions.origins[0] == GIVEN[0] else 1], spread)
         kept = questions.take(at)
         inputs[str(index)], origins[str(index)], right[str(index)] = kept.inputs, kept.origins, answers.take(at)
     return in_file(inputs, right, origins)

@@ -53,10 +53,10 @@ def judge(folder: Path, original: Original, specs: tuple[TensorSpec, ...], asked
         model = Model({"model": str(folder), "outputs": []})
     except Exception as error:
         return _not_asked(_reason(error))
-    names = model.names or [spec.name for spec in specs]
+    names = as_logged(model.names, specs)
 
     def ask(inputs: Arrays) -> Arrays:
-        answers: Arrays = model.answer({name: inputs[spec.name] for name, spec in zip(names, specs, strict=True)})
+        answers: Arrays = model.answer({name: inputs[own] for name, own in names.items()})
         return answers
 
     answers = list(_answers(ask, original, asked))
@@ -67,6 +67,14 @@ def judge(folder: Path, original: Original, specs: tuple[TensorSpec, ...], asked
         return _not_asked(next(errors))
     right, given = joined([each.right for each in compared]), joined([each.given for each in compared])
     return _matched(right, given, [each.origin for each in compared], model.form)
+
+
+def as_logged(names: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, str]:
+    """An input's own name by that in the signature: the same, in any order, or else the one at its place."""
+    own = [spec.name for spec in specs]
+    if not names or set(names) == set(own):
+        return {name: name for name in names or own}
+    return dict(zip(names, own, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)

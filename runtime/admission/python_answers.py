@@ -19,7 +19,7 @@ from shiplift.runtime.admission.known_rows import asked_of, known_rows
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.guest.python.host import Host
 from shiplift.runtime.guest.python.values import as_served
-from shiplift.runtime.model.python.asking import asking, restored, settings_of
+from shiplift.runtime.model.python.asking import asking, restored, settings_of, with_leaping_clock
 from shiplift.runtime.model.samples import random_like
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz
 from shiplift.runtime.proof.answers import Answers
@@ -42,7 +42,7 @@ from shiplift.runtime.records.facts import ColumnFacts, ModelFacts
 from shiplift.runtime.records.tensor import TensorSpec
 
 ANSWERS = "answers.npz"
-EXAMPLE, NEIGHBOURS = "example", "neighbours"
+EXAMPLE, NEIGHBOURS, AGAIN, TODAY = "example", "neighbours", "again", "today"
 _EXAMPLES, _FEWEST = 64, 8  # rows of the example; one of fewer gets random ones beside it: equal rows show nothing
 _NEIGHBOURS, _AGAIN = 6, 16  # rows that are asked in each place of a batch, and once more
 _ALONE_S, _OTHER_S = 4.0, 2.0  # for each row alone, and for another setting
@@ -66,11 +66,12 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
 ) -> dict[str, Any]:
     """Writes `out/answers.npz`; returns its sets, outputs, places, what was left out, and the form of an answer.
 
-    The file is as `proof.file` says. Of each set, the rows were asked alone. `again/SET` are some of these in
-    a second process, the last first, with their numbers as `again/SET/rows`, and `batch/SET` in batches those that are
-    answered alone. `again` is the first row in the first process, after all others. `place-N` are the rows of the set
-    `neighbours` in one batch, turned by N. `repeat/place-N` and `repeat/batch/SET` are the same batches once more,
-    where an answer differs from that alone. `shapes/NAME` are the shapes of an output's rows.
+    The file is as `proof.file` says. Of each set, the rows were asked alone. `again/SET` are some of these in a second
+    process, the last first, with their numbers as `again/SET/rows`; it is another day there for each request. Where one
+    differs, `today/SET` are the same rows in a third process, in which it is today. `batch/SET` are those that are
+    answered alone, in batches. `again` is the first row in the first process, after all others. `place-N` are the rows
+    of the set `neighbours` in one batch, turned by N. `repeat/place-N` and `repeat/batch/SET` are the same batches once
+    more, where an answer differs from that alone. `shapes/NAME` are the shapes of an output's rows.
 
     `known` is where the author's data are, as `known_rows` takes it. A sandbox entry.
 
@@ -86,11 +87,15 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
         progress("asking the model, each row alone")
         seen.alone(host, given, specs)
         form = host.form
-    with asking(code, environment, settings) as host:
+    with asking(code, environment, with_leaping_clock(settings)) as host:
         progress("asking a second process, and in batches")
         seen.in_places(host)
-        seen.again(host)
+        differs = seen.again(host)
         seen.in_batches(host)
+    if differs:
+        with asking(code, environment, settings) as host:
+            progress("asking a third process, whose clock is right")
+            seen.again(host, TODAY)
     (Path(out) / ANSWERS).write_bytes(dump_npz(seen.file()))
     names = list(seen.right[EXAMPLE].outputs)
     return {
@@ -148,13 +153,17 @@ class _Seen:
             right = self.right[name].take(np.roll(few, place))
             self._in_a_batch(f"place-{place}", turned, right, partial(together, self._asker(host), turned))
 
-    def again(self, host: Host) -> None:
-        """Asks some rows of each set again, the last first."""
+    def again(self, host: Host, kept: str = AGAIN) -> bool:
+        """Asks some rows of each set again, the last first; returns whether one is answered differently."""
+        differs = False
         for name, questions in self.rows.items():
             few = _spread(len(questions.origins), self._affordable(_AGAIN))[::-1]
             rows = rows_of(questions.inputs, few)
-            self._keep(f"again/{name}", rows, self._like(name, again(self._asker(host), rows, self.right[name])))
-            self._others[f"again/{name}/rows"] = np.array(few, dtype=np.int64)
+            answers = self._like(name, again(self._asker(host), rows, self.right[name]))
+            differs = differs or not compare(self.right[name].take(few), answers, ("",) * len(few)).same
+            self._keep(f"{kept}/{name}", rows, answers)
+            self._others[f"{kept}/{name}/rows"] = np.array(few, dtype=np.int64)
+        return differs
 
     def in_batches(self, host: Host) -> None:
         """Asks all rows that are answered alone in batches, until the time is up."""

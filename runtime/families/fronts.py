@@ -17,9 +17,8 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.families.graph.answers import GraphAnswers
 from shiplift.runtime.families.packaging.draft import Answered, Draft
 from shiplift.runtime.host.folders import scratch_folder
-from shiplift.runtime.model.golden import SAMPLES
 from shiplift.runtime.model.python.layers import name_of
-from shiplift.runtime.model.tensors import GRAPH, Arrays, batch_of, inputs_in, under
+from shiplift.runtime.model.tensors import GOLDEN_SAMPLES, GRAPH, Arrays, batch_of, inputs_in, under
 from shiplift.runtime.model.text.fronts import takes_images
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import ExportedImage, ExportedText, Front
@@ -79,7 +78,7 @@ class FrontMaker(GraphAnswers[F]):
         inputs = inputs_in(self.arrays, self.front.signature)
         graph = self._graph(answered.outputs)
         seen = {name: array for name, array in answered.outputs.items() if name not in graph}
-        return inputs, golden_arrays(batch_of(inputs, SAMPLES), seen) | graph
+        return inputs, golden_arrays(batch_of(inputs, GOLDEN_SAMPLES), seen) | graph
 
     def _graph(self, arrays: Arrays) -> Arrays:
         named = {name: array for name, array in arrays.items() if name.startswith(GRAPH)}

@@ -6,13 +6,11 @@ from typing import Any
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models, openvino_models, padding, trees_models
 from shiplift.runtime.model.sequences import answer_sequence
-from shiplift.runtime.model.tensors import GRAPH, Arrays, batch_of, concatenate, dump_npz, load_npz
+from shiplift.runtime.model.tensors import GOLDEN_SAMPLES, GRAPH, Arrays, batch_of, concatenate, dump_npz, load_npz
 from shiplift.runtime.model.text.fronts import load_front, takes_images
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.trees import TreesForm
-
-SAMPLES = 8
 
 
 def answer_golden(
@@ -42,7 +40,7 @@ def answer_golden(
     """
     progress("answering the golden requests")
     arrays = load_npz(Path(reference))
-    requests = batch_of({name: arrays[f"input/{name}"] for name in inputs}, SAMPLES)
+    requests = batch_of({name: arrays[f"input/{name}"] for name in inputs}, GOLDEN_SAMPLES)
     if text:
         front, tensors = Path(text["front"]), bool(text["tensors"])
         return _answer_texts(models, outputs, requests, front, Path(out), lengths, tensors=tensors)

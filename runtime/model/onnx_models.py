@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,9 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     return TensorSpec(name=value.name, datatype=DATATYPES[kind.elem_type], shape=shape or (-1,))
 
 
+_LOCALE = re.compile(r"Failed to construct locale with name:([^:\n]+)")
+
+
 def session(path: Path, *, threads: int = 1, gpu: bool = False, lean: bool = False) -> ort.InferenceSession:
     """A session of the model file, on the CPU or on the machine's GPU.
 
@@ -90,10 +94,23 @@ def session(path: Path, *, threads: int = 1, gpu: bool = False, lean: bool = Fal
     try:
         return ort.InferenceSession(path, options, providers=_PROVIDERS[gpu])
     except Exception as error:
+        if found := _LOCALE.search(str(error)):
+            raise _no_locale(path, found[1].strip()) from error
         raise ExportFailed(
             f"ONNX Runtime {ort.__version__} does not load the model: {' '.join(str(error).split())[:400]}",
             do="Check its operators and opset.",
         ) from error
+
+
+def _no_locale(path: Path, locale: str) -> ExportFailed:
+    """The operators that change the case of texts as people of some language do, which the system has to know."""
+    nodes = onnx.load(path, load_external_data=False).graph.node
+    names = [node.name or f"number {at}" for at, node in enumerate(nodes) if node.op_type == "StringNormalizer"]
+    return ExportFailed(
+        f"the operator StringNormalizer ({', '.join(names)}) asks for the locale {locale!r}, which this machine lacks",
+        do="Log the graph with the operator's attribute `locale` set to 'C.UTF-8', which every machine has; or install "
+        f"{locale!r} (`locale-gen`) on each machine and in each image that releases or serves the model.",
+    )
 
 
 def observing_session(graph: onnx.ModelProto, model: Path) -> ort.InferenceSession:

@@ -17,6 +17,7 @@ from shiplift.runtime.records.tensor import Datatype, Signature, TensorSpec
 
 Arrays = dict[str, NDArray[Any]]
 MAX_NPZ_BYTES = 16 << 30
+GOLDEN_SAMPLES = 8  # how many golden requests a package has: the first rows of its proof
 GRAPH = "graph/"  # prefix of the golden arrays of a graph behind a model that takes text
 MADE = "made/"  # prefix of texts that an export made, and of the original's answers: `made/input/NAME`
 ROWS = "rows/"  # prefix of the number of rows in each golden request's answer, which is otherwise one

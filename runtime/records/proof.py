@@ -1,6 +1,7 @@
 """The proof that what is served answers what its author's model answers: what was asked, and the first difference."""
 
 import itertools
+import json
 from collections.abc import Sequence
 from typing import Literal
 
@@ -9,6 +10,7 @@ from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.tensor import Signature
 
 _SHOWN = 300  # characters of a reason
+_ROW = "; the row is "
 
 FormName = Literal["FP32 graph", "exact trees", "FP64 graph", "Python"]  # in the order in which they are tried
 
@@ -43,8 +45,18 @@ class Counterexample(Record):
         what = f" for {self.output!r}{where}" if self.output else ""
         off = "" if self.difference is None else f": {self.difference:.3g} off, {self.tolerance:.3g} allowed"
         sides = f"the original {self.original}{what}, the served form {self.served}"
-        row = f"; the row is {self.inputs}" if self.inputs else ""
+        row = f"{_ROW}{self.inputs}" if self.inputs else ""
         return f"to row {self.row} of the {self.origin} rows{how} {sides}{off}{row}"
+
+
+def row_in(text: str) -> str:
+    """The row of the first counterexample in an error's text, as JSON; empty if it has none, or one cut short."""
+    _, found, rest = text.partition(_ROW)
+    try:
+        row, _ = json.JSONDecoder().raw_decode(rest) if found else ({}, 0)
+    except (ValueError, RecursionError):
+        return ""
+    return json.dumps(row, ensure_ascii=False) if row and isinstance(row, dict) else ""
 
 
 class ColumnDifference(Record):

@@ -13,7 +13,6 @@ from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.file import from_file
 from shiplift.runtime.records.artifact import Artifact
-from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.model import PythonModel
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
@@ -24,12 +23,12 @@ _PROCESS = Entry("shiplift.runtime.admission.asked_again:ask_process", PYTHON_HO
 
 
 def ask_original(
-    site: Site, files: Artifact, exported: Exported, logged: Signature, rows: Arrays, limits: SandboxLimits
+    site: Site, files: Artifact, python: PythonModel | None, logged: Signature, rows: Arrays, limits: SandboxLimits
 ) -> tuple[Answers | None, str]:
-    """The answers of the logged `files` to rows, each alone, and who gave them; None, and why not, if nobody did."""
-    if not exported.judged:
-        return None, f"nobody: mlflow.pyfunc does not judge a model of the kind {exported.kind!r}"
-    python = exported.python_model
+    """The answers of the logged `files` to rows, each alone, and who gave them; None, and why not, if nobody did.
+
+    `python` is how the author's own code runs; None: the model's library is one of ours.
+    """
     entry, store, home = _PROCESS if python else _LIBRARY, ArtifactStore(site.artifacts_uri), Path(site.home)
     read = [ensure(site, python.environment)] if python else []
     inputs = [spec.model_dump(mode="json") for spec in logged.inputs]

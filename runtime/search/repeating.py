@@ -1,25 +1,31 @@
 """Asks rows of a release's proof again: a version's original, and a form of it on a server that nobody else uses."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shiplift.runtime.base.errors import NotFound, Temporary
+from shiplift.runtime.base.errors import NotFound, Temporary, UsageError
 from shiplift.runtime.confinement.policy import SandboxLimits
 from shiplift.runtime.host.folders import scratch_folder
-from shiplift.runtime.model.tensors import load_npz, text_of
+from shiplift.runtime.model.python.resolving import resolve
+from shiplift.runtime.model.tensors import Arrays, as_input, fits, load_npz, numpy_type, text_of
 from shiplift.runtime.proof.answers import Answers
+from shiplift.runtime.proof.comparison import compare
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.proof.served import Form
 from shiplift.runtime.proof.settings import Busy, rows_of
 from shiplift.runtime.records.asked import AskedAgain, RowAsked
+from shiplift.runtime.records.kinds.contract import DeclaredGeneration, DeclaredPipeline, DeclaredPython
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.model import PythonModel
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.search.asking_again import Again, ask_form, found_rows
 from shiplift.runtime.search.bench import start_bench
 from shiplift.runtime.search.original import ask_original
@@ -47,19 +53,13 @@ def ask(
         MissingTool, ServerFailed: the package can't be served here.
         Temporary: the server does not answer.
     """
-    version, conversion = admitted.model_version, admitted.conversion
+    version = admitted.model_version
     name = f"{version.name}/{version.version}"
     if package.questions is None:
         raise NotFound(f"no rows were kept that the server of {name} was asked", do=f"Run `shiplift rerun {name}`.")
-    store, policy = ArtifactStore(site.artifacts_uri), site.policy
+    store = ArtifactStore(site.artifacts_uri)
     asked, recorded = found_rows(load_npz(store.read(package.questions)), rows)
-    limits = SandboxLimits(
-        memory_mb=min(conversion.memory_mb, policy.memory_mb),
-        timeout_s=min(conversion.timeout_s, policy.timeout_s),
-        task="asking the model again",
-        settings="export",
-    )
-    original, judge = ask_original(site, version.files, exported, admitted.contract.signature, asked.inputs, limits)
+    original, judge = _original(site, admitted, exported, asked.inputs)
     served = _served(site, package, admitted.serving, asked, recorded, clients)
     return AskedAgain(
         model=version.name,
@@ -80,6 +80,82 @@ def ask(
             for at, (row, each) in enumerate(zip(rows, served, strict=True))
         ),
     )
+
+
+def ask_model(site: Site, admitted: Admitted, exported: Exported | None, given: Mapping[str, Any]) -> AskedAgain:
+    """Asks the original one row twice, each time alone. `given` has a value for each input, as errors show a row.
+
+    Raises:
+        UsageError: an input is missing, or its value does not fit.
+        ArtifactCorrupt: the model is no longer stored.
+        NotAdmitted, PolicyRefused, Temporary: the environment of a Python model can't be made.
+    """
+    version, signature = admitted.model_version, admitted.contract.signature
+    row = row_of(given, signature)
+    twice = {name: np.concatenate([array, array]) for name, array in row.items()}
+    answers, judge = _original(site, admitted, exported, twice)
+    told = [_told(answers.take([at])) for at in range(2)] if answers else ["", ""]
+    found = compare(answers.take([0]), answers.take([1]), ("given",), setting="asked again").first if answers else None
+    asked = RowAsked(
+        row=0,
+        origin="given",
+        inputs=_short(json.dumps(given, ensure_ascii=False)),
+        recorded="",
+        original=told[0],
+        served="",
+        among="",
+        difference=f"the original is not repeatable: {found}" if found else "",
+    )
+    return AskedAgain(model=version.name, version=version.version, form="", judge=judge, rows=(asked,))
+
+
+def row_of(given: Mapping[str, Any], signature: Signature) -> Arrays:
+    """One row as tensors, from a value for each input by name: a number or a text, or nested lists of these.
+
+    Raises:
+        UsageError: an input is missing or unknown, or its value does not fit.
+    """
+    known = {spec.name: spec for spec in signature.inputs}
+    missing = [name for name, spec in known.items() if name not in given and not spec.optional]
+    if unknown := [name for name in given if name not in known]:
+        raise UsageError(f"the model has no input {unknown[0]!r}", do=f"Its inputs are {', '.join(known)}.")
+    if missing:
+        raise UsageError(f"there is no value for the input {missing[0]!r}", do="Give one for each input.")
+    return {name: _one(value, known[name]) for name, value in given.items()}
+
+
+def _one(value: Any, spec: TensorSpec) -> NDArray[Any]:
+    kind = object if spec.datatype == "BYTES" else numpy_type(spec.datatype)
+    try:
+        array = as_input(np.array(value, dtype=kind), spec)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(
+            f"the value of {spec.name!r} is no {spec.datatype}: {error}", do="Write it as the release showed it."
+        ) from error
+    array = array.reshape((1,) * (len(spec.shape) - array.ndim) + array.shape)
+    if not fits(array, spec):
+        raise UsageError(
+            f"the value of {spec.name!r} has the shape {list(array.shape)}, the model takes {list(spec.shape)}",
+            do="Give one row of it.",
+        )
+    return array
+
+
+def _original(site: Site, admitted: Admitted, exported: Exported | None, rows: Arrays) -> tuple[Answers | None, str]:
+    """What the original answers, and who says so; with an export as it runs there, else as it was logged."""
+    contract, conversion, policy = admitted.contract, admitted.conversion, site.policy
+    if isinstance(contract, DeclaredGeneration | DeclaredPipeline):
+        return None, f"nobody: mlflow.pyfunc does not judge a model of the kind {contract.kind!r}"
+    limits = SandboxLimits(
+        memory_mb=min(conversion.memory_mb, policy.memory_mb),
+        timeout_s=min(conversion.timeout_s, policy.timeout_s),
+        task="asking the model again",
+        settings="export",
+    )
+    python = exported.python_model if exported else None
+    if exported is None and isinstance(contract, DeclaredPython):
+        python = PythonModel(environment=resolve(site, contract.requirements), memory_mb=limits.memory_mb)
+    return ask_original(site, admitted.model_version.files, python, contract.signature, rows, limits)
 
 
 def _served(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -262,6 +263,19 @@ def test_a_signature_with_the_wrong_dtype_fails_the_export(lab: Lab) -> None:
     with (folder / "MLmodel").open("a") as meta:
         meta.write("saved_input_example_info:\n  artifact_path: input_example.json\n  type: ndarray\n")
     refused(lab, "dtype", log_folder(lab, "dtype", folder), 31, "does not answer a batch of", "dtype")
+
+
+@pytest.mark.slow
+def test_a_refused_version_is_asked_its_row_again_by_the_command_that_the_refusal_names(
+    lab: Lab, tmp_path: Path
+) -> None:
+    folder = saved_onnx(lab, tmp_path / "m", onnx_model(node="RandomNormalLike"))
+    report = refused(lab, "sampled", log_folder(lab, "sampled", folder), 31, "not repeatable", "shiplift ask sampled/1")
+    command = shlex.split(report.reason[report.reason.index("shiplift ask") :])[:5]
+    done = shiplift(lab, *command[1:])
+    assert done.returncode == 43, done.stderr
+    assert "difference: the original is not repeatable" in done.stdout
+    assert done.stdout.startswith("sampled version 1; the original now: mlflow.pyfunc")
 
 
 # --- the machine is wrong -------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ EXAMPLE[1] = -np.abs(EXAMPLE[1])  # a row on the other side of every condition b
 EXAMPLE[0] = np.abs(EXAMPLE[0])
 # In place of `guest/python/pyfunc.py`, so that no process has to import MLflow.
 SERVED = """
+import datetime
 import time
 import numpy as np
 
@@ -79,6 +80,12 @@ class Model:
 
     def unknown_for_some(self, inputs):
         return {"y": np.where(inputs["x"] < 0, np.nan, inputs["x"])}
+
+    def dated(self, inputs):
+        return {"y": inputs["x"] + datetime.date.today().month}
+
+    def weekly(self, inputs):
+        return {"y": inputs["x"] + (datetime.datetime.now().weekday() > 4)}
 
     def slow(self, inputs):
         time.sleep(0.4 * len(inputs["x"]))
@@ -173,6 +180,8 @@ def test_a_model_whose_rows_mix_is_told_to_get_one_at_a_time(tmp_path: Path, kin
             "changing",
             r"can't be served: row 1 of the example rows: 'y' is float32, the first row has object",
         ),
+        ("dated", r"depend on when it is asked: to row \d of the \w+ rows .* whose clock was set ahead"),
+        ("weekly", r"depend on when it is asked: to row \d of the \w+ rows .* whose clock was set ahead"),
     ],
 )
 def test_a_model_that_nobody_can_rely_on_is_refused(tmp_path: Path, kind: str, told: str) -> None:

@@ -37,7 +37,7 @@ def columns(frame: Any) -> dict[str, NDArray[Any]]:
     """A data frame as production takes it: an input (samples, 1) per column, categories as text."""
     return {
         name: np.array(
-            frame[name].astype(str if frame[name].dtype.kind not in "fi" else frame[name].dtype).tolist()
+            frame[name].astype(str if frame[name].dtype.kind not in "biuf" else frame[name].dtype).tolist()
         ).reshape(-1, 1)
         for name in frame.columns
     }

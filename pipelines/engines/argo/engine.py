@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from shiplift.pipelines.engines.answers import (
     AbortedRelease,
@@ -250,10 +251,11 @@ class ArgoEngine:
 
     def ask(self, model: str, version: int, form: str, rows: Sequence[int], clients: int) -> AskedAgain:  # noqa: ARG002
         """Refuses: models run confined on the cluster, and a command on this machine can't start a server there."""
-        raise MissingTool(
-            f"{model}/{version} was released on a cluster, where a command can't ask its original again",
-            do="Register the version with a local stack (`shiplift up`), release it there, and ask that.",
-        )
+        raise _not_asked(model, version)
+
+    def ask_model(self, model: str, version: int, inputs: Mapping[str, Any]) -> AskedAgain:  # noqa: ARG002
+        """Refuses, for the same reason."""
+        raise _not_asked(model, version)
 
     def members(self, pipeline: PipelineSpec) -> dict[str, Package | Unusable]:
         """A pipeline's members as they were promoted, unverified like `history`."""
@@ -420,3 +422,10 @@ def _entry(target: Target) -> CatalogueEntry:
 
 def _seen_from_here(published: str) -> ServedModel | None:
     return PublishedModel.model_validate_json(published).seen_from(inside="KUBERNETES_SERVICE_HOST" in os.environ)
+
+
+def _not_asked(model: str, version: int) -> MissingTool:
+    return MissingTool(
+        f"{model}/{version} was released on a cluster, where a command can't ask its original again",
+        do="Register the version with a local stack (`shiplift up`), release it there, and ask that.",
+    )

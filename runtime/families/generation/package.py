@@ -8,8 +8,7 @@ from shiplift.runtime.families.packaging.draft import Answered, Draft
 from shiplift.runtime.families.packaging.questions import of_reference
 from shiplift.runtime.families.packaging.recorded import RecordedMaker
 from shiplift.runtime.model.generation.signature import ROOM, SURE
-from shiplift.runtime.model.golden import SAMPLES
-from shiplift.runtime.model.tensors import Arrays, batch_of, dump_npz
+from shiplift.runtime.model.tensors import GOLDEN_SAMPLES, Arrays, batch_of, dump_npz
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import ExportedGeneration
 from shiplift.runtime.records.kinds.package import GenerationPackage
@@ -28,7 +27,7 @@ class GenerationMaker(RecordedMaker[ExportedGeneration]):
     def requests(self, answered: Answered) -> tuple[Arrays, Arrays]:
         """The prompts; the golden ones come with the room that the context has after each."""
         inputs, golden = super().requests(answered)
-        room = batch_of({ROOM: self.arrays[ROOM]}, SAMPLES) if ROOM in self.arrays else {}
+        room = batch_of({ROOM: self.arrays[ROOM]}, GOLDEN_SAMPLES) if ROOM in self.arrays else {}
         return inputs, golden | room
 
     def served_questions(self) -> Artifact | None:

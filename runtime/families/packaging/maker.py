@@ -15,8 +15,7 @@ from shiplift.runtime.confinement.workplace import Workplace
 from shiplift.runtime.families.packaging.draft import Answered, Draft, common_fields, described
 from shiplift.runtime.families.packaging.questions import of_reference
 from shiplift.runtime.families.work import Packaging
-from shiplift.runtime.model.golden import SAMPLES
-from shiplift.runtime.model.tensors import Arrays, batch_of, dump_npz, inputs_in, load_npz
+from shiplift.runtime.model.tensors import GOLDEN_SAMPLES, Arrays, batch_of, dump_npz, inputs_in, load_npz
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
@@ -98,7 +97,7 @@ class Maker(ABC, Generic[E]):
     def requests(self, answered: Answered) -> tuple[Arrays, Arrays]:
         """The inputs of the example, and the golden requests with the right answers."""
         inputs = inputs_in(self.arrays, self.visible()[0])
-        return inputs, golden_arrays(batch_of(inputs, SAMPLES), answered.outputs)
+        return inputs, golden_arrays(batch_of(inputs, GOLDEN_SAMPLES), answered.outputs)
 
     def as_served(self, signature: Signature, inputs: Arrays, golden: Arrays) -> tuple[Signature, Arrays, Arrays]:
         """The same with the names that clients of the target's server use."""

@@ -6,8 +6,7 @@ from shiplift.runtime.confinement.policy import SandboxLimits
 from shiplift.runtime.confinement.workplace import Workplace
 from shiplift.runtime.families.packaging.draft import Answered
 from shiplift.runtime.families.packaging.maker import E, Maker
-from shiplift.runtime.model.golden import SAMPLES
-from shiplift.runtime.model.tensors import batch_of
+from shiplift.runtime.model.tensors import GOLDEN_SAMPLES, batch_of
 from shiplift.runtime.records.precision import Candidate
 
 
@@ -17,5 +16,5 @@ class RecordedMaker(Maker[E]):
     def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: SandboxLimits) -> list[Answered]:  # noqa: ARG002
         """The recorded answers, the same for each candidate."""
         outputs = {spec.name: self.arrays[f"output/{spec.name}"] for spec in self.work.exported.signature.outputs}
-        recorded = batch_of(outputs, SAMPLES)
+        recorded = batch_of(outputs, GOLDEN_SAMPLES)
         return [Answered(outputs=recorded, padding=self.refusal(candidate)) for candidate in candidates]

@@ -9,19 +9,22 @@ The confinement is Shiplift's, which is copied as `guard`: the only part of Ship
 `served.py` beside this file answers: its `load(settings)` returns an object with `answer(arrays) -> arrays`, which also
 takes the other fields of a request's message by name, if there are any. The settings are `model` (its folder), `read`
 (what the process may read), `memory_mb`, `open_files` (optional), `allow_without` (mechanisms whose absence the site
-accepts), and whatever `served.py` needs. Prints go to standard error, because the host uses the other pipes.
+accepts), `clock_step_s` (optional: by this the clock leaps ahead before each request), and whatever `served.py` needs.
+Prints go to standard error, because the host uses the other pipes.
 
 Process: the model's own process, as `python_host/worker.py` beside `wire.py`.
 Python: the model's
 Packages: shiplift (its confinement, in `guard`), landlockpy (in `guard`), seccompy (in `guard`), numpy
 """
 
+import contextlib
 import json
 import os
 import resource
 import site
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -42,7 +45,9 @@ def main(settings: dict[str, Any]) -> None:
         "TMPDIR"
     )  # libraries ask for its name when imported; nothing can be written there
     _add_packages(Path(sys.executable).parent.parent)
-    package = _package()  # imported late: it needs NumPy, which comes from the model's environment
+    package = _package()
+    leap = _leaping(package, settings.get("clock_step_s"))
+    # imported late: they need NumPy, which comes from the model's environment
     wire, served = import_module(f"{package}.wire"), import_module(f"{package}.served")
     model = None
     while True:
@@ -55,6 +60,7 @@ def main(settings: dict[str, Any]) -> None:
                 if not _read(reader, requests):
                     return
                 fields, arrays = reader.message()
+                leap()
                 arrays = model.answer(arrays, **fields)
                 message = wire.pack(arrays, form=getattr(model, "form", None))
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -74,6 +80,16 @@ def _package() -> str:
         raise ImportError(f"{_HERE} is no package")
     sys.modules[spec.name] = module_from_spec(spec)
     return spec.name
+
+
+def _leaping(package: str, step_s: int | None) -> Callable[[], None]:
+    """What sets the clock ahead, if it is to leap and this Python lets it; before libraries ask for the time."""
+    if step_s:
+        with contextlib.suppress(Exception):
+            clock = import_module(f"{package}.clock").LeapingClock(step_s)
+            clock.leap()
+            return clock.leap  # type: ignore[no-any-return]
+    return lambda: None
 
 
 def _read(reader: Any, requests: Any) -> bool:

@@ -13,11 +13,21 @@ from shiplift.runtime.records.tensor import TensorSpec
 _DO = "Load it in a fresh environment with its requirements, and call `mlflow.pyfunc.load_model(...).predict(example)`."
 
 
+CLOCK_STEP_S = (
+    (37 * 24 + 7) * 60 + 17
+) * 60 + 23  # another year soon; another month, weekday, hour and minute each time
+
+
 def settings_of(
     model: str, outputs: list[str], read: list[str], memory_mb: int, allow_without: list[str]
 ) -> dict[str, Any]:
     """The settings of the model's process."""
     return {"model": model, "outputs": outputs, "read": read, "memory_mb": memory_mb, "allow_without": allow_without}
+
+
+def with_leaping_clock(settings: dict[str, Any]) -> dict[str, Any]:
+    """The same settings, of a process in which it is another day for each request."""
+    return settings | {"clock_step_s": CLOCK_STEP_S}
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ WIRE = Path(python.__file__).with_name("wire.py")
 WORKER = Path(python.__file__).with_name("worker.py")
 VALUES = Path(python.__file__).with_name("values.py")
 AGENTS = Path(python.__file__).with_name("agents.py")
+CLOCK = Path(python.__file__).with_name("clock.py")
 PYFUNC = Path(python.__file__).with_name("pyfunc.py")
 _SERVED = "served.py"  # the module that answers in the process; `worker.py` imports it by this name
 GUARD = (
@@ -46,7 +47,7 @@ def write_bundle(to: Path, served: Path = PYFUNC) -> Path:
     guard = package / "guard"
     guard.mkdir(parents=True)
     (package / "__init__.py").touch()
-    for file in (HOST, HOSTED, KEEPER, PROCESS, WIRE, WORKER, VALUES, AGENTS):
+    for file in (HOST, HOSTED, KEEPER, PROCESS, WIRE, WORKER, VALUES, AGENTS, CLOCK):
         shutil.copyfile(file, package / file.name)
     shutil.copyfile(served, package / _SERVED)
     for file in GUARD:

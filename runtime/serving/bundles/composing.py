@@ -19,8 +19,16 @@ from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.composition.signature import pipeline_signature
-from shiplift.runtime.model.golden import SAMPLES
-from shiplift.runtime.model.tensors import ROWS, Arrays, batch_of, concatenate, inputs_in, load_npz, one_by_one
+from shiplift.runtime.model.tensors import (
+    GOLDEN_SAMPLES,
+    ROWS,
+    Arrays,
+    batch_of,
+    concatenate,
+    inputs_in,
+    load_npz,
+    one_by_one,
+)
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import ModelVersion
@@ -69,7 +77,7 @@ def compose(
         raise SpecInvalid("\n".join(map(str, checked.problems)), do="Correct them, and register the pipeline again.")
     _check_name(spec, version)
     _check_target(target, members.packages)
-    requests = batch_of(inputs_in(load_npz(store.read(exported.reference)), exported.signature), SAMPLES)
+    requests = batch_of(inputs_in(load_npz(store.read(exported.reference)), exported.signature), GOLDEN_SAMPLES)
 
     scores: dict[str, Any] = {}
 

@@ -21,6 +21,7 @@ from shiplift.runtime.base.names import TENSORS, serving_name
 from shiplift.runtime.model.generation.signature import PROMPT_TOKENS, TEXT
 from shiplift.runtime.model.tensors import (
     EARLIER,
+    GOLDEN_SAMPLES,
     GRAPH,
     MEMBER,
     Arrays,
@@ -41,7 +42,6 @@ from shiplift.runtime.serving import streaming
 
 _LOAD_S = 300
 _CALL_S = 60
-_GOLDEN_SAMPLES = 8
 _BEGINNING = 3  # characters of a generated answer
 _RERUN = "Rerun the release; if it happens again, the serving ONNX Runtime computes the model differently."
 # Relative to the largest output. The same file gives the same float outputs up to rounding, which is coarser in half
@@ -340,7 +340,7 @@ def check_golden(
     Raises:
         GoldenMismatch: an answer is wrong; the model must not take traffic.
     """
-    some = first_requests(golden, _GOLDEN_SAMPLES)
+    some = first_requests(golden, GOLDEN_SAMPLES)
     outputs = infer_one_by_one(
         client, model, signature, inputs_in(some, signature), version=version, sequence=sequences
     )

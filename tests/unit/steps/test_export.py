@@ -1,17 +1,22 @@
 """The whole export of a model logged as ONNX, sandbox included."""
 
+import json
+import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
 
 from shiplift.runtime.base.errors import ArtifactCorrupt, ExportFailed
+from shiplift.runtime.families import table
 from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
 from shiplift.runtime.records.kinds.exported import ExportedGraph
 from shiplift.runtime.records.model import Datasets, ModelVersion, RecordedRequests
+from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.spec.model import Conversion, Data
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.export import export
@@ -92,3 +97,21 @@ def test_a_graph_that_fails_has_no_code_of_its_own_to_fall_back_to(bench: Bench)
     conversion = Conversion(timeout_s=60, fallback="python")
     with pytest.raises(ExportFailed, match="does not load"):
         export(site(bench.home), bench.version(), contract, conversion, Datasets(), Data(), RecordedRequests())
+
+
+def test_a_refusal_names_the_command_that_asks_the_row_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"in\u00fct": [1.5, float("nan")], "city": "it's; rm"}
+    found = Counterexample(row=3, origin="range", inputs=json.dumps(row), original="1", served="2")
+    reasons = [f"not the model: {found}", "no row"]
+
+    def refuses(_: object) -> ExportedGraph:
+        raise ExportFailed(reasons.pop(0), do="Look.")
+
+    monkeypatch.setattr(table, "of", lambda _: SimpleNamespace(export=refuses))
+    with pytest.raises(ExportFailed) as refused:
+        bench.export()
+    *_, name, option, given = shlex.split(refused.value.do.partition("shown by: ")[2])
+    assert (name, option) == ("digits/1", "--inputs")
+    assert str(json.loads(given)) == str(row)
+    with pytest.raises(ExportFailed, match=r"no row. Look.$"):
+        bench.export()

@@ -11,12 +11,13 @@ from sklearn.cluster import KMeans
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.multioutput import MultiOutputClassifier
 
-from shiplift.runtime.admission.pyfunc_answers import Judged, _matched, judge
+from shiplift.runtime.admission.pyfunc_answers import Judged, _matched, as_logged, judge
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.contracts import read_model
 from shiplift.runtime.model.conversion import loaders
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import Questions
+from tests.unit.examples import tensor
 
 ROWS = np.random.default_rng(5).normal(size=(60, 3))
 CLASSES = (ROWS[:, 0] > 0).astype(np.int64)
@@ -112,3 +113,10 @@ def test_the_columns_of_pyfunc_s_frame_are_found_in_one_matrix() -> None:
         ("a", "variable", 0),
         ("b", "variable", 1),
     ]
+
+
+def test_inputs_have_their_names_in_any_order_and_otherwise_their_places() -> None:
+    specs = [tensor("a", -1, 4), tensor("b", -1, 4)]
+    assert as_logged(["b", "a"], specs) == {"b": "b", "a": "a"}
+    assert as_logged(["x y", "z"], specs) == {"x y": "a", "z": "b"}
+    assert as_logged([], specs) == {"a": "a", "b": "b"}

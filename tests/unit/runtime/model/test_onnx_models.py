@@ -121,3 +121,16 @@ def test_a_file_that_is_no_model_is_refused_with_the_runtime_s_words(tmp_path: P
     (tmp_path / "model.onnx").write_bytes(b"not a model")
     with pytest.raises(ExportFailed, match=r"ONNX Runtime .* does not load the model"):
         onnx_models.session(tmp_path / "model.onnx")
+
+
+def test_an_operator_whose_locale_is_unknown_is_named_with_one_that_every_machine_has(tmp_path: Path) -> None:
+    def saved(locale: str) -> Path:
+        text = '<ir_version: 10, opset_import: ["" : 18]> g (string[N] x) => (string[N] y) {{ [lowered] y = {}(x) }}'
+        node = f'StringNormalizer<case_change_action="LOWER", locale="{locale}">'
+        onnx.save(onnx.parser.parse_model(text.format(node)), tmp_path / "model.onnx")
+        return tmp_path / "model.onnx"
+
+    with pytest.raises(ExportFailed, match=r"StringNormalizer \(lowered\) asks for the locale 'xx_YY'.*'C\.UTF-8'"):
+        onnx_models.session(saved("xx_YY"))
+    answers = onnx_models.answer(onnx_models.session(saved("C.UTF-8")), {"x": np.array(["ÀÉx"], object)})
+    assert answers["y"].tolist() == ["àéx"]

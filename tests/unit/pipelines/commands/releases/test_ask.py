@@ -30,6 +30,9 @@ class Asked:
         self.asked = asked
         return self.answer
 
+    def ask_model(self, *asked: Any) -> AskedAgain:
+        return self.ask(*asked)
+
 
 def run(monkeypatch: pytest.MonkeyPatch, answer: AskedAgain, *words: str) -> tuple[int, Asked]:
     engine = Asked(answer)
@@ -53,6 +56,17 @@ def test_a_difference_is_an_exit_code_and_json_says_everything(
     assert AskedAgain.model_validate(json.loads(capsys.readouterr().out)) == OFF
     assert run(monkeypatch, OFF, "digits/3")[0] == 64
     assert run(monkeypatch, OFF, "digits", "--row", "1")[0] == 64
+
+
+def test_a_row_itself_is_asked_of_the_model_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = SAME.model_copy(update={"form": ""})
+    code, engine = run(monkeypatch, alone, "digits/3", "--inputs", '{"x": [1, -Infinity]}')
+    assert (code, engine.asked) == (0, ("digits", 3, {"x": [1, -float("inf")]}))
+    assert "digits version 3; the original now: mlflow.pyfunc" in capsys.readouterr().out
+    for wrong in (["--inputs", "[1]"], ["--inputs", "{"], ["--inputs", "{}", "--row", "1"], []):
+        assert run(monkeypatch, alone, "digits/3", *wrong)[0] == 64
 
 
 class Past:

@@ -169,3 +169,14 @@ def test_a_wide_matrix_is_asked_as_a_whole_besides_the_columns_that_the_model_te
     assert {"tensor", "range", "threshold:x[7]"} <= set(asked.questions[0].origins)
     of_column = [origin == "threshold:x[7]" for origin in asked.questions[0].origins]
     assert np.float32(0.5) in asked.questions[0].inputs["x"][of_column, 7]
+
+
+def test_ten_million_validation_rows_are_sampled_and_the_rest_is_counted() -> None:
+    rows = 10_000_000
+    example = {"x": np.zeros((2, 3), np.float32)}
+    known = KnownRows(example=example, validation={"x": np.broadcast_to(np.float32(1), (rows, 3))})  # in 4 bytes
+    spec = TensorSpec(name="x", datatype="FP32", shape=(-1, 3))
+    asked = questions(ModelFacts(inputs=(spec,)), known, Budget(rows=500), 0)
+    origins = Counter(origin for part in asked.questions for origin in part.origins)
+    assert 100 < origins["validation"] <= 500 - origins["example"]
+    assert f"{rows - origins['validation']} of {rows} validation rows were not asked: at most 500" in asked.left_out[0]
