@@ -2,6 +2,7 @@
 
 import importlib
 import multiprocessing
+import subprocess
 import time
 import warnings
 from collections.abc import Iterator
@@ -14,9 +15,11 @@ import numpy as np
 
 from benchmarks.zoo.answers import named
 from benchmarks.zoo.case import Case, Logged
+from benchmarks.zoo.cases import estimators
 from benchmarks.zoo.cases.estimators import Impossible
 from benchmarks.zoo.exporting import Export, export
 from benchmarks.zoo.results import Result
+from shiplift.runtime.admission.scan import scan_files
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.model.tensors import Arrays, as_input
 from shiplift.runtime.proof.answers import Answers
@@ -24,17 +27,49 @@ from shiplift.runtime.proof.comparison import compare
 from shiplift.runtime.records.tensor import TensorSpec
 
 _SECONDS = 90.0
-_IMPORTED = ("mlflow.pyfunc", "mlflow.sklearn", "modelaudit.core", "skl2onnx", "skops.io", "treelite")
+_IMPORTED = (
+    *("mlflow.pyfunc", "mlflow.sklearn", "modelaudit.core", "onnxruntime", "skl2onnx", "skops.io", "treelite"),
+    *("shiplift.runtime.admission.conversion", "shiplift.runtime.admission.verification"),
+    *("sklearn.ensemble", "sklearn.impute", "sklearn.pipeline", "sklearn.utils._test_common.instance_generator"),
+)
 
 
 def results(cases: list[Case]) -> Iterator[Result]:
     """How each case ends, without those that scikit-learn itself can't fit; everything is imported once, here."""
-    for name in _IMPORTED:
-        importlib.import_module(name)
+    _warm()
+    commit = _commit()
     for case in cases:
         started = time.monotonic()
         if result := _apart(case):
-            yield result.model_copy(update={"input": case.input, "seconds": round(time.monotonic() - started, 1)})
+            seconds = round(time.monotonic() - started, 1)
+            yield result.model_copy(update={"input": case.input, "seconds": seconds, "commit": commit})
+
+
+def _commit() -> str:
+    """The commit of this checkout, short; with a plus if files differ from it."""
+    told = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return told.stdout.strip()
+
+
+def _warm() -> None:
+    """Imports what cases need, and scans a small model: the scanner imports most of itself when it meets a file."""
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    from sklearn.dummy import DummyClassifier
+
+    rows = np.zeros((2, 2))
+    with TemporaryDirectory(prefix="zoo-warm-") as folder:
+        model = estimators.logged(DummyClassifier().fit(rows, [0, 1]), rows, rows)
+        assert model.save
+        model.save(path=f"{folder}/model")
+        (examples := Path(folder) / "examples").mkdir()
+        scan_files(Path(folder) / "model", examples, pickle="sandbox", unpacked_mb=64)
 
 
 def _apart(case: Case) -> Result | None:
