@@ -9,9 +9,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.zoo.case import Case
-from benchmarks.zoo.cases.estimators import cases as generated
 from benchmarks.zoo.results import EXPORTS, RESULTS, Results, read, write
-from benchmarks.zoo.table import CASES
+from benchmarks.zoo.table import CASES, exported
 
 _EXAMPLES = """\
 examples:
@@ -115,7 +114,7 @@ def main() -> None:
         help="scan, convert and prove the generated cases in this process, and ask the graphs; no server",
     )
     arguments = parser.parse_args()
-    table, file = (generated(), EXPORTS) if arguments.export_only else (CASES, RESULTS)
+    table, file = (exported(), EXPORTS) if arguments.export_only else (CASES, RESULTS)
     file = arguments.out or file
     if arguments.list:
         print("\n".join(f"{case.name:<28}{case.flavor:<24}{case.right:<10}{case.about}" for case in table))

@@ -1,7 +1,9 @@
 """`--export-only`: each case exported in a process of its own, without a server, and its graph asked fresh rows."""
 
 import importlib
+import json
 import multiprocessing
+import subprocess
 import time
 import warnings
 from collections.abc import Iterator
@@ -12,29 +14,75 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.zoo import protocol
 from benchmarks.zoo.answers import named
 from benchmarks.zoo.case import Case, Logged
+from benchmarks.zoo.cases import estimators
 from benchmarks.zoo.cases.estimators import Impossible
 from benchmarks.zoo.exporting import Export, export
 from benchmarks.zoo.results import Result
+from shiplift.runtime.admission.scan import scan_files
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.model.tensors import Arrays, as_input
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare
 from shiplift.runtime.records.tensor import TensorSpec
 
-_SECONDS = 90.0
-_IMPORTED = ("mlflow.pyfunc", "mlflow.sklearn", "modelaudit.core", "skl2onnx", "skops.io", "treelite")
+_SECONDS = 240.0
+_IMPORTED = (
+    *(
+        "mlflow.pyfunc",
+        "mlflow.sklearn",
+        "mlflow.catboost",
+        "mlflow.lightgbm",
+        "mlflow.xgboost",
+        "modelaudit.core",
+        "onnxruntime",
+        "skl2onnx",
+        "skops.io",
+        "treelite",
+    ),
+    *("shiplift.runtime.admission.conversion", "shiplift.runtime.admission.verification"),
+    *("sklearn.ensemble", "sklearn.impute", "sklearn.pipeline", "sklearn.utils._test_common.instance_generator"),
+)
 
 
 def results(cases: list[Case]) -> Iterator[Result]:
     """How each case ends, without those that scikit-learn itself can't fit; everything is imported once, here."""
-    for name in _IMPORTED:
-        importlib.import_module(name)
+    _warm()
+    commit = _commit()
     for case in cases:
         started = time.monotonic()
         if result := _apart(case):
-            yield result.model_copy(update={"input": case.input, "seconds": round(time.monotonic() - started, 1)})
+            seconds = round(time.monotonic() - started, 1)
+            yield result.model_copy(update={"input": case.input, "seconds": seconds, "commit": commit})
+
+
+def _commit() -> str:
+    """The commit of this checkout, short; with a plus if files differ from it."""
+    told = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return told.stdout.strip()
+
+
+def _warm() -> None:
+    """Imports what cases need, and scans a small model: the scanner imports most of itself when it meets a file."""
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    from sklearn.dummy import DummyClassifier
+
+    rows = np.zeros((2, 2))
+    with TemporaryDirectory(prefix="zoo-warm-") as folder:
+        model = estimators.logged(DummyClassifier().fit(rows, [0, 1]), rows, rows)
+        assert model.save
+        model.save(path=f"{folder}/model")
+        (examples := Path(folder) / "examples").mkdir()
+        scan_files(Path(folder) / "model", examples, pickle="sandbox", unpacked_mb=64)
 
 
 def _apart(case: Case) -> Result | None:
@@ -80,17 +128,29 @@ def _result(case: Case, folder: Path) -> Result:
     try:
         assert logged.save, "the case can't be saved by itself"
         logged.save(path=str(folder / "model"))
-        expected = _expected(logged, folder / "model")
+        expected = _expected(case, logged, folder / "model")
     except Exception as error:
         raise Impossible(str(error)) from error
+    if case.flavor == "pyfunc":
+        return _by_protocol(case, expected, protocol.ours(folder / "model", logged.question))
     exported = export(folder / "model", folder / "work", pickle="sandbox")
     wrong, reason = _wrong(expected, exported.answer(sent(logged.question, exported)))
     ended = _ended(case, "failed" if wrong else "exported", reason or exported.reason)
     return ended.model_copy(update={"form": exported.form, "rows": len(expected.errors), "wrong": wrong})
 
 
-def _expected(logged: Logged, folder: Path) -> Answers:
-    """What MLflow answers to the fresh rows."""
+def _by_protocol(case: Case, expected: Any, given: Any) -> Result:
+    """How two decoded answers of scoring servers compare."""
+    right = json.dumps(expected, sort_keys=True) == json.dumps(given, sort_keys=True)  # NaN equals itself there
+    reason = "" if right else f"MLflow answers {json.dumps(expected)}, production {json.dumps(given)}"
+    ended = _ended(case, "exported" if right else "failed", reason)
+    return ended.model_copy(update={"form": "Python", "rows": 1, "wrong": int(not right)})
+
+
+def _expected(case: Case, logged: Logged, folder: Path) -> Any:
+    """What MLflow answers to the fresh rows: to a request's body, the decoded body of its scoring server."""
+    if case.flavor == "pyfunc":
+        return protocol.mlflow_s(folder, logged.question)
     if logged.original is not None:
         return Answers.of(logged.original)
     import mlflow

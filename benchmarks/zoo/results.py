@@ -23,8 +23,9 @@ class Result(Record):
     """How a case ended: `failed` is whatever the case's table does not call right; then `reason` says what.
 
     `exit_code` is the release's; None if there was no end of a release. `served` is the engine and the precision in
-    production. Exported by themselves, `form` is a graph, trees or Python, and `wrong` of the fresh `rows` were
-    answered otherwise. `quick` results come from short searches and windows: their throughput is not a measurement.
+    production. Exported by themselves, `form` is a graph, trees or Python, `wrong` of the fresh `rows` were answered
+    otherwise, and `commit` is the checkout's, with a plus if its files differed. `quick` results come from short
+    searches and windows: their throughput is not a measurement.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Result(Record):
     rows: int = 0
     wrong: int = 0
     seconds: float = 0.0
+    commit: str = ""
     max_difference: float | None = None
     throughput: float | None = None
     pyfunc_throughput: float | None = None

@@ -1,14 +1,22 @@
 """All cases of the zoo, and the documentation's table of how those that were run ended."""
 
 from benchmarks.zoo.case import Case
+from benchmarks.zoo.cases import estimators
+from benchmarks.zoo.cases.boosting import BOOSTING
 from benchmarks.zoo.cases.graphs import GRAPHS
 from benchmarks.zoo.cases.huggingface import HUGGINGFACE
 from benchmarks.zoo.cases.networks import TORCH
 from benchmarks.zoo.cases.python import PYTHON
+from benchmarks.zoo.cases.python_forms import PYTHON_FORMS
 from benchmarks.zoo.cases.tables import TABLES
 from benchmarks.zoo.results import Results
 
 CASES: tuple[Case, ...] = (*TABLES, *TORCH, *HUGGINGFACE, *GRAPHS, *PYTHON)
+
+
+def exported() -> tuple[Case, ...]:
+    """The cases of `--export-only`: scikit-learn's estimators, the boosting libraries' variants, and Python models."""
+    return (*estimators.cases(), *BOOSTING, *PYTHON_FORMS)
 
 
 def outcomes(results: Results) -> str:

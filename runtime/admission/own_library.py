@@ -14,8 +14,8 @@ from shiplift.runtime.admission.allowed import Pickle
 from shiplift.runtime.admission.scan import pickled
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.model.contracts import metadata
-from shiplift.runtime.model.python.requirements import check_python, name_of, requirements_of
-from shiplift.runtime.records.model import PYTHON, Flavor, Obstacle
+from shiplift.runtime.model.python.requirements import check_python, name_of, python_of, requirements_of
+from shiplift.runtime.records.model import Flavor, Obstacle
 
 _COMMON = frozenset({"cloudpickle", "mlflow", "mlflow-skinny", "mlflow-tracing", "numpy", "pandas", "pyarrow", "scipy"})
 _SCIKIT_LEARN = frozenset({"joblib", "scikit-learn", "skops", "threadpoolctl"})
@@ -52,7 +52,7 @@ def of_library(folder: Path, flavor: Flavor, *, pickle: Pickle, unpacked_mb: int
         named = requirements_of(folder, meta)
         file = pickled(folder, unpacked_mb=unpacked_mb) if pickle == "sandbox" else ""
         if file:
-            check_python(str(meta["flavors"][PYTHON].get("python_version") or ""))
+            check_python(python_of(folder, meta))
             return OwnLibrary(requirements=named, own_code=f"the pickle {file}")
     except NotAdmitted as error:
         return OwnLibrary(obstacle=Obstacle(what=error.what, do=error.do))

@@ -24,7 +24,7 @@ from shiplift.runtime.guest.python.agents import REQUEST, RESPONSE, steady
 from shiplift.runtime.guest.python.values import texts
 from shiplift.runtime.model import graph_contract
 from shiplift.runtime.model.logged_signature import scoring_of
-from shiplift.runtime.model.python.requirements import check_python, requirements_of
+from shiplift.runtime.model.python.requirements import check_python, python_of, requirements_of
 from shiplift.runtime.model.tensors import Arrays, as_input, datatype, fits, numpy_type
 from shiplift.runtime.model.text.tasks import GENERATION, TEXT_FLAVORS, task_of, texts_of, wraps_openai
 from shiplift.runtime.records.model import PIPELINE, PYTHON, Flavor
@@ -138,7 +138,7 @@ def _requirements(folder: Path, meta: dict[str, Any], *, python: bool) -> tuple[
             do="Log the model itself (pt2, skops, ONNX), or accept its code in the sandbox: "
             "`admission: {python: sandbox}` in the spec, if the site's policy allows it.",
         )
-    check_python(str(meta["flavors"][PYTHON].get("python_version") or ""))
+    check_python(python_of(folder, meta))
     return requirements_of(folder, meta)
 
 

@@ -102,9 +102,12 @@ def rows(data: Any, chosen: slice) -> Any:
 
 
 def sent(data: Any) -> Any:
-    """A frame as clients send it, with texts in place of categories: pyfunc takes no others."""
+    """Rows as clients send them: with texts in place of categories, for pyfunc takes no others; a sparse matrix dense.
+
+    No protocol carries a sparse one. scikit-learn itself answers otherwise to it where neighbours are equally near.
+    """
     if not hasattr(data, "columns"):
-        return data
+        return dense(data)
     return data.astype({name: object for name in data.columns if str(data[name].dtype) == "category"})
 
 

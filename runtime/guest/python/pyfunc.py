@@ -32,14 +32,14 @@ def load(settings: dict[str, Any]) -> "Model":
 class Model:
     """The loaded model. It is `mlflow.pyfunc` itself, whose answers are right by definition.
 
+    An estimator of scikit-learn that only transforms, which pyfunc can't call, answers what `transform` does.
+
     Of the settings, `model` is MLflow's folder, and `outputs` are the names in the signature.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        import mlflow.pyfunc  # noqa: PLC0415 - installed in the model's environment
-
         _trace_nothing()
-        self._model = mlflow.pyfunc.load_model(settings["model"])
+        self._model = _loaded(settings["model"])
         self._outputs: list[str] = settings["outputs"]
         metadata = self._model.metadata
         schema = metadata.get_input_schema()
@@ -142,6 +142,37 @@ class Model:
                 array.shape
             )
         return np.array([np.nan if is_missing(item) else float(item) for item in items]).reshape(array.shape)
+
+
+def _loaded(folder: str) -> Any:
+    """The model in MLflow's folder, as pyfunc.
+
+    Raises:
+        ValueError: it has neither a flavor by which pyfunc loads it, nor `transform`.
+    """
+    import mlflow.pyfunc  # noqa: PLC0415 - installed in the model's environment
+    from mlflow.models import Model as Metadata  # noqa: PLC0415 - as above
+
+    metadata = Metadata.load(folder)
+    known = metadata.flavors.get("python_function")
+    if "sklearn" not in metadata.flavors or (known and known.get("predict_fn") != "transform"):
+        return mlflow.pyfunc.load_model(folder)
+    import mlflow.sklearn  # noqa: PLC0415 - as above
+
+    estimator = mlflow.sklearn.load_model(folder)
+    if not hasattr(estimator, "transform"):
+        raise ValueError(f"{type(estimator).__name__} has no predict and no transform")
+    return mlflow.pyfunc.PyFuncModel(model_meta=metadata, model_impl=_Transformer(estimator))
+
+
+class _Transformer:
+    """An estimator that only transforms, with the method that pyfunc calls."""
+
+    def __init__(self, estimator: Any) -> None:
+        self.sklearn_model = estimator  # as MLflow's own wrapper names it
+
+    def predict(self, data: Any) -> Any:
+        return self.sklearn_model.transform(data)
 
 
 def _trace_nothing() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter, ValidationError
@@ -20,24 +21,25 @@ from shiplift.runtime.records import model as records
 from shiplift.runtime.records.model import PYTHON
 
 FILE = "requirements.txt"
+_ENVIRONMENT = "python_env.yaml"
 MOST = 500
 _MAX_BYTES = 256 << 10
 _CANONICAL: TypeAdapter[str] = TypeAdapter(records.Requirement)
 _DO = "Log the model with `pip_requirements=[...]` of names and versions, such as `numpy==2.1.0`."
-_NO_PYFUNC = (
-    "MLflow calls `predict`, `predict_proba` or `predict_log_proba` of an estimator, and no `transform`: log an "
-    "estimator that has one of them, or `mlflow.pyfunc.log_model(python_model=...)` whose `predict` calls `transform`."
-)
+_NO_PYFUNC = "Log it with the flavor of its library, or as `mlflow.pyfunc.log_model(python_model=...)`."
 
 
 def requirements_of(folder: Path, meta: Mapping[str, Any]) -> tuple[str, ...]:
     """What `mlflow.pyfunc` needs to load the model in `folder`, whose `MLmodel` file holds `meta`.
 
+    MLflow logs an estimator of scikit-learn that only transforms without a flavor for pyfunc.
+
     Raises:
         NotAdmitted: as `read_requirements`; or MLflow has no Python for the model.
     """
-    flavor = (meta.get("flavors") or {}).get(PYTHON)
-    if not flavor:
+    flavors = meta.get("flavors") or {}
+    flavor = flavors.get(PYTHON) or {}
+    if not flavor and "sklearn" not in flavors:
         raise NotAdmitted("the version has no flavor python_function, by which MLflow loads models", do=_NO_PYFUNC)
     assumed = {"mlflow": meta.get("mlflow_version")}
     if flavor.get("python_model"):
@@ -74,6 +76,22 @@ def read_requirements(folder: Path, assumed: Mapping[str, str]) -> tuple[str, ..
         _read(f"{name}=={version}" if version else name) for name, version in assumed.items() if name not in named
     ]
     return tuple(sorted({*asked, *missing}))
+
+
+def python_of(folder: Path, meta: Mapping[str, Any]) -> str:
+    """The version of Python that a model was logged with; empty if nothing says so.
+
+    Raises:
+        NotAdmitted: the file that says so can't be read.
+    """
+    flavor = (meta.get("flavors") or {}).get(PYTHON)
+    if flavor or not (file := folder / _ENVIRONMENT).is_file():
+        return str((flavor or {}).get("python_version") or "")
+    try:
+        told = yaml.safe_load(read_regular(file, _MAX_BYTES))
+    except (ValueError, yaml.YAMLError) as error:
+        raise NotAdmitted(f"{_ENVIRONMENT} can't be read: {str(error)[:200]}", do="Log the model again.") from error
+    return str(told.get("python") or "") if isinstance(told, dict) else ""
 
 
 def check_python(version: str) -> None:

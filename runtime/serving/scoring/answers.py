@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shiplift.runtime.guest.python.values import MISSING
 from shiplift.runtime.model.tensors import Arrays, text_of
 from shiplift.runtime.records.scoring import AnswerForm, AnswerPart
 from shiplift.runtime.records.tensor import TensorSpec
@@ -64,7 +65,7 @@ def _array(part: AnswerPart, array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind != "O":
         return array
     texts = np.empty(array.shape, object)
-    texts.ravel()[:] = [text_of(item, errors="replace") for item in array.ravel()]
+    texts.ravel()[:] = [_text(item) for item in array.ravel()]
     return texts
 
 
@@ -78,7 +79,13 @@ def _shaped(part: AnswerPart, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _texts(values: list[Any]) -> list[Any]:
-    return [_texts(item) if isinstance(item, list) else text_of(item, errors="replace") for item in values]
+    return [_texts(item) if isinstance(item, list) else _text(item) for item in values]
+
+
+def _text(item: Any) -> str | None:
+    """A text; None in place of one that is missing."""
+    text = text_of(item, errors="replace")
+    return None if text == MISSING else text
 
 
 def _derived(served: ServedModel, specs: list[TensorSpec]) -> AnswerForm:

@@ -35,9 +35,12 @@ def read_json(body: Mapping[str, Any], schema: InputSchema) -> tuple[Arrays, str
     with _Refusals(body, schema):
         if is_unified_llm_input(dict(body)):
             raise ScoringProblem(400, "this is a request to a chat or completion model: send it to `shiplift openai`")
-        require_even(body)
+        if not schema.hinted:
+            require_even(body)
         data, params = scoring_server._split_data_and_params(dict(body))
         given = _params(params, schema)
+        if schema.hinted:
+            return _hinted(data, schema), given
         return _enforced(scoring_server.infer_and_parse_data(data, _schema(schema)), schema), given
 
 
@@ -128,6 +131,24 @@ def _params(params: Any, schema: InputSchema) -> str:
         f"the logged default, {defaults.get(others[0])!r}. Leave it out, or log a version with the default that you "
         "want",
     )
+
+
+def _hinted(data: Mapping[str, Any], schema: InputSchema) -> Arrays:
+    """The tensor of a model whose `predict` has type hints: MLflow hands it the list in `inputs` as it is.
+
+    Raises:
+        ScoringProblem: there is no such list, or an item is of another type.
+    """
+    field = schema.fields[0]
+    items = data.get("inputs")
+    if not isinstance(items, list) or not items:
+        raise ScoringProblem(
+            400,
+            "Request payload must be a dictionary with a list as 'inputs' when the model contains a valid type hint. "
+            f"Found keys in payload: {list(data)}.",
+        )
+    array = _texts(items, field) if field.spec.datatype == "BYTES" else np.asarray(items)
+    return {field.spec.name: _fitted(array, field)}
 
 
 def _enforced(data: Any, schema: InputSchema) -> Arrays:

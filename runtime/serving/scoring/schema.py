@@ -44,13 +44,14 @@ class Field:
 class InputSchema:
     """The inputs in their logged order. `inputs` and `params` are MLflow's JSON for them.
 
-    `params_use` is as in `Scoring`.
+    `params_use` and `hinted` are as in `Scoring`.
     """
 
     fields: tuple[Field, ...]
     inputs: str
     params: str
     params_use: ParamsUse
+    hinted: bool = False
 
     @property
     def tensors(self) -> bool:
@@ -65,15 +66,25 @@ class InputSchema:
 
 def schema_of(served: ServedModel) -> InputSchema:
     """A served model's inputs; those of a model that was logged without a signature are made from its tensors."""
-    scoring = served.scoring or derived(served.signature)
+    return schema_from(served.scoring or derived(served.signature), served.signature)
+
+
+def schema_from(scoring: Scoring, signature: Signature) -> InputSchema:
+    """The inputs that `scoring` tells of, as the tensors of the signature."""
     try:
-        fields = tuple(_fields(json.loads(scoring.inputs), served.signature))
+        fields = tuple(_fields(json.loads(scoring.inputs), signature))
     except (AttributeError, KeyError, TypeError, ValueError):  # not the JSON that MLflow writes
         fields = ()
     if not fields:
-        scoring = derived(served.signature)
-        fields = tuple(_fields(json.loads(scoring.inputs), served.signature))
-    return InputSchema(fields=fields, inputs=scoring.inputs, params=scoring.params, params_use=scoring.params_use)
+        scoring = derived(signature)
+        fields = tuple(_fields(json.loads(scoring.inputs), signature))
+    return InputSchema(
+        fields=fields,
+        inputs=scoring.inputs,
+        params=scoring.params,
+        params_use=scoring.params_use,
+        hinted=scoring.hinted,
+    )
 
 
 def derived(signature: Signature) -> Scoring:

@@ -58,3 +58,14 @@ def test_what_keeps_a_library_from_serving_is_told(
     seen = read(tmp_path, requirements, sandbox=True, **flavor)
     assert seen.obstacle
     assert told in seen.obstacle.what
+
+
+def test_an_estimator_without_a_flavor_for_pyfunc_has_its_version_of_python_in_its_environment(tmp_path: Path) -> None:
+    (tmp_path / "MLmodel").write_text(yaml.safe_dump({"flavors": {"sklearn": {}}, "mlflow_version": "3.17.2"}))
+    (tmp_path / "requirements.txt").write_text(KNOWN)
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(Counter("abc")))
+    assert of_library(tmp_path, "sklearn", pickle="sandbox", unpacked_mb=16).requirements == tuple(KNOWN.split())
+    (tmp_path / "python_env.yaml").write_text("python: 3.1.4\n")
+    seen = of_library(tmp_path, "sklearn", pickle="sandbox", unpacked_mb=16)
+    assert seen.obstacle
+    assert "was logged with Python 3.1.4" in seen.obstacle.what

@@ -13,8 +13,10 @@ import pydantic
 import pytest
 import scipy.sparse
 from mlflow.exceptions import MlflowException
-from mlflow.models import ModelSignature
+from mlflow.models import ModelSignature, infer_signature
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
+from sklearn.cluster import DBSCAN
+from sklearn.kernel_approximation import AdditiveChi2Sampler
 
 from shiplift.runtime.guest.python.pyfunc import Model, Unservable
 from shiplift.runtime.guest.python.values import MISSING, texts
@@ -195,3 +197,26 @@ def test_outputs_beyond_the_signature_are_outputs_of_their_own(tmp_path: Path) -
         tmp_path / "model", lambda frame: {"more": frame["x"], "y": frame["x"] * 2}, [ColSpec("double", "x")], ("y",)
     )
     assert {name: array.tolist() for name, array in model.answer(ROWS).items()} == {"y": [2, 4], "more": [1, 2]}
+
+
+@pytest.mark.parametrize("logged_for", ["predict", "transform"])
+def test_an_estimator_that_only_transforms_answers_that(logged_for: str, tmp_path: Path) -> None:
+    rows = np.array([[1.0, 3.0], [2.0, 5.0]])
+    estimator = AdditiveChi2Sampler().fit(rows)
+    signature = infer_signature(rows, rows)
+    mlflow.sklearn.save_model(
+        estimator,
+        tmp_path / "model",
+        signature=signature,
+        pip_requirements=[],
+        pyfunc_predict_fn=logged_for,
+        serialization_format="cloudpickle",
+    )
+    answers = Model({"model": str(tmp_path / "model"), "outputs": ["output"]}).answer({"input": rows})
+    assert answers["output"].tolist() == estimator.transform(rows).tolist()
+
+
+def test_an_estimator_that_neither_predicts_nor_transforms_is_named(tmp_path: Path) -> None:
+    mlflow.sklearn.save_model(DBSCAN(), tmp_path, pip_requirements=[], serialization_format="cloudpickle")
+    with pytest.raises(ValueError, match="DBSCAN has no predict and no transform"):
+        Model({"model": str(tmp_path), "outputs": []})

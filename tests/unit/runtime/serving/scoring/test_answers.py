@@ -25,6 +25,7 @@ ANSWERS: dict[str, Any] = {
     "booleans": np.array([True, False, True]),
     "a frame": pd.DataFrame({"label": ["a", "b", "c"], "score": [0.5, 0.25, 1.0]}),
     "a frame of numbered columns": pd.DataFrame(np.arange(6.0).reshape(3, 2)),
+    "texts, some missing": ["a", None, "c"],
     "a series": pd.Series([1.0, 2.0, 3.0], name="price"),
     "a nameless series": pd.Series([1, 2, 3]),
     "a mapping": {"label": np.array([1, 2, 3]), "scores": np.ones((3, 2))},

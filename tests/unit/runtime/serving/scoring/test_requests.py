@@ -174,6 +174,41 @@ def test_parameters_of_a_model_without_any_are_ignored_as_by_mlflow() -> None:
     assert read({"dataframe_records": [ROW], "params": {"k": 4}})
 
 
+def hinted(kind: Any) -> Any:
+    served = of_columns({"": "string"})
+    assert served.scoring
+    scoring = served.scoring.model_copy(update={"inputs": json.dumps([kind]), "hinted": True})
+    return served.model_copy(update={"scoring": scoring})
+
+
+MAPPING = {"type": "map", "values": {"type": "long", "required": True}, "required": True}
+
+
+def test_the_items_of_a_type_hint_travel_as_they_are() -> None:
+    assert inputs_of(read({"inputs": ["a", "ü"]}, served=hinted({"type": "string", "required": True}))) == ["a", "ü"]
+    items = [{"a": 1, "b": 2}, {"c": 5}]
+    sent = inputs_of(read({"inputs": items}, served=hinted(MAPPING)))
+    assert [json.loads(text) for text in sent] == items
+
+
+@pytest.mark.parametrize(
+    "body", [{"dataframe_split": {"columns": ["x"], "data": [["a"]]}}, {"inputs": 3}, {"inputs": []}]
+)
+def test_a_model_with_type_hints_takes_a_list_as_its_inputs_alone(body: Any) -> None:
+    with pytest.raises(ScoringProblem, match="must be a dictionary with a list as 'inputs'"):
+        read(body, served=hinted(MAPPING))
+
+
+def test_an_item_that_is_no_text_is_named() -> None:
+    with pytest.raises(ScoringProblem, match="has the value 5 in row 1, which is no string"):
+        read({"inputs": ["a", 5]}, served=hinted({"type": "string", "required": True}))
+
+
+def inputs_of(arrays: Any) -> list[Any]:
+    (array,) = arrays.values()
+    return [each.decode() if isinstance(each, bytes) else each for each in array.reshape(-1).tolist()]
+
+
 def test_dates_become_what_the_model_is_served_with() -> None:
     served = of_columns({"day": "string"})
     dated = served.model_copy(
