@@ -57,7 +57,9 @@ class BakeWatch:
     def look(self) -> None:
         """Looks once at every bake that is not over, or that nobody was told of yet."""
         running = stack.read(self._home)
-        for known in list(noted.everything(self._home)) if running and running.runs("triton") else ():
+        if running is None or not running.runs("triton"):
+            return
+        for known in list(noted.everything(self._home)):
             if known.told or self._clock() < self._later.get(known.model, 0.0):
                 continue
             try:

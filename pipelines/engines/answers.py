@@ -280,7 +280,7 @@ class ServiceSummary(Record):
 
     `state` is Ready, Stalled, Reconciling, or Unknown if the operator has not seen the newest spec; `reason` and
     `message` say why. `weights` are the shares of traffic in percent, by revision. If several targets serve, `targets`
-    lists them with their shares.
+    lists them with their shares. `baking` says how far the bake of what serves is (empty: it does not bake).
     """
 
     model: str
@@ -293,6 +293,7 @@ class ServiceSummary(Record):
     ready_pods: int = 0
     pods: int = 0
     targets: str = ""
+    baking: str = ""
 
 
 class ClusterStatus(Record):

@@ -125,6 +125,7 @@ def _cluster_row(model: str, service: ServiceSummary | None, releases: list[Work
         return ModelRow(model=model, latest=latest)
     why = ": ".join(filter(None, (service.reason, service.message)))
     share = ", ".join(f"{revision}: {weight} %" for revision, weight in service.weights.items()) or service.targets
+    share = ", ".join(filter(None, (share, service.baking)))
     ails = f"{service.state}: {why}" if service.state != "Ready" else ""
     return ModelRow(model=model, champion=service.version, latest=latest, share=share, finding=ails)
 

@@ -46,6 +46,8 @@ def roll_back(site: Site, model: str, failed: Baking | None = None, why: str = "
         if now.promotion and now.unfinished == "rollback":
             require_unchanged(site, registry.version(model, now.champion), now.promotion, registry)
             return _finish(site, registry, place, now.promotion, why)
+        failed = failed or _alarmed(place, now)
+        why = why or (failed.verdict if failed else "")
         before = _version_before(now, failed)
         if not failed:
             restore_aliases(site, now, registry, place)
@@ -75,6 +77,13 @@ def tag_if_rolled_back(site: Site, registry: Registry, model: str, version: int)
     baking = production(site).baking(model)
     if baking and baking.version == version and baking.state == "rolled back":
         registry.tag(model, version, outcome="rolled back", reason=baking.verdict)
+
+
+def _alarmed(place: Production, now: ChampionState) -> Baking | None:
+    """The bake that an alarm has ended and that nobody has rolled back in the registry: a person's order means that."""
+    baking = place.baking(now.model)
+    alarmed = baking is not None and baking.state == "alarmed" and now.champion in (baking.version, baking.previous)
+    return baking if alarmed else None
 
 
 def _version_before(now: ChampionState, failed: Baking | None) -> int:

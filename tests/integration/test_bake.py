@@ -10,7 +10,7 @@ from shiplift.runtime.serving.production import production
 from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS, TAG
 from tests.integration.conftest import ONE_FORM, Lab, digits, until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 QUIET = f"{ONE_FORM}promotion: {{bake: {{for: 4s}}}}\n"
 # No answer takes so little time, so the alarm is certain as soon as there are requests enough.
 TOO_SLOW = f"{ONE_FORM}promotion: {{bake: {{for: 10m, alarms: [answers, {{kind: p99, limit_ms: 0.001}}]}}}}\n"

@@ -89,6 +89,8 @@ def _show_cluster(status: ClusterStatus) -> None:
         for service in status.services:
             table.add_row(*_service_row(service, targets=several))
         console.stdout.print(table)
+        for service in status.services:
+            _show_baking(f"{service.model} version {service.version}", service.baking)
         console.stdout.print()
     table = _table("release", "model", "version", "workflow", "outcome", "why")
     for release in status.releases:

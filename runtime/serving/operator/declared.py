@@ -57,6 +57,11 @@ class Declared:
         return self.status.observed_generation >= self.generation
 
     @property
+    def bakes(self) -> bool:
+        """Whether the revision that should serve bakes."""
+        return self.baking is not None and self.baking.active and self.baking.package == self.spec.revision
+
+    @property
     def version(self) -> int:
         """The model version that serves most of the traffic; 0 if none does."""
         return self.status.version if self.status.revision else 0

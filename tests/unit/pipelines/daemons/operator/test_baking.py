@@ -1,6 +1,7 @@
 """The operator's watch over bakes: what it makes of several pods, and what it writes."""
 
 import threading
+
 import pytest
 
 from shiplift.pipelines.daemons.operator.baking import BakeWatch
