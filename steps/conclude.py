@@ -22,6 +22,7 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.serving.dependents import release_dependents
 from shiplift.runtime.serving.production import production
+from shiplift.runtime.serving.rolling_back import tag_if_rolled_back
 from shiplift.runtime.serving.staging import staging
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.history import History, server_config, server_config_or_reason
@@ -47,6 +48,8 @@ def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> 
     with registry_may_be_down():
         publish(site, ledger, trigger, ending, report, story, html)
     if report.alias:
+        with registry_may_be_down():
+            tag_if_rolled_back(site, ledger.registry, request.model, request.version)
         with registry_may_be_down():
             release_dependents(site, request.model, request.version, ledger.registry)
     return report

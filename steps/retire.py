@@ -15,7 +15,7 @@ from shiplift.runtime.records.retirement import Dependent, Retired, Retirement, 
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.champion import point
 from shiplift.runtime.serving.dependents import dependents_of
-from shiplift.runtime.serving.in_use import require_not_beside, require_unused
+from shiplift.runtime.serving.in_use import require_not_awaited, require_not_beside, require_unused
 from shiplift.runtime.serving.production import Production, production
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
@@ -80,6 +80,9 @@ def _version(site: Site, registry: Registry, place: Production, model: str, reti
             "previous version serve.",
         )
     require_not_beside(site, registry, model, version, served)
+    baking = place.baking(model)
+    if baking and not retiring.force:
+        require_not_awaited(baking, version, served)
     ledger = Ledger(site, Request(model=model, version=version), registry=registry)
     promotion = ledger.recorded_promotion()
     if promotion is None:

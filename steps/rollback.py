@@ -1,28 +1,8 @@
 """Rollback: promotes the previous champion again, from the package it was promoted with."""
 
-from contextlib import suppress
-
-from shiplift.runtime.base.errors import NothingToRollBack, ShipliftError
-from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.promotion import Promotion
-from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.champion import (
-    ChampionState,
-    champion_state,
-    move_traffic,
-    point,
-    point_at_judged,
-    promoted,
-    restore_aliases,
-)
-from shiplift.runtime.serving.dependents import release_dependents
-from shiplift.runtime.serving.production import Production, production
-from shiplift.runtime.spec.serving_settings import Rollout
-from shiplift.runtime.store.ledger import Ledger
-from shiplift.runtime.store.registry.client import Registry
-from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
-from shiplift.runtime.store.same_version import require_unchanged
+from shiplift.runtime.serving.rolling_back import roll_back
 
 
 def rollback(site: Site, model: str) -> Promotion:
@@ -37,51 +17,4 @@ def rollback(site: Site, model: str) -> Promotion:
         GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the current champion keeps serving.
         Temporary: the registry or production does not respond.
     """
-    registry, place = Registry(site.registry_uri), production(site)
-    with place.lock(model):
-        now = champion_state(site, model, registry, place)
-        if now.promotion and now.unfinished == "rollback":
-            require_unchanged(site, registry.version(model, now.champion), now.promotion, registry)
-            return _finish(site, registry, place, now.promotion)
-        restore_aliases(site, now, registry, place)
-        former = promoted(site, model, now.previous, registry)
-        if former is None:
-            raise _nothing(now)
-        former = former.finished or former  # a killed promotion of it may have begun since it served
-        require_unchanged(site, registry.version(model, former.version), former, registry)
-        if why := place.quarantine(model, former.version):
-            progress(f"warning: version {former.version} served before, and {why}")
-        promotion = former.model_copy(
-            update={"previous": now.champion, "endpoint": place.endpoint(model), "unfinished": "rollback"}
-        )
-        ledger = Ledger(site, Request(model=model, version=former.version), registry=registry)
-        # in one step: this is an emergency
-        move_traffic(place, ledger, promotion, Rollout(replicas=former.replicas, canary_percent=()))
-        return _finish(site, registry, place, promotion)
-
-
-def _finish(site: Site, registry: Registry, place: Production, promotion: Promotion) -> Promotion:
-    """The steps after the traffic has moved; running them twice is harmless."""
-    model, finished = promotion.model, promotion.model_copy(update={"unfinished": "", "replaced": None})
-    point(registry, model, CHAMPION, promotion.version)
-    point_at_judged(site, registry, model, PREVIOUS, promotion.previous)
-    if registry.alias(model, PREVIOUS):
-        registry.tag(model, promotion.previous, outcome="rolled back")
-    registry.tag(model, promotion.version, outcome="promoted")
-    Ledger(site, Request(model=model, version=promotion.version), registry=registry).put_promotion(finished)
-    place.retire(model)
-    with suppress(ShipliftError):  # the rollback is done, and a dependent pipeline can be registered by hand
-        release_dependents(site, model, promotion.version, registry)
-    return finished
-
-
-def _nothing(now: ChampionState) -> NothingToRollBack:
-    named = now.aliases[PREVIOUS]
-    if not named or now.promotion:
-        return NothingToRollBack(
-            f"model {now.model!r} has no previous champion", do="Release another version with `shiplift release`."
-        )
-    return NothingToRollBack(
-        f"version {named} of {now.model!r} was not promoted by this Shiplift",
-        do=f"Release it with `shiplift release {now.model}/{named} --allow-older`.",
-    )
+    return roll_back(site, model)

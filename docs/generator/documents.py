@@ -55,8 +55,15 @@ def sections(record: type[Record]) -> tuple[tuple[str, Schema], ...]:
             for target, suffix in _references(field):
                 if target not in seen and "properties" in definitions.get(target, {}):
                     seen.add(target)
-                    found.append((f"{path}.{name}{suffix}".lstrip("."), definitions[target]))
+                    whole = f"{path}.{name}{suffix}".lstrip(".")
+                    found.append((f"{whole}{_of_kind(field, definitions[target])}", definitions[target]))
     return tuple(found)
+
+
+def _of_kind(field: Schema, part: Schema) -> str:
+    """What tells the heading of a part from those of others that may stand in the same place; empty if none may."""
+    kind = part["properties"].get("kind", {}).get("const", "")
+    return f" of kind {kind}" if kind and len({target for target, _ in _references(field)}) > 1 else ""
 
 
 def _references(schema: object, suffix: str = "") -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ _REASONS: Mapping[Reason, str] = {
     Reason.INVALID_SPEC: "The service's spec is not valid; the message names the field.",
     Reason.START_FAILED: "Pods of the revision can't start; the message says what to do.",
     Reason.WRONG_ANSWERS: "A pod answered its golden request wrongly, or not at all.",
+    Reason.BAKE_ALARM: "an alarm ended the bake of the revision; the one before it has the traffic",
     Reason.ROUTE_FAILED: "A route or the gateway does not answer. Check their status.",
     Reason.CANARY_FAILED: "The new revision failed requests from its share; the old one has all traffic again.",
     Reason.TRAFFIC_NOT_MOVED: "The data plane does not give the revision its share. Check the routes and the gateway.",

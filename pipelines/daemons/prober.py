@@ -140,6 +140,15 @@ class Prober:
         """The models whose answers vary by themselves, by served name, with what went wrong last."""
         return {name: state.pulse.finding for name, state in self._states.items() if state.varies}
 
+    def wrong(self, name: str, digest: str) -> str | None:
+        """What is wrong with the answers of this package; empty if nothing is, None if it has not been asked yet."""
+        state = self._states.get(name)
+        if state is None or state.package.repository.sha256 != digest:
+            return None
+        if state.bad >= BAD_BEATS or state.slow >= SLOW_BEATS:
+            return state.pulse.finding
+        return "" if state.pulse.verified_at else None
+
     def package(self, name: str) -> Package | None:
         """The package that a served name should answer with."""
         state = self._states.get(name)

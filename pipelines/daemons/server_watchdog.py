@@ -23,7 +23,7 @@ from pathlib import Path
 
 from google.protobuf.text_format import ParseError
 
-from shiplift.pipelines.daemons import messenger
+from shiplift.pipelines.daemons import baking, messenger
 from shiplift.pipelines.daemons.prober import Prober
 from shiplift.pipelines.engines.local import incidents, site_file, stack
 from shiplift.runtime.base.errors import ShipliftError
@@ -35,6 +35,7 @@ from shiplift.runtime.events.kinds import Kind
 from shiplift.runtime.guest.pod.heartbeat import MARGIN_S, Counters, Heartbeat, answer, counters
 from shiplift.runtime.host.processes import stop
 from shiplift.runtime.records.site import Machine, Site
+from shiplift.runtime.serving.machine import baking as noted
 from shiplift.runtime.serving.machine import server_memory
 from shiplift.runtime.serving.machine.loading import Loader
 from shiplift.runtime.serving.machine.quarantine import QUARANTINED, crashed, note_quarantined
@@ -101,11 +102,17 @@ class ServerWatchdog:
         if self._unloaded and not self._restarts.wait_s(now):
             self._restart_stuck(running, "", f"{', '.join(sorted(self._unloaded))} got stuck and had to wait", now)
         else:
-            stuck = self._prober.failing() | self._heartbeat.stuck(models, now)
+            failing = {name: why for name, why in self._prober.failing().items() if name not in self._baking()}
+            stuck = failing | self._heartbeat.stuck(models, now)
             self._free(running, {model: why for model, why in stuck.items() if model not in missing}, now)
             self._hurry(running, {name: why for name, why in self._prober.slow().items() if name not in missing}, now)
         self._report(self._prober.varying())
         self._tell_health()
+
+    def _baking(self) -> set[str]:
+        """The models that bake: a wrong answer rolls them back, so they are not loaded again."""
+        known = (each for each in noted.everything(self._home) if each.active and noted.bakes(self._home, each))
+        return {serving_name(each.model) for each in known if any(alarm.kind == "answers" for alarm in each.alarms)}
 
     def _forget(self, pid: int) -> None:
         """Starts over with a new server process, whose counters begin at 0.
@@ -279,6 +286,7 @@ def watch(home: Path) -> None:
     prober, parent = Prober(home), os.getppid()
     watchdog = ServerWatchdog(home, prober=prober)
     threading.Thread(target=prober.run, daemon=True).start()
+    threading.Thread(target=baking.run, args=(home, prober), daemon=True).start()
     threading.Thread(target=messenger.run, args=(home,), daemon=True).start()
     while os.getppid() == parent:
         watchdog.look()

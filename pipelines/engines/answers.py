@@ -174,8 +174,9 @@ def champion_drift(model: str, served: int, aliases: Mapping[str, int]) -> str:
 class ModelStatus(Record):
     """A model's champion, which is what production serves, and its other aliases; 0: none.
 
-    `drift` is set if the alias `champion` names another version. `verified_at` is when production last answered a
-    golden request correctly, in seconds since the epoch (0: never), and `finding` what has gone wrong since.
+    `drift` is set if the alias `champion` names another version, `baking` says how far the
+    champion's bake is (empty: it does not bake). `verified_at` is when production last answered a golden request
+    correctly, in seconds since the epoch (0: never), and `finding` what has gone wrong since.
     """
 
     model: str
@@ -186,6 +187,7 @@ class ModelStatus(Record):
     drift: str = ""
     verified_at: float = 0.0
     finding: str = ""
+    baking: str = ""
 
 
 class Incident(Record):
@@ -253,6 +255,7 @@ class ModelVersions(Record):
     drift: str = ""
     verified_at: float = 0.0
     finding: str = ""
+    baking: str = ""
     proof: ServedProof | None = None
     versions: tuple[VersionStatus, ...]
 
@@ -277,7 +280,7 @@ class ServiceSummary(Record):
 
     `state` is Ready, Stalled, Reconciling, or Unknown if the operator has not seen the newest spec; `reason` and
     `message` say why. `weights` are the shares of traffic in percent, by revision. If several targets serve, `targets`
-    lists them with their shares.
+    lists them with their shares. `baking` says how far the bake of what serves is (empty: it does not bake).
     """
 
     model: str
@@ -290,6 +293,7 @@ class ServiceSummary(Record):
     ready_pods: int = 0
     pods: int = 0
     targets: str = ""
+    baking: str = ""
 
 
 class ClusterStatus(Record):

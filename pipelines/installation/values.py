@@ -501,6 +501,7 @@ class Values(Record):
             sandbox=self.sandbox,
             holder=self.holder,
             policy=self.policy,
+            prometheus=self.monitoring.prometheus,
             place=cluster,
         )
 

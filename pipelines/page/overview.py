@@ -96,8 +96,12 @@ def _of_stack(status: Status) -> Overview:
 
 def _model_row(status: ModelStatus) -> ModelRow:
     fields = ("model", "champion", "challenger", "latest", "verified_at", "finding", "drift")
-    share = f"version {status.champion}: 100 %" if status.champion else ""
+    share = _share(status.champion, status.baking)
     return ModelRow(share=share, **{name: getattr(status, name) for name in fields})
+
+
+def _share(champion: int, baking: str) -> str:
+    return ", ".join(filter(None, (f"version {champion}: 100 %", baking))) if champion else ""
 
 
 def _of_cluster(status: ClusterStatus) -> Overview:
@@ -121,6 +125,7 @@ def _cluster_row(model: str, service: ServiceSummary | None, releases: list[Work
         return ModelRow(model=model, latest=latest)
     why = ": ".join(filter(None, (service.reason, service.message)))
     share = ", ".join(f"{revision}: {weight} %" for revision, weight in service.weights.items()) or service.targets
+    share = ", ".join(filter(None, (share, service.baking)))
     ails = f"{service.state}: {why}" if service.state != "Ready" else ""
     return ModelRow(model=model, champion=service.version, latest=latest, share=share, finding=ails)
 
@@ -148,7 +153,7 @@ def _of_versions(status: ModelVersions) -> ModelView:
         model=status.model,
         champion=champion,
         latest=status.versions[0].version if status.versions else 0,
-        share=f"version {champion}: 100 %" if champion else "",
+        share=_share(champion, status.baking),
         verified_at=status.verified_at,
         finding=status.finding,
         drift=status.drift,

@@ -71,6 +71,12 @@ def check_site(site: Site, spec: ReleaseSpec) -> None:
             "the spec asks for `serving.rate_limiter`, but production runs without Triton's rate limiter",
             do="Start it with `shiplift up --rate-limiter`, or leave that section out.",
         )
+    bake = spec.promotion.bake
+    if bake and not site.prometheus and any(alarm.query for alarm in bake.rules(spec.slo.p99_ms)):
+        raise NotAdmitted(
+            "promotion.bake has an alarm with a query, but this site names no Prometheus to ask",
+            do="Its owner sets `prometheus` in site.yaml, or `monitoring.prometheus` in the values; or leave it out.",
+        )
     if spec.serving.metrics != Metrics() and site.place.one_server:
         raise NotAdmitted(
             "the spec has `serving.metrics`, but here one server serves all models",

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     CANCELLED = "release.cancelled"
     FAILED = "release.failed"
     ROLLED_BACK = "model.rolled_back"
+    BAKED = "model.baked"
     RETIRED = "model.retired"
     UNHEALTHY = "model.unhealthy"
     HEALTHY = "model.healthy"
@@ -39,5 +40,5 @@ ENDED: dict[ReleaseOutcome, Kind] = {
     "cancelled": Kind.CANCELLED,
     "failed": Kind.FAILED,
 }
-GOOD = (Kind.PROMOTED, Kind.HEALTHY)
+GOOD = (Kind.PROMOTED, Kind.HEALTHY, Kind.BAKED)
 BAD = (Kind.REFUSED, Kind.REJECTED, Kind.ABORTED, Kind.FAILED, Kind.UNHEALTHY, Kind.QUARANTINED)

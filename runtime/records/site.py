@@ -141,7 +141,8 @@ class Site(Record):
 
     `artifacts_uri` is where this process reads artifacts. If that is its own broker, `origin_uri` is where others read
     them. `modelopt` is the Python interpreter of the environment with NVIDIA's modelopt, if there is one. `holder`
-    names the installation in the registry's lease. `page` is the live page's address, empty if none is known. Every
+    names the installation in the registry's lease. `page` is the live page's address, and `prometheus` that of the
+    Prometheus that bakes ask; empty if there is none. Every
     field except the policy is volatile: the same work on another site is a cache hit. A changed policy makes every
     stage run again, so that the new policy judges what an older one admitted.
     """
@@ -154,6 +155,7 @@ class Site(Record):
     modelopt: str = volatile("")
     sandbox: SandboxSettings = volatile(SandboxSettings())
     holder: str = volatile("")
+    prometheus: str = Field("", exclude_if=operator.not_, json_schema_extra={"volatile": True})
     page: str = Field("", exclude_if=operator.not_, json_schema_extra={"volatile": True})
     policy: SitePolicy = SitePolicy()
     place: Annotated[Machine | Cluster, Field(discriminator="kind")] = volatile()

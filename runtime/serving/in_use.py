@@ -1,6 +1,7 @@
 """What keeps a model, or a version of it, from being retired: clients, pipelines, or the champion's package."""
 
 from shiplift.runtime.base.errors import StillInUse
+from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.retirement import Dependent, Traffic
 from shiplift.runtime.records.site import Site
@@ -19,6 +20,19 @@ def require_unused(model: str, served: int, traffic: Traffic, dependents: tuple[
         raise StillInUse(
             f"version {served} of {model!r} is in use: {'; '.join(uses)}",
             do=f"Move its clients and dependents first, or retire it all the same: `shiplift retire {model} --force`.",
+        )
+
+
+def require_not_awaited(baking: Baking, version: int, served: int) -> None:
+    """Refuses a version that stays ready because another one bakes.
+
+    Raises:
+        StillInUse: it does.
+    """
+    if baking.active and baking.version == served and baking.previous == version:
+        raise StillInUse(
+            f"version {version} of {baking.model!r} stays ready: version {served} is {baking.sentence}",
+            do="Wait until that is over, or retire it all the same with `--force`.",
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.kinds.package import Package
@@ -75,6 +76,15 @@ class Production(Protocol):
         Raises:
             Aborted: it was, before.
         """
+
+    def bake(self, baking: Baking) -> None:
+        """Begins to watch a version that has all traffic; the version before it stays ready meanwhile."""
+
+    def baking(self, model: str) -> Baking | None:
+        """The last bake of a model, over or not; None if it had none."""
+
+    def baked(self, baking: Baking) -> None:
+        """Notes how a bake ended, unless another one has taken its place."""
 
     def settle(self, model: str, version: int) -> None:
         """Forgets the promotion of a version, whose release is concluded."""

@@ -68,7 +68,7 @@ class Admitted(Sections):
     @property
     def delivery(self) -> Delivery:
         """The settings that a promotion follows."""
-        return Delivery(rollout=self.rollout, promoting=self.promoting)
+        return Delivery(rollout=self.rollout, promoting=self.promoting, p99_ms=self.slo.p99_ms)
 
     @model_validator(mode="before")
     @classmethod

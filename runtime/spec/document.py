@@ -67,6 +67,12 @@ class ReleaseSpec(Section):
         return self
 
     @model_validator(mode="after")
+    def _bakes(self) -> Self:
+        if self.promotion.bake and (problem := self.promotion.bake.problem(self.slo.p99_ms)):
+            raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
     def _serves(self) -> Self:
         native = [t.name for t in self.targets if isinstance(t, Target) and t.engine == "pytorch"]
         if native and not self.export.torchscript:

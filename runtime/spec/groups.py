@@ -37,7 +37,11 @@ class ServingSpace(Record):
 
 
 class Delivery(Record):
-    """How a version gets its traffic, and who has to agree first."""
+    """How a version gets its traffic, who has to agree first, and how it is watched after.
+
+    `p99_ms` is the SLO's limit, which a bake watches.
+    """
 
     rollout: Rollout = Rollout()
     promoting: Promoting = Promoting()
+    p99_ms: float | None = None

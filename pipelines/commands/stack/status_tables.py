@@ -51,6 +51,7 @@ def _show_stack(status: StackStatus) -> None:
         console.stdout.print(table)
         for model in status.models:
             _show_drift(model.drift)
+            _show_baking(f"{model.model} version {model.champion}", model.baking)
     for release in status.releasing:
         console.stdout.print(f"{release.model} version {release.version}: {release}", markup=False)
     for incident in status.incidents[-_INCIDENTS:]:
@@ -66,6 +67,7 @@ def _show_model(status: ModelVersions) -> None:
         table.add_row(str(version.version), ", ".join(version.aliases), outcome, reason)
     console.stdout.print(table)
     _show_drift(status.drift)
+    _show_baking(status.model, status.baking)
     console.stdout.print(_answers(status))
     if status.proof:
         console.stdout.print(f"proved before promotion: {status.proof}", markup=False)
@@ -87,6 +89,8 @@ def _show_cluster(status: ClusterStatus) -> None:
         for service in status.services:
             table.add_row(*_service_row(service, targets=several))
         console.stdout.print(table)
+        for service in status.services:
+            _show_baking(f"{service.model} version {service.version}", service.baking)
         console.stdout.print()
     table = _table("release", "model", "version", "workflow", "outcome", "why")
     for release in status.releases:
@@ -114,6 +118,11 @@ def _service_row(service: ServiceSummary, *, targets: bool) -> tuple[str | Text,
 def _show_drift(drift: str) -> None:
     if drift:
         console.stdout.print(Text(drift, style="yellow"))
+
+
+def _show_baking(what: str, baking: str) -> None:
+    if baking:
+        console.stdout.print(f"{what}: {baking}", markup=False)
 
 
 def _table(*columns: str) -> Table:

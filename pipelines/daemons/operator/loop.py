@@ -39,6 +39,7 @@ class _Service:
     changed_at: float = 0.0
     errors: int = 0
     evidence: Evidence = field(default_factory=Evidence)
+    observed: Observed | None = None
 
 
 class Loop:
@@ -72,6 +73,12 @@ class Loop:
             service.changed_at = time.time()
             service.due = min(service.due, time.monotonic() + (1.0 if service.errors else 0.0))
             self._changed.notify()
+
+    def seen(self) -> dict[str, tuple[Observed, Evidence]]:
+        """The last look at each service, and what is known after it."""
+        with self._changed:
+            services = list(self._services.items())
+        return {name: (each.observed, each.evidence) for name, each in services if each.observed}
 
     def wake_all(self) -> None:
         """Call after an event of something that all services share."""
@@ -185,7 +192,7 @@ class Loop:
         if decision.writes:
             service.changed_at = time.time()
             self._log.info("acts", service=name, **_summary(decision))
-        service.evidence = decision.evidence
+        service.observed, service.evidence = observed, decision.evidence
         service.evidence = self._actor.act(observed, decision)
         self._metrics.looks.inc()
         told = decision.status or observed.status

@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 from pydantic import ValidationError
 
+from shiplift.pipelines.daemons.operator.baking import BakeWatch
 from shiplift.pipelines.daemons.operator.deletions import Deletions
 from shiplift.pipelines.daemons.operator.gateway import GatewayWatch
 from shiplift.pipelines.daemons.operator.leadership import RENEW_S, Leadership, identity_of, pod_is_gone
@@ -33,6 +34,7 @@ from shiplift.runtime.serving.operator.cluster.activators import Activators, act
 from shiplift.runtime.serving.operator.cluster.measuring import Measurer
 from shiplift.runtime.serving.operator.cluster.observing import Observer, Snapshot
 from shiplift.runtime.serving.operator.cluster.publishing import Publisher
+from shiplift.runtime.serving.operator.declared import baked
 from shiplift.runtime.serving.operator.sharing.shared_servers import SharedServers
 from shiplift.runtime.store.package_cache import PackageCache
 
@@ -97,6 +99,8 @@ def serve(site: Site, stop: threading.Event, cache: PackageCache, *, identity: s
     leading, keeping = partial(_lead, leadership, metrics, stop), partial(keeper.run, stop)
     threads: list[Callable[[], None]] = [partial(activators.run, stop, loop.wake)] if cluster.activator else []
     threads += [partial(gateway.run, stop, loop.wake_all)] if cluster.gateway else []
+    bakes = BakeWatch(loop.seen, partial(baked, api))
+    threads += [partial(bakes.run, stop, lambda: leadership.holds)]
     threads += [server.serve_forever, packages.serve_forever, leading, keeping]
     for target in threads:
         threading.Thread(target=target, daemon=True).start()

@@ -6,6 +6,8 @@ A Workflow that moves no traffic is stopped.
 """
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
 from shiplift.pipelines.engines.answers import AbortedRelease, aborted_release, already_aborted
 from shiplift.pipelines.engines.argo import shield
@@ -13,8 +15,9 @@ from shiplift.pipelines.engines.argo.following.events import workflow
 from shiplift.pipelines.engines.argo.releases import ArgoReleases
 from shiplift.pipelines.engines.argo.workflows import Run
 from shiplift.runtime.base.errors import Temporary
-from shiplift.runtime.records.promotion import Abort, Moving
+from shiplift.runtime.records.promotion import Abort, Moving, Promotion
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.connection import Conflict
 from shiplift.runtime.serving.operator import declared
 
 _POLL_S = 0.5
@@ -97,3 +100,30 @@ class Aborting:
     def _champion(self, model: str) -> int:
         service = declared.find(self._serving, model)
         return service.version if service else 0
+
+
+def bake_aborted(
+    serving: KubernetesClient, service: declared.Declared, order: Abort, rollback: Callable[[], Promotion]
+) -> AbortedRelease:
+    """Rolls back a version that bakes, on a person's order.
+
+    The operator gives the traffic back as soon as the order is noted on the service; the registry follows with the
+    rollback, which tags who ordered it.
+
+    Raises:
+        Temporary: the cluster or the registry does not respond.
+    """
+    baking = service.baking
+    assert baking is not None  # noqa: S101 - it bakes
+    with suppress(Conflict):  # the rollback does the same, a little later
+        declared.baked(serving, baking.model_copy(update={"state": "alarmed", "reason": order.sentence}))
+    promotion = rollback()
+    with suppress(Conflict):
+        declared.baked(serving, baking.model_copy(update={"state": "ended", "reason": order.sentence}))
+    return AbortedRelease(
+        model=baking.model,
+        version=baking.version,
+        release="",
+        champion=promotion.version,
+        message=order.sentence,
+    )

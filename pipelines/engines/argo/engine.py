@@ -26,7 +26,7 @@ from shiplift.pipelines.engines.answers import (
     still_releasing,
 )
 from shiplift.pipelines.engines.argo import model_events, shield, single
-from shiplift.pipelines.engines.argo.aborting import Aborting
+from shiplift.pipelines.engines.argo.aborting import Aborting, bake_aborted
 from shiplift.pipelines.engines.argo.following import events, logs
 from shiplift.pipelines.engines.argo.layout import TARGETS
 from shiplift.pipelines.engines.argo.past import Past
@@ -34,7 +34,7 @@ from shiplift.pipelines.engines.argo.releases import ArgoReleases, status_of
 from shiplift.pipelines.engines.argo.services import service_status
 from shiplift.pipelines.engines.argo.workflows import Run, as_parameter
 from shiplift.pipelines.release import RETIRE, ROLLBACK
-from shiplift.runtime.base.errors import ClusterRefused, MissingTool, NotFound, ShipliftError
+from shiplift.runtime.base.errors import ClusterRefused, MissingTool, NotFound, NothingToAbort, ShipliftError
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.events.event import ModelEvent
@@ -182,8 +182,18 @@ class ArgoEngine:
             pass
 
     def abort(self, model: str, reason: str) -> AbortedRelease:
-        """Ends the release of a model that has begun; all traffic goes back to the champion."""
-        return self._aborting.abort(check_name(model), self._order(reason))
+        """Ends the release of a model that has begun; all traffic goes back to the champion.
+
+        While no release is under way and a version bakes, that is rolled back.
+        """
+        order, api = self._order(reason), KubernetesClient(self._cluster.serving_namespace)
+        service = declared.find(api, check_name(model))
+        try:
+            return self._aborting.abort(model, order)
+        except NothingToAbort:
+            if service is None or not service.bakes:
+                raise
+        return bake_aborted(api, service, order, lambda: self.rollback(model))
 
     def _order(self, reason: str) -> Abort:
         return Abort(by=self.api.user() or this_user(), reason=reason, at=time.time())

@@ -26,4 +26,5 @@ def service_status(service: Declared) -> ServiceSummary:
         ready_pods=status.ready_replicas,
         pods=service.spec.least_replicas * max(1, len(status.groups)),
         targets=status.targets,
+        baking=service.baking.sentence if service.baking and service.bakes else "",
     )

@@ -18,7 +18,7 @@ from shiplift.pipelines.engines.answers import (
 from shiplift.pipelines.engines.local import aborting, logs, past, stack, status
 from shiplift.pipelines.engines.local.models import every_model, invocations_of
 from shiplift.pipelines.engines.local.releases import Releases
-from shiplift.runtime.base.errors import NotFound, ShipliftError, StackDown
+from shiplift.runtime.base.errors import NotFound, NothingToAbort, ShipliftError, StackDown
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.events.emit import emit
@@ -28,6 +28,7 @@ from shiplift.runtime.events.outbox import Outbox, Place
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.gates.story import story_of
 from shiplift.runtime.records.asked import AskedAgain
+from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Abort, Promotion
@@ -38,6 +39,7 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.abort import this_user
 from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.discovery import ServedModel
+from shiplift.runtime.serving.machine import baking
 from shiplift.runtime.serving.machine.served import served, served_version
 from shiplift.runtime.spec.document import parse
 from shiplift.runtime.spec.pipeline import PipelineSpec
@@ -177,9 +179,26 @@ class LocalEngine:
         aborting.end(self.home, name, Abort(by=this_user(), reason="cancelled", at=time.time()))
 
     def abort(self, model: str, reason: str) -> AbortedRelease:
-        """Ends the release of a model that has begun; all traffic goes back to the champion."""
+        """Ends the release of a model that has begun; all traffic goes back to the champion.
+
+        While no release is under way and a version bakes, that is rolled back.
+        """
         stack.require(self.home)
-        return aborting.abort(self.home, check_name(model), Abort(by=this_user(), reason=reason, at=time.time()))
+        order = Abort(by=this_user(), reason=reason, at=time.time())
+        known = baking.under_way(self.home, check_name(model))
+        try:
+            return aborting.abort(self.home, model, order)
+        except NothingToAbort:
+            if known is None:
+                raise
+        promotion = self._rolled_back(model, known, order.sentence)
+        return AbortedRelease(
+            model=model,
+            version=known.version,
+            release=next(iter(self.releases.of(model, known.version)), ""),
+            champion=promotion.version,
+            message=order.sentence,
+        )
 
     def decide(self, model: str, version: int, *, approve: bool, reason: str) -> Accepted:
         """Approves or rejects a version that waits for approval: its release goes on, from its kept results."""
@@ -189,10 +208,17 @@ class LocalEngine:
         return self.releases.decide(check_name(model), version, decision)
 
     def rollback(self, model: str) -> Promotion:
-        """Makes the previous champion serve again."""
-        from shiplift.steps.rollback import rollback  # noqa: PLC0415 - Triton's client: 0.2 s
+        """Makes the previous champion serve again; the bake of the version that serves now ends."""
+        known = baking.under_way(self.home, model)
+        return self._rolled_back(model, known, f"rolled back by {this_user()} while it baked" if known else "")
 
-        promotion = rollback(stack.site(self.home, stack.require(self.home)), model)
+    def _rolled_back(self, model: str, known: Baking | None, why: str) -> Promotion:
+        from shiplift.runtime.serving.rolling_back import roll_back  # noqa: PLC0415 - Triton's client: 0.2 s
+
+        promotion = roll_back(stack.site(self.home, stack.require(self.home)), model, known, why)
+        if known:
+            ended = {"state": "ended", "reason": why}
+            baking.change(self.home, known, lambda now: now.model_copy(update=ended) if now.active else now)
         text = f"instead of version {promotion.previous}" if promotion.previous else ""
         emit(self.home, model_event(Kind.ROLLED_BACK, model, promotion.version, at=time.time(), text=text))
         return promotion

@@ -24,11 +24,15 @@ class ServerRules(Record):
 
 
 class SiteFile(Record):
-    """The sections of `site.yaml`; each is optional."""
+    """The sections of `site.yaml`; each is optional.
+
+    `prometheus` is the URL of the Prometheus that a bake's queries ask.
+    """
 
     policy: SitePolicy = SitePolicy()
     server: ServerRules = ServerRules()
     events: EventSettings = EventSettings()
+    prometheus: str = Field("", pattern=r"^(https?://[^\s@]+)?$")
 
 
 def read(home: Path) -> SiteFile:

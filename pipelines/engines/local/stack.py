@@ -107,6 +107,7 @@ def require(home: Path) -> Stack:
 
 def site(home: Path, stack: Stack) -> Site:
     """The stack as the place where releases run."""
+    rules = site_file.read(home)
     return Site(
         home=str(home),
         registry_uri=stack.registry_uri,
@@ -115,7 +116,8 @@ def site(home: Path, stack: Stack) -> Site:
         sandbox=stack.sandbox,
         holder=stack.holder,
         page=f"http://{HOST}:{stack.page_port}" if stack.page_port else "",
-        policy=site_file.read(home).policy,
+        policy=rules.policy,
+        prometheus=rules.prometheus,
         place=Machine(
             http=f"{HOST}:{stack.http_port}",
             grpc=f"{HOST}:{stack.grpc_port}",

@@ -19,6 +19,7 @@ from shiplift.pipelines.engines.pace import pace_of
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.deployment import Endpoint
+from shiplift.runtime.serving.machine.baking import under_way as under_way_of
 from shiplift.runtime.serving.machine.served import served, served_version
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS, TAG
@@ -122,11 +123,17 @@ def _models(home: Path, saved: stack.Stack) -> tuple[ModelStatus, ...]:
             challenger=aliases.get(CHALLENGER, 0),
             previous=aliases.get(PREVIOUS, 0),
             latest=latest,
+            baking=_baking(home, name),
             drift=champion_drift(name, served_version(home, name), aliases),
             **pulse_of(name).model_dump(),
         )
         for name, latest, aliases in registry.models()
     )
+
+
+def _baking(home: Path, model: str) -> str:
+    known = under_way_of(home, model)
+    return known.sentence if known else ""
 
 
 def of_model(home: Path, model: str) -> ModelVersions:
@@ -148,6 +155,7 @@ def of_model(home: Path, model: str) -> ModelVersions:
         serving_name=name,
         endpoint=Endpoint(http=f"{endpoints(running).http}/v2/models/{name}", grpc=endpoints(running).grpc),
         drift=champion_drift(model, served_version(home, model), aliases),
+        baking=_baking(home, model),
         **compartments.read(home, model).model_dump(),
         proof=serving.package.proof if serving else None,
         versions=tuple(

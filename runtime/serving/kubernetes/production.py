@@ -6,7 +6,7 @@ the service is set back to the previous revision. Every method can be killed at 
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -21,6 +21,7 @@ from shiplift.runtime.base.errors import (
 )
 from shiplift.runtime.base.names import dns_name, serving_name
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.kinds.package import Package
@@ -29,6 +30,7 @@ from shiplift.runtime.records.retirement import Traffic
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.abort import aborted
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.connection import Conflict
 from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, TRITON_REVISION, TRITON_SERVICE
 from shiplift.runtime.serving.kubernetes.lease import held
 from shiplift.runtime.serving.kubernetes.objects.front import hostnames
@@ -55,7 +57,7 @@ from shiplift.runtime.serving.operator.resources import (
 )
 from shiplift.runtime.spec.serving_settings import Rollout
 
-_POLL_S = 0.5
+_POLL_S, _TRIES = 0.5, 20
 _SILENT_S = 60.0  # how long the operator may take to look at a new spec
 _STILL_S = 180.0  # how long nothing may change, on top of the time for pods and shares
 _RETIRE_S = 120.0
@@ -150,6 +152,23 @@ class ClusterProduction:
         if known and service:
             self._require_not_aborted(service)
 
+    def bake(self, baking: Baking) -> None:
+        """Notes on the service that its revision is watched; the operator keeps the revision before it ready."""
+        service = declared.find(self._api, baking.model)
+        before = service.promotion.before if service and service.promotion else ""
+        if service and before:
+            changes = {"package": service.spec.revision, "before": before, "former": None}
+            self._tried(lambda: declared.bake(self._api, baking.model, baking.model_copy(update=changes)))
+
+    def baking(self, model: str) -> Baking | None:
+        """The last bake of a model, over or not; None if it had none."""
+        service = declared.find(self._api, model)
+        return service.baking if service else None
+
+    def baked(self, baking: Baking) -> None:
+        """Notes how a bake ended, unless another one has taken its place."""
+        self._tried(lambda: declared.baked(self._api, baking))
+
     def settle(self, model: str, version: int) -> None:
         """Forgets the promotion of a version, whose release is concluded."""
         declared.settle(self._api, model, version)
@@ -205,6 +224,19 @@ class ClusterProduction:
         name = _revision(package, others)
         declared.declare(self._api, package.model, name, revision, replicas=replicas, rollout=AT_ONCE)
         return True
+
+    def _tried(self, write: Callable[[], None]) -> None:
+        """Writes, again if someone else did in between.
+
+        Raises:
+            Temporary: others write all the time.
+        """
+        for _ in range(_TRIES):
+            try:
+                return write()
+            except Conflict:
+                time.sleep(_POLL_S)
+        raise Temporary("a TritonService changes all the time", do="Run the same command again.")
 
     def _begun(self, current: Declared | None, package: Package, revision: str, requested_at: float) -> Moving:
         """The promotion that begins. One that was killed and begins again keeps what is known of it.

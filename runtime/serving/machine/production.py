@@ -22,6 +22,7 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.model.tensors import Arrays, load_npz
+from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.kinds.package import Package
@@ -29,6 +30,7 @@ from shiplift.runtime.records.promotion import Abort, Beside, Moving
 from shiplift.runtime.records.retirement import Traffic
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.abort import aborted
+from shiplift.runtime.serving.machine import baking as noted
 from shiplift.runtime.serving.machine import moving
 from shiplift.runtime.serving.machine.quarantine import quarantined
 from shiplift.runtime.serving.machine.served import (
@@ -148,6 +150,18 @@ class LocalProduction:
         known = moving.commit(self._root, model)
         if known and known.abort:
             raise aborted(known.abort, model, known.version)
+
+    def bake(self, baking: Baking) -> None:
+        """Notes that a version is watched. The one before it has its package and its environment on this machine."""
+        noted.begin(self._root, baking)
+
+    def baking(self, model: str) -> Baking | None:
+        """The last bake of a model, over or not; None if it had none."""
+        return noted.baking(self._root, model)
+
+    def baked(self, baking: Baking) -> None:
+        """Notes how a bake ended, unless another one has taken its place."""
+        noted.change(self._root, baking, lambda _now: baking)
 
     def settle(self, model: str, version: int) -> None:
         """Forgets the promotion of a version, whose release is concluded."""

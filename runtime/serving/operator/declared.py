@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.base.names import dns_name
+from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.promotion import Abort, Moving
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.client import MANAGER, KubernetesClient, managers
@@ -15,12 +16,14 @@ from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
 from shiplift.runtime.serving.kubernetes.kinds import GRPC_ROUTE, SERVICE, TRITON_SERVICE
 from shiplift.runtime.serving.kubernetes.objects.front import weights_of
 from shiplift.runtime.serving.operator.resources import (
+    BAKING,
     PROMOTION,
     ConditionType,
     RevisionSpec,
     RolloutSpec,
     ServiceSpec,
     ServiceStatus,
+    baking_of,
     promotion_of,
     revision_object,
     service_object,
@@ -36,8 +39,8 @@ class Declared:
     """A `TritonService`: what should serve, and what the operator last saw.
 
     `generation` counts the changes of the spec. `scaled`: another field manager owns the number of replicas.
-    `promotion` is the promotion whose traffic moves, or that ended and is not concluded. `resource_version` changes
-    with every write.
+    `promotion` is the promotion whose traffic moves, or that ended and is not concluded. `baking` is the last bake.
+    `resource_version` changes with every write.
     """
 
     spec: ServiceSpec
@@ -45,12 +48,18 @@ class Declared:
     generation: int
     scaled: bool
     promotion: Moving | None = None
+    baking: Baking | None = None
     resource_version: str = ""
 
     @property
     def current(self) -> bool:
         """Whether the status is about the current spec."""
         return self.status.observed_generation >= self.generation
+
+    @property
+    def bakes(self) -> bool:
+        """Whether the revision that should serve bakes."""
+        return self.baking is not None and self.baking.active and self.baking.package == self.spec.revision
 
     @property
     def version(self) -> int:
@@ -79,6 +88,7 @@ def of_object(body: Object) -> Declared:
         generation=int(meta.get("generation", 1)),
         scaled=bool(managers(body, "replicas") - {MANAGER}),
         promotion=promotion_of(body),
+        baking=baking_of(body),
         resource_version=str(meta.get("resourceVersion", "")),
     )
 
@@ -181,6 +191,34 @@ def settle(api: KubernetesClient, model: str, version: int) -> None:
     service = find(api, model)
     if service and service.promotion and service.promotion.version == version:
         api.merge(TRITON_SERVICE, dns_name(model), {"metadata": {"annotations": {PROMOTION: None}}})
+
+
+# --- the bake of what serves ---
+
+
+def bake(api: KubernetesClient, model: str, baking: Baking) -> None:
+    """Notes that a version bakes. A promotion that was killed and runs again keeps what is known of its bake."""
+    service = find(api, model)
+    known = service.baking if service else None
+    if service and not (known and known.is_of(baking.package, baking.requested_at)):
+        _write_baking(api, service, baking)
+
+
+def baked(api: KubernetesClient, baking: Baking) -> None:
+    """Notes what became of a bake, unless another one has taken its place.
+
+    Raises:
+        Conflict: someone else wrote the service in between.
+    """
+    service = find(api, baking.model)
+    known = service.baking if service else None
+    if service and known and known != baking and known.is_of(baking.package, baking.requested_at):
+        _write_baking(api, service, baking)
+
+
+def _write_baking(api: KubernetesClient, service: Declared, baking: Baking) -> None:
+    meta = {"resourceVersion": service.resource_version, "annotations": {BAKING: baking.model_dump_json()}}
+    api.merge(TRITON_SERVICE, dns_name(baking.model), {"metadata": meta})
 
 
 def _note(api: KubernetesClient, model: str, change: Callable[[Moving], Moving | None]) -> Moving | None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Cluster
@@ -108,7 +109,9 @@ class Observed:
     gateway's, empty if it has none, and `gateway` says whether it takes connections; `policies`: the cluster knows
     `BackendTrafficPolicy`. `optional` are the kinds of autoscaling and monitoring that the cluster knows. `activation`
     is decided, not seen. `kept` is the revision to which the traffic of a promotion may go back, so that it has to stay
-    ready (empty: none). `now` is in seconds since the epoch.
+    ready (empty: none). `alarm` says why it goes back from the wanted revision after all (empty: it stays),
+    and `baking` is the last bake. `now` is in
+    seconds since the epoch.
     """
 
     name: str
@@ -136,6 +139,8 @@ class Observed:
     activation: Activation = Activation.AWAKE
     evidence: Evidence = field(default_factory=Evidence)
     kept: str = ""
+    alarm: str = ""
+    baking: Baking | None = None
     now: float = 0
 
     def pods_of(self, revision: str) -> tuple[PodSeen, ...]:

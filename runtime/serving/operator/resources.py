@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from shiplift.runtime.base.names import dns_name
+from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.kinds.package import Package
@@ -21,6 +22,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 
 MODEL = f"{LABEL}model"  # on everything that belongs to a model's service
 PROMOTION = f"{LABEL}promotion"  # an annotation: the promotion whose traffic moves, as JSON
+BAKING = f"{LABEL}bake"  # an annotation: the bake of the version that serves, or the last one, as JSON
 GROUP, VERSION = "shiplift.dev", "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 MOST_GROUPS = 16  # of a revision
@@ -241,6 +243,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "SpecInvalid"
     START_FAILED = "StartFailed"
     WRONG_ANSWERS = "WrongAnswers"
+    BAKE_ALARM = "BakeAlarm"
     ROUTE_FAILED = "RouteFailed"
     CANARY_FAILED = "CanaryFailed"
     TRAFFIC_NOT_MOVED = "TrafficNotMoved"
@@ -380,6 +383,15 @@ def promotion_of(body: dict[str, Any]) -> Moving | None:
     text = (body["metadata"].get("annotations") or {}).get(PROMOTION, "")
     try:
         return Moving.model_validate_json(text) if text else None
+    except ValidationError:
+        return None
+
+
+def baking_of(body: dict[str, Any]) -> Baking | None:
+    """The last bake that a `TritonService` notes, over or not; None if there is none, or if someone wrote nonsense."""
+    text = (body["metadata"].get("annotations") or {}).get(BAKING, "")
+    try:
+        return Baking.model_validate_json(text) if text else None
     except ValidationError:
         return None
 

@@ -23,6 +23,9 @@ def next_step(rollout: RolloutState) -> RolloutStep:
         return rollout.keep(*problem)
     if given_up := rollout.given_up():
         return rollout.keep(given_up.reason, given_up.message, failed=rollout.target)
+    if rollout.observed.alarm and rollout.observed.ready(rollout.before):
+        why = f"{rollout.target} was rolled back while baking: {rollout.observed.alarm}."
+        return rollout.give_up(Reason.BAKE_ALARM, why)
     # The rollout of another revision was interrupted. A share is only ever verified between two revisions.
     if sum(percent > 0 for percent in rollout.others.values()) > 1:
         weights = shares.only(rollout.before, rollout.weights)

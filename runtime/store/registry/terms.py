@@ -13,6 +13,7 @@ SOURCE_TAG = f"{TAG}source"  # set by a push: the folder's object in git
 MEMBER_TAG = f"{TAG}member"  # set if a version was registered because of this MODEL/VERSION
 _URI = "models:/"  # MLflow's address of a registered model or a version of it
 RETIRED_TAG = f"{TAG}retired"  # set if the model was retired after the version was registered: who, when and why
+BAKE_TAG = "bake"  # how the bake of a version ended, without `TAG`
 FOLDER = "shiplift"  # below a run's artifacts: the author's data and spec, and Shiplift's records and reports
 
 

@@ -25,6 +25,7 @@ from shiplift.runtime.base.errors import (
     VersionReplaced,
 )
 from shiplift.runtime.base.progress import listening
+from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.deployment import Endpoint
@@ -38,10 +39,13 @@ from shiplift.runtime.records.serving import EarlierVersion, EarlierVersions
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import GateEvidence, Scored, Verdict
 from shiplift.runtime.serving import reinstate as reinstating
+from shiplift.runtime.serving import rolling_back
 from shiplift.runtime.serving.abort import aborted
 from shiplift.runtime.serving.champion import champion_state
+from shiplift.runtime.serving.machine import baking as noted
 from shiplift.runtime.serving.machine import moving
 from shiplift.runtime.serving.production import Production
+from shiplift.runtime.spec.baking import Bake
 from shiplift.runtime.spec.groups import Delivery
 from shiplift.runtime.spec.promoting import Promoting
 from shiplift.runtime.spec.serving_settings import Rollout
@@ -52,7 +56,7 @@ from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS
 from shiplift.steps import find_champion as finding
 from shiplift.steps import promote as promoting
 from shiplift.steps import retire as retiring
-from shiplift.steps import rollback as rolling_back
+from shiplift.steps.rollback import rollback
 from tests.unit.examples import check, deployment, model_version, package, site
 from tests.unit.runtime.store.test_ledger import Runs
 
@@ -199,6 +203,16 @@ class Place:
             raise aborted(known.abort, model, known.version)
         self.happen()
 
+    def bake(self, new: Baking) -> None:
+        self.happen()
+        noted.begin(self.home, new)
+
+    def baking(self, model: str) -> Baking | None:
+        return noted.baking(self.home, model)
+
+    def baked(self, known: Baking) -> None:
+        noted.change(self.home, known, lambda _now: known)
+
     def withdraw(self, _model: str) -> None:
         self.happen()
         self.package = None
@@ -275,7 +289,7 @@ class World:
         return retiring.retire(self.site, "digits", order)
 
     def rollback(self) -> Promotion:
-        return rolling_back.rollback(self.site, "digits")
+        return rollback(self.site, "digits")
 
     def record(self, version: int) -> Promotion | None:
         registry = cast("Registry", self.registry)
@@ -750,3 +764,76 @@ def test_a_version_that_is_served_beside_the_champion_is_not_retired(world: Worl
 def test_what_never_served_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotFound, match="does not serve 'digits', and never did"):
         World(tmp_path, monkeypatch).retire()
+
+
+# --- bakes ---
+
+
+def baking_world(world: World) -> Baking:
+    """Version 3 bakes after version 2."""
+    world.rules = Promoting(bake=Bake(for_s=60))
+    world.promote(3, requested_at=7.0)
+    known = noted.baking(world.place.home, "digits")
+    assert known is not None
+    return known
+
+
+def test_a_promotion_begins_the_bake_that_its_spec_asks_for(world: World) -> None:
+    known = baking_world(world)
+    assert (known.version, known.previous, known.for_s, known.state) == (3, 2, 60, "baking")
+    assert [alarm.kind for alarm in known.alarms] == ["answers", "errors"]
+    assert known.former == world.record(2)
+
+
+def test_a_promotion_that_runs_again_goes_on_with_its_bake(world: World) -> None:
+    known = baking_world(world)
+    noted.change(world.place.home, known, lambda now: now.model_copy(update={"watched_s": 30.0}))
+    world.promote(3, requested_at=7.0)
+    assert noted.baking(world.place.home, "digits") == known.model_copy(update={"watched_s": 30.0})
+    world.promote(3, requested_at=8.0)  # another release of the same version
+    again = noted.baking(world.place.home, "digits")
+    assert again is None or again.watched_s == 0
+
+
+def test_a_first_version_has_nothing_to_go_back_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.rules = Promoting(bake=Bake(for_s=60))
+    world.promote(1)
+    assert noted.baking(tmp_path, "digits") is None
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["it serves", "its traffic went back"])
+def test_a_bake_that_failed_is_rolled_back_once(world: World, back: bool) -> None:
+    known = baking_world(world)
+    world.place.baked(known.model_copy(update={"state": "alarmed", "reason": "too slow"}))
+    if back:  # as the watch and the operator do, without the registry
+        world.place.package = package(version=2)
+    for _ in range(2):  # killed before it could be noted, it runs again
+        reinstating.reinstate(world.site, "digits")
+        assert world.aliases == (2, 3)
+        assert world.place.package == package(version=2)
+    tags = world.registry.tags[3]
+    assert (tags["outcome"], tags["reason"]) == ("rolled back", "rolled back while baking: too slow")
+    ended = noted.baking(world.place.home, "digits")
+    assert ended is not None
+    assert ended.state == "rolled back"
+
+
+def test_an_alarm_rolls_back_no_other_version_than_the_one_that_baked(world: World) -> None:
+    known = baking_world(world)
+    alarmed = known.model_copy(update={"state": "alarmed", "reason": "too slow"})
+    world.rules = Promoting()
+    world.promote(4)
+    world.place.baked(alarmed)
+    reinstating.reinstate(world.site, "digits")
+    assert world.aliases == (4, 3)
+    ended = noted.baking(world.place.home, "digits")
+    assert ended is not None
+    assert ended.sentence.endswith("version 3 of 'digits' does not serve any more, but version 4")
+
+
+def test_the_version_before_one_that_bakes_is_not_retired(world: World) -> None:
+    baking_world(world)
+    with pytest.raises(StillInUse, match="version 2 of 'digits' stays ready: version 3 is baking"):
+        world.retire(2)
+    assert world.retire(2, force=True).versions == (2,)

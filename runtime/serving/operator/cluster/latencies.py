@@ -22,7 +22,7 @@ _COUNTED = ("nv_inference_request_success", "nv_inference_request_failure")
 def latencies_of(observed: Observed, revision: str) -> tuple[dict[str, float], float | None]:
     """The requests so far of each ready pod that answers, and the slowest one's 99th percentile in ms."""
     model = _model(observed)
-    told = {pod: read(page, model) for _, pod, page in _pages(observed, revision, _ANSWER_S)}
+    told = {pod: read(page, model) for _, pod, page in pages_of(observed, revision, _ANSWER_S)}
     slowest = max((p99_ms for _, p99_ms in told.values() if p99_ms), default=None)
     return {pod: requests for pod, (requests, _) in told.items()}, slowest
 
@@ -32,7 +32,7 @@ def demand_of(observed: Observed, revision: str) -> QueueReading | None:
 
     `ready` counts sets of one pod of each group, as everywhere in scaling.
     """
-    model, pages = _model(observed), _pages(observed, revision, _SOON_S)
+    model, pages = _model(observed), pages_of(observed, revision, _SOON_S)
     groups = [group for group, _, _ in pages]
     ready = min((groups.count(group) for group in observed.names(revision)), default=0)
     if not ready:
@@ -46,7 +46,7 @@ def _model(observed: Observed) -> str:
     return serving_name(observed.spec.model if observed.spec else "")
 
 
-def _pages(observed: Observed, revision: str, timeout_s: float) -> list[tuple[str, str, str]]:
+def pages_of(observed: Observed, revision: str, timeout_s: float) -> list[tuple[str, str, str]]:
     """The group, the name and the metrics page of each ready pod that answers in time."""
     pods = [(group, pod) for group in observed.names(revision) for pod in observed.ready_in(group)]
     with httpx.Client(timeout=timeout_s, trust_env=False, verify=NO_AUTHORITIES) as client:

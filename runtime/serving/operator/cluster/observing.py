@@ -36,6 +36,7 @@ from shiplift.runtime.serving.kubernetes.kinds import (
 )
 from shiplift.runtime.serving.kubernetes.objects.names import BENCH, SERVER, Object, revision_of_group
 from shiplift.runtime.serving.operator.cluster.seeing import (
+    alarm_of,
     groups_ending,
     kept_of,
     pods_of,
@@ -51,7 +52,7 @@ from shiplift.runtime.serving.operator.cluster.seeing import (
 from shiplift.runtime.serving.operator.evidence import Evidence, Key
 from shiplift.runtime.serving.operator.observed import GatewaySeen, HeldRequests, Observed, RevisionSeen, ServerSeen
 from shiplift.runtime.serving.operator.repair import key_of
-from shiplift.runtime.serving.operator.resources import MODEL
+from shiplift.runtime.serving.operator.resources import MODEL, baking_of
 
 _OPTIONAL = (SCALED_OBJECT, POD_MONITOR, PROMETHEUS_RULE)
 _AGAIN_S = 30.0  # before the cluster is asked again for a kind that it did not know
@@ -170,6 +171,8 @@ class Observer:
             arrivals=self._arrivals(name),
             evidence=evidence,
             kept=kept_of(body, spec),
+            alarm=alarm_of(body, spec),
+            baking=baking_of(body),
             now=now,
         )
         return with_hosts(seen)

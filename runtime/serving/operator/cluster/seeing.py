@@ -22,6 +22,7 @@ from shiplift.runtime.serving.operator.resources import (
     RevisionSpec,
     ServiceSpec,
     ServiceStatus,
+    baking_of,
     promotion_of,
     status_of,
 )
@@ -29,9 +30,18 @@ from shiplift.runtime.serving.operator.upkeep.retirement import RETIRED
 
 
 def kept_of(body: Object, spec: ServiceSpec | None) -> str:
-    """The revision to which the traffic of a service's promotion may go back; empty if there is none."""
-    promotion = promotion_of(body)
-    return promotion.keeps(spec.revision) if promotion and spec else ""
+    """The revision to which the traffic may go back, by an abort or after an alarm; empty if there is none."""
+    promotion, baking = promotion_of(body), baking_of(body)
+    kept = promotion.keeps(spec.revision) if promotion and spec else ""
+    awaited = baking and spec and baking.active and baking.package == spec.revision
+    return kept or (baking.before if baking and awaited else "")
+
+
+def alarm_of(body: Object, spec: ServiceSpec | None) -> str:
+    """Why the revision that a service wants has to give its traffic back; empty unless an alarm ended its bake."""
+    baking = baking_of(body)
+    raised = baking and spec and baking.state in ("alarmed", "rolled back") and baking.package == spec.revision
+    return baking.reason if baking and raised else ""
 
 
 def pods_of(bodies: Iterable[Object], cordoned: Collection[str]) -> dict[str, tuple[PodSeen, ...]]:

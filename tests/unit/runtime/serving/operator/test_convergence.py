@@ -144,6 +144,46 @@ def test_what_served_before_stays_ready_until_the_promotion_is_committed() -> No
     assert world.served()["GRPCRoute digits"] == {name_of(2): 100}
 
 
+@pytest.mark.parametrize("gateway", [True, False])
+def test_an_alarm_while_a_revision_bakes_gives_all_traffic_back(gateway: bool) -> None:
+    world = serving(gateway=gateway)
+    world.checks = [backends_are_ready] if gateway else []
+    world.promote(2)
+    world.run(until=lambda w: w.status.weight == 100 and w.status.holds(ConditionType.READY))
+    world.bake()
+    world.commit()
+    world.run(200)
+    assert world.ready(name_of(1))
+    world.alarm()
+    world.crash_after = 3  # the operator is killed on the way
+    began = world.now
+    back = {str({name_of(1): 100})}
+    world.run(until=lambda w: {str({k: v for k, v in each.items() if v}) for each in w.served().values()} == back)
+    assert world.now - began < 15
+    world.crash_after = None
+    world.run(100)
+    stalled = world.status.condition(ConditionType.STALLED)
+    assert stalled is not None
+    assert stalled.reason is Reason.BAKE_ALARM
+    assert stalled.message.startswith(f"{name_of(2)} was rolled back while baking: too slow.")
+    world.want(1)  # as the rollback in the registry does
+    world.run(until=World.settled)
+    assert (world.settled(), world.status.version) == (True, 1)
+
+
+def test_a_bake_without_an_alarm_lets_the_former_revision_go() -> None:
+    world = serving()
+    world.promote(2)
+    world.run(until=lambda w: w.status.weight == 100 and w.status.holds(ConditionType.READY))
+    world.bake()
+    world.commit()
+    world.run(200)
+    assert world.baking is not None
+    world.baking = world.baking.model_copy(update={"state": "passed"})
+    world.run(200)
+    assert not world.ready(name_of(1))
+
+
 @settings(max_examples=6)
 @given(
     acts=st.lists(st.tuples(st.sampled_from(["abort", "commit", "kill"]), st.integers(0, 40)), max_size=6),

@@ -9,6 +9,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.measurement import Counts
 from shiplift.runtime.records.promotion import Abort, Moving
@@ -17,12 +18,13 @@ from shiplift.runtime.serving.kubernetes import diagnosis
 from shiplift.runtime.serving.kubernetes.objects.front import weights_of
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, group_name, revision_of_group
 from shiplift.runtime.serving.operator import measurements as m
+from shiplift.runtime.serving.operator.cluster.seeing import alarm_of, kept_of
 from shiplift.runtime.serving.operator.deciding import Decision, next_action
 from shiplift.runtime.serving.operator.declared import AT_ONCE
 from shiplift.runtime.serving.operator.evidence import Evidence, Key, Protocol, Route, TrafficSample
 from shiplift.runtime.serving.operator.observed import GatewaySeen, Group, Observed, PodSeen, RetiredPod, RevisionSeen
 from shiplift.runtime.serving.operator.repair import key_of, remember
-from shiplift.runtime.serving.operator.resources import RolloutSpec, ServiceSpec, ServiceStatus
+from shiplift.runtime.serving.operator.resources import BAKING, PROMOTION, RolloutSpec, ServiceSpec, ServiceStatus
 from shiplift.runtime.serving.operator.upkeep.fronts import next_look_s
 from shiplift.runtime.serving.scaling.burst import QueueReading
 from tests.unit.examples import artifact, package
@@ -94,6 +96,7 @@ class World:
         self.queue = QueueReading(at=self.now, ended=0, waiting=0, ready=0)
         self.desired: dict[str, int] = {}  # what an autoscaler that sees its signal wants
         self.promotion: Moving | None = None
+        self.baking: Baking | None = None
 
     def add_groups(self, version: int, **capacities: float) -> None:
         """Gives a revision these targets, each with the requests per second that one of its pods takes."""
@@ -141,9 +144,22 @@ class World:
         if self.promotion and not self.promotion.abort and self.status.weight == 100:
             self.promotion = self.promotion.model_copy(update={"committed": True})
 
+    def bake(self) -> None:
+        """What a release writes before it commits, if its version should bake."""
+        if self.promotion:
+            names = {"package": self.promotion.revision, "before": self.promotion.before}
+            self.baking = Baking(model="digits", version=self.promotion.version, for_s=3600, **names)
+
+    def alarm(self) -> None:
+        """What the watch over bakes writes."""
+        if self.baking:
+            self.baking = self.baking.model_copy(update={"state": "alarmed", "reason": "too slow"})
+
     # --- what the operator sees and does ---
 
     def look(self) -> Observed:
+        notes = {PROMOTION: self.promotion, BAKING: self.baking}
+        meta = {"annotations": {name: each.model_dump_json() for name, each in notes.items() if each}}
         return Observed(
             name="digits",
             namespace="models",
@@ -163,7 +179,9 @@ class World:
             policies=True,
             optional=self.optional,
             evidence=self.evidence,
-            kept=self.promotion.keeps(self.spec.revision) if self.promotion else "",
+            kept=kept_of({"metadata": meta}, self.spec),
+            alarm=alarm_of({"metadata": meta}, self.spec),
+            baking=self.baking,
             now=self.now,
         )
 
