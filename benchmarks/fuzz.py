@@ -28,7 +28,8 @@ def fuzz(target: Target, executions: int, folder: Path, limit_s: float) -> dict[
     work = folder / str(TARGETS.index(target))
     work.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "benchmarks.fuzzing.one", str(TARGETS.index(target)), str(work), str(executions)]
-    began, ends = time.monotonic(), []
+    began = time.monotonic()
+    ends: list[str] = []
     with (work / "log").open("ab") as log:
         while len(ends) < _MOST_ENDS and (left := limit_s - (time.monotonic() - began)) > 0:
             try:

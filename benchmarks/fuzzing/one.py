@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import atheris
+import atheris  # type: ignore[import-untyped,unused-ignore] # `make fuzz` installs it
 
 from benchmarks.fuzzing.targets import TARGETS, Prepared, Target
 
@@ -85,7 +85,9 @@ def fuzz(target: Target, work: Path, executions: int) -> None:
         "-print_final_stats=0",
         "-verbosity=0",
     ]
-    atheris.Setup([sys.argv[0], *options, str(corpus), str(seeds)], Counted(prepared, work / "figures.json", executions))
+    atheris.Setup(
+        [sys.argv[0], *options, str(corpus), str(seeds)], Counted(prepared, work / "figures.json", executions)
+    )
     atheris.Fuzz()
 
 

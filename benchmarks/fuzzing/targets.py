@@ -45,10 +45,12 @@ def _spec() -> Prepared:
         b"model: a\ntargets: [{name: cpu}]\nslo: {p99_ms: 5}\nload: {concurrency: 4, duration_s: 5}\n",
         b"quantization: {timeout_s: 5}\nserving: {request_timeout_s: 3, limits: {memory_mb: 900, cpu_s: 2}}\n",
         b"admission: {pickle: sandbox, python: sandbox}\nexport: {fallback: python}\nquality: {min_score: 0.9}\n",
-        b"policy:\n  rules:\n  - {metric: latency_p99_ms, at_most: 5}\nrollout: {replicas: 2}\npromotion: {approval: no}\n",
+        b"policy:\n  rules:\n  - {metric: latency_p99_ms, at_most: 5}\nrollout: {replicas: 2}\n",
         b"a: &a [*a]\nb: !!python/object:os.system {}\nc: 1e999\nd: 2020-01-01\n",
     )
-    return Prepared(parse=lambda data: document.parse(data.decode(errors="replace")), refusals=(ShipliftError,), corpus=corpus)
+    return Prepared(
+        parse=lambda data: document.parse(data.decode(errors="replace")), refusals=(ShipliftError,), corpus=corpus
+    )
 
 
 _SIGNATURE = json.dumps([{"name": "x", "type": "double"}, {"name": "t", "type": "string", "required": False}])
@@ -58,7 +60,10 @@ _TENSORS = json.dumps([{"name": "x", "type": "tensor", "tensor-spec": {"dtype": 
 def _mlmodel(flavor: str, inputs: str, kind: str) -> bytes:
     return json.dumps(
         {
-            "flavors": {flavor: {"data": "model.onnx", "pickled_model": "m"}, "python_function": {"env": "e", "data": "d"}},
+            "flavors": {
+                flavor: {"data": "model.onnx", "pickled_model": "m"},
+                "python_function": {"env": "e", "data": "d"},
+            },
             "saved_input_example_info": {"artifact_path": "e.json", "type": kind, "pandas_orient": "split"},
             "signature": {"inputs": inputs, "outputs": _TENSORS, "params": None},
         }
@@ -79,7 +84,9 @@ def _contract() -> Prepared:
         return contracts.read_model(folder, python=True)
 
     corpus = (
-        _mlmodel("sklearn", _SIGNATURE, "dataframe") + _SPLIT + b'{"columns": ["x", "t"], "data": [[1.5, "a"], [2, null]]}',
+        _mlmodel("sklearn", _SIGNATURE, "dataframe")
+        + _SPLIT
+        + b'{"columns": ["x", "t"], "data": [[1.5, "a"], [2, null]]}',
         _mlmodel("lightgbm", _TENSORS, "ndarray") + _SPLIT + b'{"inputs": {"x": [[1, 2.5]]}}',
         _mlmodel("xgboost", _TENSORS, "sparse_matrix_csr")
         + _SPLIT
@@ -96,7 +103,13 @@ def _webhook() -> Prepared:
     from shiplift.pipelines.triggers import pushes, signatures
     from shiplift.pipelines.triggers.intake import WebhookBody
 
-    names = ("x-mlflow-signature", "x-mlflow-delivery-id", "x-mlflow-timestamp", "x-hub-signature-256", "x-gitlab-token")
+    names = (
+        "x-mlflow-signature",
+        "x-mlflow-delivery-id",
+        "x-mlflow-timestamp",
+        "x-hub-signature-256",
+        "x-gitlab-token",
+    )
 
     def parse(data: bytes) -> None:
         head, _, body = data.partition(_SPLIT)
@@ -105,17 +118,27 @@ def _webhook() -> Prepared:
         signatures.check_github(("secret",), headers, body)
         signatures.check_gitlab(("secret",), headers, body, now=1e9)
         for host in ("github", "gitlab"):
-            pushes.read_push(host, body, lambda *_: None)  # type: ignore[arg-type] # one of both
+            pushes.read_push(host, body, lambda *_: None)
         WebhookBody.model_validate_json(body)
 
     commit = "a" * 40
     corpus = (
-        b"v1,c2ln\nid\n1000000000\nsha256=00\ntoken" + _SPLIT
+        b"v1,c2ln\nid\n1000000000\nsha256=00\ntoken"
+        + _SPLIT
         + b'{"entity": "model_version", "action": "created", "data": {"name": "m", "version": 3}}',
-        _SPLIT + json.dumps({"ref": "refs/heads/main", "before": commit, "after": commit, "repository": {"full_name": "a/b"}}).encode(),
         _SPLIT
         + json.dumps(
-            {"object_kind": "push", "ref": "r", "before": commit, "after": commit, "project": {"path_with_namespace": "a/b"}}
+            {"ref": "refs/heads/main", "before": commit, "after": commit, "repository": {"full_name": "a/b"}}
+        ).encode(),
+        _SPLIT
+        + json.dumps(
+            {
+                "object_kind": "push",
+                "ref": "r",
+                "before": commit,
+                "after": commit,
+                "project": {"path_with_namespace": "a/b"},
+            }
         ).encode(),
     )
     return Prepared(parse=parse, refusals=(ValidationError,), corpus=corpus)
@@ -288,7 +311,12 @@ def _wire() -> Prepared:
     texts = np.array(["a", "b"], dtype=object)
     packed = pack_each([{"x": np.ones((1, 2), np.float32), "t": np.array([b"ab"], dtype=object), "": texts}])
     unpack_each(packed)
-    corpus = (pack(), pack(error="x"), pack({"x": np.ones((2, 2), np.float32), "t": texts}, form={"kind": "array"}), pack(packed))
+    corpus = (
+        pack(),
+        pack(error="x"),
+        pack({"x": np.ones((2, 2), np.float32), "t": texts}, form={"kind": "array"}),
+        pack(packed),
+    )
     return Prepared(parse=parse, refusals=(BadMessage,), corpus=corpus)
 
 
@@ -302,7 +330,7 @@ def _pipeline_wire() -> Prepared:
         return b"".join(bytes(buffer) for buffer in wire.packed({"call": "step"}, arrays))
 
     corpus = (message(), message(x=np.ones((2, 2), np.float32), t=np.array([b"ab", b""], dtype=object)))
-    return Prepared(parse=lambda data: wire.unpacked(data), refusals=(wire.Broken,), corpus=corpus)
+    return Prepared(parse=wire.unpacked, refusals=(wire.Broken,), corpus=corpus)
 
 
 def _sandbox() -> Prepared:
@@ -367,7 +395,9 @@ def _safetensors() -> Prepared:
 
     header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     whole = len(header).to_bytes(8, "little") + header + b"\0\0\xc0\x3f"
-    other = b'{"vocab_size": 3, "auto_map": {}}' + _SPLIT + b'{"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 2}]}'
+    other = (
+        b'{"vocab_size": 3, "auto_map": {}}' + _SPLIT + b'{"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 2}]}'
+    )
     return Prepared(parse=parse, refusals=(), corpus=(whole + _SPLIT + other,))
 
 

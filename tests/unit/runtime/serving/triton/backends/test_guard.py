@@ -38,11 +38,11 @@ ATTEMPTS = {
     "slow its parent's disk down": "(int) syscall(SYS_ioprio_set, 1, getppid(), 3 << 13)",
     "reschedule its parent": "sched_setscheduler(getppid(), SCHED_IDLE, &parameter)",
     "take its parent's descriptors": "(int) syscall(SYS_pidfd_getfd, 0, 1, 0)",
-    "make a file without a name": "memfd_create(\"x\", 0)",
+    "make a file without a name": 'memfd_create("x", 0)',
     "use a ring": "(int) syscall(SYS_io_uring_setup, 8, zeros)",
     "share memory by a number": "shmget(0x0815, 4096, IPC_CREAT | 0600)",
     "leave its namespaces": "unshare(CLONE_NEWUSER)",
-    "run a program from memory": "(int) syscall(SYS_execveat, 0, \"\", NULL, NULL, 0x1000)",
+    "run a program from memory": '(int) syscall(SYS_execveat, 0, "", NULL, NULL, 0x1000)',
     "take more memory": "mmap(NULL, 3ul << 30, PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED ? -1 : 0",
 }
 ALLOWED = {
