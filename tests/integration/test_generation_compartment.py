@@ -135,7 +135,7 @@ def back(say: Any) -> bool:
                 return False
             raise
 
-    return until(once, seconds=60)
+    return bool(until(once, seconds=60))
 
 
 def test_a_request_that_ends_the_process_is_refused_after_the_second_time_and_the_model_comes_back(
