@@ -15,7 +15,7 @@ def become(command: Sequence[str], *, extra_env: Mapping[str, str] | None = None
     """Replaces this process by a command, where MLflow would start it and wait."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execvpe(command[0], [str(word) for word in command], {**os.environ, **(extra_env or {})})
+    os.execvpe(command[0], [str(word) for word in command], {**os.environ, **(extra_env or {})})  # noqa: S606
 
 
 def main() -> None:
