@@ -26,7 +26,7 @@ SPREAD := -n logical --maxprocesses 4 --dist worksteal
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
 .PHONY: setup demo test test-all attack check check-style check-types check-imports check-github unit integration soak test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
-	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner bench-proof bench-scoring bench-text docs mutants zoo check-gpu constraints clean
+	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner bench-proof bench-scoring bench-text docs mutants fuzz zoo check-gpu constraints clean
 
 # The bundled server's environment is made while Python's packages are compiled.
 setup:
@@ -190,6 +190,15 @@ bench-proof: setup  ## wrong models refused, sabotage noticed, right models kept
 
 mutants: setup  ## how many small changes of the pure cores the unit tests notice (one core, half an hour)
 	$(BIN)/python -m benchmarks.mutation $(MUTANTS)
+
+# Atheris is no dependency of anything else: it lies apart, and only this command sees it.
+FUZZER := $(VENV)/.fuzzer
+$(FUZZER): $(TESTS_INSTALLED)
+	$(BIN)/python -m pip install --quiet --no-deps --target $@ atheris==3.0.0
+	@touch $@
+
+fuzz: setup $(FUZZER)  ## each parser of foreign bytes, a million executions of Atheris' mutations (one core, hours)
+	PYTHONPATH=$(FUZZER) $(BIN)/python -m benchmarks.fuzz $(FUZZ)
 
 constraints: setup $(DOCS)/.installed  ## pin the packages that are installed now
 	(head -1 constraints.txt; for bin in $(BIN) $(DOCS)/bin; do $$bin/pip freeze --exclude-editable; done \

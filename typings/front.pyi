@@ -11,6 +11,7 @@ from shiplift.runtime.guest.generation.front import BadRequest as BadRequest
 from shiplift.runtime.guest.generation.front import GenerationFront as GenerationFront
 from shiplift.runtime.guest.generation.front import Pieces as Pieces
 from shiplift.runtime.guest.generation.front import conversation as conversation
+from shiplift.runtime.guest.generation.front import text_in as text_in
 
 class Refused(ValueError): ...
 

@@ -25,4 +25,4 @@ def _enforced(package: Package) -> bool:
     """Whether the package's model has a process of its own, whose memory is limited."""
     if package.python_environment is not None:
         return not package.member_models
-    return package.server == "bundled" and not (package.signature.streamed or package.member_models)
+    return package.server == "bundled" and not package.member_models

@@ -142,7 +142,8 @@ class ServedLimits(Limits, Section):
     for Python models, and for models with texts, images or states). None can start another process. `temporary_mb` is
     what an engine may keep in its cache of the compiled model (default 512); nothing else of a model can write files.
 
-    They hold for graphs, trees, Python models, and models with texts, images or states.
+    They hold for graphs, trees, Python models, and models with texts, images or states, and on the bundled server for
+    models that generate text.
 
     The site's `policy.served` has the highest values; where the spec says nothing, it caps the defaults.
     """

@@ -300,7 +300,7 @@ def mlflow_command(port: int, database: str, artifacts: Path) -> list[str | Path
     return [
         sys.executable,
         "-m",
-        "mlflow",
+        "shiplift.pipelines.daemons.mlflow_server",
         "server",
         "--host",
         HOST,

@@ -1,8 +1,11 @@
 """Archives in a model's files: torch's, skops', numpy's and Keras' zips, member by member, within a budget."""
 
 import io
+import lzma
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -15,6 +18,17 @@ MAX_MEMBERS = 20_000
 MAX_JSON_BYTES = 64 << 20
 _MAX_NESTED_BYTES = 256 << 20
 _TORCH = {"pt", "pth", "pt2", "ckpt"}
+_UNREADABLE = (  # what zipfile and its decompressors raise of damaged files
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    NotImplementedError,
+    RuntimeError,
+    OSError,
+    ValueError,
+    EOFError,
+)
 _STORAGE = re.compile(r"[^/]+/(data|constants)/[0-9]+")  # the record of a tensor's numbers, to which its pickle refers
 
 
@@ -29,7 +43,7 @@ def findings(name: str, file: BinaryIO, judge: ScanRules, *, nested: bool = Fals
                 return
             yield from _members(name, archive, judge, nested=nested)
             yield from _kind(name, archive)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, ValueError, EOFError) as error:
+    except _UNREADABLE as error:
         yield objection(name, f"the archive can't be read: {' '.join(str(error).split())[:200]}")
 
 
@@ -52,6 +66,8 @@ def _shape(members: list[zipfile.ZipInfo], judge: ScanRules) -> str:
         return f"the archive has {len(names)} members, the limit is {MAX_MEMBERS}"
     if len(set(names)) < len(names):
         return "the archive has two members of the same name"
+    if not all(names):
+        return "the archive has a member without a name"
     if bad := next((n for n in names if n.startswith("/") or ".." in n.split("/") or "\\" in n), ""):
         return f"the archive has a member outside itself: {bad[:100]!r}"
     size = sum(member.file_size for member in members)

@@ -79,14 +79,14 @@ class GenerationFront:
         Raises:
             BadRequest: a field is malformed, or exceeds a limit.
         """
-        ids = tuple(self._tokens(_text(fields["prompt"], "the prompt"), special=not fields.get("rendered")))
+        ids = tuple(self._tokens(text_in(fields["prompt"], "the prompt"), special=not fields.get("rendered")))
         ask = Ask(
             ids=ids,
             max_tokens=self._most(fields.get("max_tokens"), len(ids)),
             temperature=float(fields.get("temperature", self.settings["temperature"])),
             top_p=float(fields.get("top_p", self.settings["top_p"])),
             seed=int(fields.get("seed", 0)),
-            stop=tuple(_text(item, "a stop text") for item in fields.get("stop", ())),
+            stop=tuple(text_in(item, "a stop text") for item in fields.get("stop", ())),
         )
         _check_sampling(ask)
         _check_stops(ask.stop)
@@ -207,7 +207,7 @@ def conversation(body: Any) -> list[dict[str, str]]:
     Raises:
         BadRequest: the text has no such messages, or too many.
     """
-    text = _text(body, "the conversation")
+    text = text_in(body, "the conversation")
     try:
         messages = json.loads(text)
     except (RecursionError, ValueError) as error:
@@ -227,7 +227,12 @@ def _check_message(number: int, message: Any) -> None:
             raise BadRequest(f"message {number}: its {key} must be a text")
 
 
-def _text(item: Any, what: str) -> str:
+def text_in(item: Any, what: str) -> str:
+    """A text that a client sent.
+
+    Raises:
+        BadRequest: it is not UTF-8, or too large.
+    """
     body = item if isinstance(item, bytes) else str(item).encode(errors="surrogatepass")
     if len(body) > MAX_PROMPT_BYTES:
         raise BadRequest(f"{what} has {len(body)} bytes, the limit is {MAX_PROMPT_BYTES}")

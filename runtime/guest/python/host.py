@@ -97,7 +97,8 @@ class Host:
         }
         self.form: Any = None  # of the last answer, as its process told it
         self._process: ModelProcess | None = None
-        self._keeper, self._served, self._greeting = keeper, False, Reader()
+        self._keeper, self._greeting = keeper, Reader()
+        self._served = bool(keeper and keeper.refusal())  # before Triton's own process ended and was started again
 
     def start(self, limit_s: float | None = None) -> None:
         """Starts the process, if there is none, and waits until the model is loaded.

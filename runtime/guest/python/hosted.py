@@ -5,13 +5,14 @@ Python: the server's
 Packages: numpy
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .host import Died, Host, ModelFailed, Raised, TookTooLong  # noqa: TID251 - the same import in Shiplift and in a package
+from .host import Died, Host, ModelFailed, Paused, Raised, TookTooLong  # noqa: TID251 - the same import in Shiplift and in a package
 from .keeper import GUILTY, Keeper  # noqa: TID251
 from .wire import Arrays  # noqa: TID251
 
@@ -58,7 +59,8 @@ class HostedModel:
             threads=int(values.get("intra_op_threads", "1")),
             keeper=self.keeper,
         )
-        self.host.start()
+        with contextlib.suppress(Paused):  # Triton's own process ended with the model's: later requests start it
+            self.host.start()
 
     def close(self) -> None:
         """Ends the process: the model is unloaded."""

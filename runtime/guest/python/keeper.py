@@ -1,7 +1,8 @@
 """Keeps a model apart after its process has ended: pauses before the next one starts, and requests that it died of.
 
-It does for models in Python what `backends/common/pauses.h` does for graphs. How often and why a process ended stands
-in a file of the server's own /tmp, for whoever watches the server; all instances of a model share it.
+It does for models in Python what `backends/common/pauses.h` does for graphs. How often and why a process ended, and how
+long nobody starts the next one, stands in a file of the server's own /tmp. All instances of a model share it, and
+whoever watches the server reads it.
 
 Process: Triton's Python backend, as `python_host/keeper.py`.
 Python: the server's
@@ -26,7 +27,7 @@ STATES = Path("/tmp/shiplift-workers")  # noqa: S108 - the server's own
 
 
 class Keeper:
-    """The crashes of one instance of a model. Times are in seconds since the epoch."""
+    """The crashes of a model, as one of its instances knows them. Times are in seconds since the epoch."""
 
     def __init__(
         self, model: str, version: int, *, folder: Path = STATES, clock: Callable[[], float] = time.time
@@ -43,7 +44,8 @@ class Keeper:
         return f"the model's worker {self._why}: it starts again in {left:.0f} s" if left > 0 else ""
 
     def left_s(self) -> float:
-        """The rest of the pause in seconds; 0 or less if there is none."""
+        """The rest of the pause in seconds; 0 or less if there is none. It is the same for all instances."""
+        self._look()
         return self._paused_until - self._clock()
 
     def crashed(self, why: str, lines: str = "") -> None:
@@ -61,6 +63,16 @@ class Keeper:
         """Removes the file: the model is unloaded."""
         with contextlib.suppress(OSError):
             self._file.unlink()
+
+    def _look(self) -> None:
+        """Takes over the pause that another instance has noted."""
+        noted = self._read()
+        at, pause, why = (noted.get(name) for name in ("at", "pause_s", "why"))
+        if not (isinstance(at, int | float) and isinstance(pause, int | float) and 0 <= pause <= LONGEST_PAUSE_S):
+            return
+        until = min(at, self._clock()) + pause
+        if until > self._paused_until:
+            self._paused_until, self._why = until, str(why)
 
     # --- requests --------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
 """What a server needs to generate text: a `model.py`, the code around the model, and an engine that continues tokens.
 
 A model with a chat template also needs Jinja, and the process that renders conversations with it. For the bundled
-server the engine is OpenVINO GenAI. The libraries (70 MB) come with the model: servers need not have them installed,
-and they generate with the versions that the model was checked with. GenAI runs on the server's own OpenVINO. For
-NVIDIA's server the engine is what its image has, vLLM or TensorRT-LLM. It reads the model's own weights, which the
-package then contains.
+server the engine is OpenVINO GenAI, in a process of the model's own. The libraries (70 MB) come with the model: servers
+need not have them installed, and they generate with the versions that the model was checked with. GenAI runs on the
+server's own OpenVINO. For NVIDIA's server the engine is what its image has, vLLM or TensorRT-LLM. It reads the model's
+own weights, which the package then contains.
 """
 
 import shutil
@@ -18,7 +18,8 @@ from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.records.precision import TEXT_ENGINES, Engine
 
 _MODEL = Path(generation.__file__).with_name("generation_model.py")
-_CODE = tuple(Path(generation.__file__).with_name(name) for name in ("front.py", "generator.py"))
+_CODE = tuple(Path(generation.__file__).with_name(name) for name in ("front.py", "generator.py", "writer.py"))
+_HOSTED, _WRITER = (Path(generation.__file__).with_name(name) for name in ("hosted_text.py", "writer.py"))
 _PANICS = Path(fronts.__file__).with_name("panics.py")
 _ENGINES: dict[Engine, Path] = {
     "openvino": Path(generation.__file__).with_name("openvino_engine.py"),
@@ -61,8 +62,12 @@ def write_generation_backend(to: Path, model: Path, engine: Engine, logged: Path
         shutil.copyfile(library, to / "openvino_genai" / library.name)
     if engine in TEXT_ENGINES:
         _write_weights(to, model, logged)
+    if genai:
+        shutil.copyfile(_HOSTED, to / _HOSTED.name)
+        write_bundle(to, _WRITER)
     if chats:
-        write_bundle(to, _CHAT)
+        (to / "chats").mkdir()
+        write_bundle(to / "chats", _CHAT)
     return to
 
 

@@ -87,6 +87,9 @@ def test_a_package_brings_the_limits_the_golden_answers_and_what_generates(bench
         "engine.py",
         "panics.py",
         "generator.py",
+        "writer.py",
+        "hosted_text.py",
+        "python_host",
         "tokenizers",
         "openvino_genai",
     }
@@ -101,7 +104,7 @@ def test_a_model_with_a_chat_template_brings_what_renders_conversations(bench: W
     tree = bench.store.fetch(built.repository, tmp_path / "tree")
     (version,) = (path / "7" for path in tree.iterdir() if path.is_dir())
     assert {path.name for path in version.iterdir()} >= {"chat.json", "jinja2", "markupsafe", "python_host"}
-    hosted = version / "python_host"
+    hosted = version / "chats" / "python_host"
     assert "ImmutableSandboxedEnvironment" in (hosted / "served.py").read_text()
     assert not list((version / "markupsafe").glob("*.so"))  # it would be of one Python
 

@@ -19,6 +19,9 @@ def test_memory_is_twice_the_peak_unless_the_spec_says_or_the_site_allows_less()
 
 
 def test_no_limit_is_told_that_no_server_enforces() -> None:
+    assert tuned_limits(package(server="nvidia"), Limits(), 700.0) == Limits()
+
+
+def test_a_model_that_generates_text_has_a_limit_as_any_other() -> None:
     streamed = Signature(inputs=(tensor("text", -1, datatype="BYTES"),), outputs=(tensor("y", -1),), streamed=True)
-    for other in (package(server="nvidia"), package(signature=streamed)):
-        assert tuned_limits(other, Limits(), 700.0) == Limits()
+    assert tuned_limits(package(signature=streamed), Limits(), 700.0) == Limits(memory_mb=1400)

@@ -67,18 +67,32 @@ static bool lock_files(const char *folder, const char *model, const char *cache)
 #define DENY(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM)
 #define FIELD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
 
-/* Refuses processes, programs and sockets, and signals to any process but this one. */
+/* Allows a call only if its first argument, a process, is 0 or this one. */
+#define OWN(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 5), FIELD(args[0]), \
+  BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, own, 1, 0), \
+  BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+
+/* Refuses processes, programs and sockets, signals to any process but this one, and whatever else changes another: its
+ * cores, priority, limits or memory. The rest of the kernel is the server's own filter's. */
 static bool filter_calls(void) {
-  const uint32_t thread = 0x10000, own = (uint32_t) getpid();
+  const uint32_t thread = 0x10000, own = (uint32_t) getpid(), x32 = 0x40000000;
   struct sock_filter filter[] = {
     FIELD(arch),
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0),
     BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
     FIELD(nr),
+    BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, x32, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
     DENY(SYS_fork), DENY(SYS_vfork), DENY(SYS_execve), DENY(SYS_execveat), DENY(SYS_socket), DENY(SYS_socketpair),
     DENY(SYS_connect), DENY(SYS_bind), DENY(SYS_listen), DENY(SYS_accept), DENY(SYS_accept4), DENY(SYS_memfd_create),
     DENY(SYS_kill), DENY(SYS_tkill), DENY(SYS_pidfd_open), DENY(SYS_pidfd_send_signal), DENY(SYS_rt_sigqueueinfo),
     DENY(SYS_rt_tgsigqueueinfo), DENY(SYS_ptrace), DENY(SYS_process_vm_readv), DENY(SYS_process_vm_writev),
+    DENY(SYS_pidfd_getfd), DENY(SYS_process_madvise), DENY(SYS_move_pages), DENY(SYS_migrate_pages), DENY(SYS_kcmp),
+    DENY(SYS_setpriority), DENY(SYS_ioprio_set), DENY(SYS_sched_setscheduler), DENY(SYS_sched_setparam),
+    DENY(SYS_sched_setattr), DENY(SYS_io_uring_setup), DENY(SYS_shmget), DENY(SYS_semget), DENY(SYS_msgget),
+    DENY(SYS_mq_open), DENY(SYS_unshare), DENY(SYS_setns), DENY(SYS_bpf), DENY(SYS_perf_event_open),
+    DENY(SYS_userfaultfd), DENY(SYS_add_key), DENY(SYS_request_key), DENY(SYS_keyctl),
+    OWN(SYS_prlimit64), OWN(SYS_sched_setaffinity),
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3), FIELD(args[0]),
     BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, thread, 5, 0), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_tgkill, 0, 3), FIELD(args[0]),

@@ -47,13 +47,25 @@ def test_pauses_double_up_to_five_minutes_and_the_file_says_why(tmp_path: Path) 
     assert not (tmp_path / "states" / "m-3.json").exists()
 
 
-def test_instances_count_together_and_pause_alone(tmp_path: Path) -> None:
+def test_instances_count_and_pause_together(tmp_path: Path) -> None:
     clock = Clock()
     one, other = keeper(tmp_path, clock), keeper(tmp_path, clock)
     one.crashed("died")
-    other.crashed("died")
-    assert "in 1 s" in one.refusal()
-    assert "in 2 s" in other.refusal()
+    assert one.refusal() == other.refusal() == "the model's worker died: it starts again in 1 s"
+    clock.now += 1.1
+    assert one.refusal() == other.refusal() == ""
+    other.crashed("died again")
+    assert one.refusal() == other.refusal() == "the model's worker died again: it starts again in 2 s"
+    one.forget()
+
+
+def test_a_pause_that_nobody_could_have_noted_holds_nobody_up(tmp_path: Path) -> None:
+    clock = Clock()
+    kept = keeper(tmp_path, clock)
+    (tmp_path / "states").mkdir()
+    for at, pause in ((clock.now, 1e9), (clock.now, "x"), (None, 1), (1e300, LONGEST_PAUSE_S)):
+        (tmp_path / "states" / "m-3.json").write_text(json.dumps({"at": at, "pause_s": pause, "why": "x"}))
+        assert kept.left_s() <= LONGEST_PAUSE_S
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"crashes": 1'])
@@ -85,6 +97,17 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostedModel:
     monkeypatch.setattr(hosted, "Keeper", lambda *_: keeper(tmp_path, Clock()))
     monkeypatch.setattr(Host, "start", lambda _: None)
     return HostedModel({"model_name": "m", "model_version": "3"}, {}, tmp_path, tmp_path, {}, memory_mb=100)
+
+
+def test_a_model_whose_server_process_starts_again_in_a_pause_waits_for_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(hosted, "Keeper", lambda *_: keeper(tmp_path, clock))
+    keeper(tmp_path, clock).crashed("died")
+    made = HostedModel({"model_name": "m", "model_version": "3"}, {}, tmp_path, tmp_path, {}, memory_mb=100)
+    with pytest.raises(Paused, match="it starts again in 1 s"):
+        made.host.start()
 
 
 @pytest.mark.parametrize("error", [Died("it died"), TookTooLong("it took too long")])
