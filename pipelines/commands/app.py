@@ -17,6 +17,7 @@ from shiplift.pipelines.commands.cluster import install, render, uninstall, valu
 from shiplift.pipelines.commands.help import Command, Group
 from shiplift.pipelines.commands.releases import (
     abort,
+    adopt,
     approve,
     ask,
     cancel,
@@ -64,6 +65,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "card": card.card,
         "ask": ask.ask,
         "logs": logs.logs,
+        "adopt": adopt.adopt,
         "check": check.check,
         "schema": schema.schema,
         "targets": targets.targets,
