@@ -1,4 +1,4 @@
-"""A small Triton model repository, as people have them: a graph in two versions, Python, an ensemble, and a bare graph."""
+"""A small Triton model repository, as people have them: a graph in two versions, Python, an ensemble, a bare graph."""
 
 from pathlib import Path
 
@@ -23,7 +23,8 @@ input { name: "x" data_type: TYPE_FP32 dims: [4] }
 output { name: "half" data_type: TYPE_FP32 dims: [3] }
 ensemble_scheduling {
   step { model_name: "plain" model_version: -1 input_map { key: "x" value: "x" } output_map { key: "y" value: "m" } }
-  step { model_name: "halve" model_version: -1 input_map { key: "y" value: "m" } output_map { key: "half" value: "half" } }
+  step { model_name: "halve" model_version: -1
+    input_map { key: "y" value: "m" } output_map { key: "half" value: "half" } }
 }
 """
 CODE = """import json
@@ -62,7 +63,7 @@ def write(root: Path) -> Path:
 
 
 def graph(file: Path, scale: float) -> None:
-    """Writes a graph that multiplies rows `x` of 4 numbers with `scale`, and sums them into each of 3 columns of `y`."""
+    """Writes a graph that sums rows `x` of 4 numbers, times `scale`, into each of 3 columns of `y`."""
     import onnx
     from onnx import TensorProto, helper
 

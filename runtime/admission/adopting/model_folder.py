@@ -223,12 +223,12 @@ def _contents(folder: ModelFolder) -> Iterator[Mistake]:
             )
 
 
-def line_of(folder: ModelFolder, text: str) -> str:
-    """Where a text first is in the configuration, with its line if it is there."""
+def line_of(folder: ModelFolder, *texts: str) -> str:
+    """The first line of the configuration with all of the texts, as a place; without a number if there is none."""
     if CONFIG not in folder.files:
         return folder.where()
     lines = read_regular(folder.files[CONFIG], MAX_CONFIG_BYTES).decode(errors="replace").splitlines()
-    line = next((number for number, each in enumerate(lines, 1) if text in each), 0)
+    line = next((number for number, each in enumerate(lines, 1) if all(text in each for text in texts)), 0)
     return folder.where() + (f":{line}" if line else "")
 
 

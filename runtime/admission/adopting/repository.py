@@ -96,7 +96,7 @@ def _calls(folder: ModelFolder, folders: Mapping[str, ModelFolder]) -> Iterator[
     if not folder.config.ensemble_scheduling.step:
         yield Mistake(where=folder.where(), what="it is an ensemble without steps", do="Name its models.")
     for step in folder.config.ensemble_scheduling.step:
-        called, where = folders.get(step.model_name), line_of(folder, f'"{step.model_name}"')
+        called, where = folders.get(step.model_name), line_of(folder, "model_name", f'"{step.model_name}"')
         if called is None:
             do = f"There are {', '.join(sorted(folders))}."
             yield Mistake(where=where, what=f"it calls {step.model_name!r}, which is no model of the repository", do=do)
@@ -110,7 +110,7 @@ def _calls(folder: ModelFolder, folders: Mapping[str, ModelFolder]) -> Iterator[
         ):
             if unknown := sorted(set(named) - {each.name for each in tensors}):
                 what = f"{called.name} has no {kind} {unknown[0]!r}"
-                yield Mistake(where=line_of(folder, unknown[0]), what=what, do=f"Look at {called.where()}.")
+                yield Mistake(where=where, what=what, do=f"Look at {called.where()}.")
 
 
 def _order(folders: Mapping[str, ModelFolder]) -> tuple[str, ...] | Mistake:
@@ -123,7 +123,7 @@ def _order(folders: Mapping[str, ModelFolder]) -> tuple[str, ...] | Mistake:
         return tuple(TopologicalSorter(graph).static_order())
     except CycleError as error:
         cycle = [str(name) for name in reversed(error.args[1])]
-        where = line_of(folders[cycle[0]], f'"{cycle[1]}"')
+        where = line_of(folders[cycle[0]], "model_name", f'"{cycle[1]}"')
         return Mistake(
             where=where, what=f"these ensembles call each other: {' -> '.join(cycle)}", do="Break the circle."
         )

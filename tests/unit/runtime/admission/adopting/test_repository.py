@@ -9,7 +9,7 @@ from shiplift.runtime.admission.adopting import repository
 from shiplift.runtime.admission.adopting.entry import read
 from shiplift.runtime.records.adopted import FoundModel, FoundRepository
 from tests import triton_repository
-from tests.triton_repository import BOTH, PLAIN
+from tests.triton_repository import PLAIN
 
 
 def found(root: Path) -> FoundRepository:
@@ -25,7 +25,7 @@ def models(root: Path) -> dict[str, FoundModel]:
 def changed(root: Path, file: str, old: str, new: str) -> None:
     text = (root / file).read_text()
     assert old in text
-    (root / file).write_text(text.replace(old, new))
+    (root / file).write_text(text.replace(old, new, 1))
 
 
 def test_every_model_is_found_with_what_it_calls(tmp_path: Path) -> None:
@@ -55,7 +55,12 @@ LEFT_OUT: dict[str, tuple[str, str, str, str]] = {
     "no backend tensorrt": ("bare/config.pbtxt", "", "", 'backend: "tensorrt"'),
     "has none": ("plain/config.pbtxt", "KIND_CPU", "KIND_GPU", ""),
     "sequence_batching": ("plain/config.pbtxt", "instance_group", "sequence_batching {} instance_group", ""),
-    "decoupled": ("plain/config.pbtxt", "instance_group", "model_transaction_policy {decoupled: true} instance_group", ""),
+    "decoupled": (
+        "plain/config.pbtxt",
+        "instance_group",
+        "model_transaction_policy {decoupled: true} instance_group",
+        "",
+    ),
     "libraries or agents": (
         "plain/config.pbtxt",
         "instance_group",
@@ -96,14 +101,18 @@ def _write(file: str, text: str) -> Callable[[Path], None]:
 
 
 MISTAKES: dict[str, Callable[[Path], object]] = {
-    "both/config.pbtxt:7: it calls 'plainer', which is no model": _write(
-        "both/config.pbtxt", BOTH.replace('model_name: "plain"', 'model_name: "plainer"')
+    "both/config.pbtxt:7: it calls 'plainer', which is no model": lambda root: changed(
+        root, "both/config.pbtxt", 'model_name: "plain"', 'model_name: "plainer"'
     ),
-    "both/config.pbtxt:7: plain has no output 'z'": _write("both/config.pbtxt", BOTH.replace('key: "y" value: "m"', 'key: "z" value: "m"', 1)),
-    "both/config.pbtxt:7: it calls version 7 of plain": _write("both/config.pbtxt", BOTH.replace("-1", "7", 1)),
-    "both/config.pbtxt:7: these ensembles call each other: both -> both": _write(
-        "both/config.pbtxt",
-        BOTH.replace('model_name: "plain"', 'model_name: "both"').replace('key: "y" value: "m"', 'key: "half" value: "m"', 1),
+    "both/config.pbtxt:7: plain has no output 'z'": lambda root: changed(
+        root, "both/config.pbtxt", 'key: "y" value: "m"', 'key: "z" value: "m"'
+    ),
+    "both/config.pbtxt:7: it calls version 7 of plain": lambda root: changed(
+        root, "both/config.pbtxt", '"plain" model_version: -1', '"plain" model_version: 7'
+    ),
+    "both/config.pbtxt:7: these ensembles call each other: both -> both": lambda root: (
+        changed(root, "both/config.pbtxt", 'model_name: "plain"', 'model_name: "both"'),
+        changed(root, "both/config.pbtxt", 'key: "y" value: "m"', 'key: "half" value: "m"'),
     ),
     "plain/config.pbtxt:2:": _write("plain/config.pbtxt", PLAIN.replace("platform", "plattform")),
     "plain/config.pbtxt:2: platform 'onnx' is unknown": _write(
@@ -115,7 +124,7 @@ MISTAKES: dict[str, Callable[[Path], object]] = {
     "plain/config.pbtxt:5: the file 'labels.txt' is not": lambda root: (root / "plain/labels.txt").unlink(),
     "plain/v3: a version's folder is called by its number": _write("plain/v3/model.onnx", ""),
     "plain/03: a version's folder": _write("plain/03/model.onnx", ""),
-    "PLAIN/: its name is also that of": lambda root: triton_repository.graph(root / "PLAIN/1/model.onnx", 1),
+    "plain/: its name is also that of 'PLAIN'": lambda root: triton_repository.graph(root / "PLAIN/1/model.onnx", 1),
     "halve/config.pbtxt: it names no inputs and outputs": lambda root: (root / "halve/config.pbtxt").unlink(),
     "other/config.pbtxt: neither it nor": _write("other/1/weights.bin", ""),
     "other/: it has no version": _write("other/config.pbtxt", ""),
