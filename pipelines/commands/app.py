@@ -24,6 +24,7 @@ from shiplift.pipelines.commands.releases import (
     card,
     gate,
     infer,
+    lab,
     pipeline,
     reject,
     release,
@@ -86,6 +87,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Clients: ask production": {
         "infer": infer.infer,
+        "lab": lab.lab,
         "openai": openai.openai,
         "invocations": invocations.invocations,
     },
