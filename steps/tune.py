@@ -107,5 +107,6 @@ def _best_configurations(history: Journal[Trial]) -> list[tuple[str, ServingConf
 def _packaged(store: ArtifactStore, bench: Bench, package: Package, best: Trial, late_after: float) -> Package:
     tree = bench.tree(package)
     name, memory_mb = serving_name(package.model), package.limits.memory_mb
-    reconfigure(tree, name, best.config, late_after, package.called_endings, memory_mb)
+    if package.tunable:
+        reconfigure(tree, name, best.config, late_after, package.called_endings, memory_mb)
     return package.model_copy(update={"config": best.config, "repository": store.put_tree(tree)})

@@ -17,12 +17,14 @@ from shiplift.pipelines.commands.cluster import install, render, uninstall, valu
 from shiplift.pipelines.commands.help import Command, Group
 from shiplift.pipelines.commands.releases import (
     abort,
+    adopt,
     approve,
     ask,
     cancel,
     card,
     gate,
     infer,
+    lab,
     pipeline,
     reject,
     release,
@@ -64,6 +66,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "card": card.card,
         "ask": ask.ask,
         "logs": logs.logs,
+        "adopt": adopt.adopt,
         "check": check.check,
         "schema": schema.schema,
         "targets": targets.targets,
@@ -84,6 +87,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Clients: ask production": {
         "infer": infer.infer,
+        "lab": lab.lab,
         "openai": openai.openai,
         "invocations": invocations.invocations,
     },

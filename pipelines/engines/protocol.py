@@ -49,6 +49,9 @@ class Releasing(Protocol):
             NotAdmitted: the registry stores files in a place that can't be written from here.
         """
 
+    def tagged(self, model: str, key: str, value: str) -> int:
+        """The newest version of a model whose tag `key` has this value; 0 if there is none."""
+
     def tag(self, model: str, version: int, key: str, value: str) -> None:
         """Sets the tag `shiplift.KEY` of a version in the registry; a long value is cut.
 

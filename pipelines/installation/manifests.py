@@ -259,7 +259,7 @@ def _page_names(values: Values) -> Iterator[str]:
     """The names under which the live page answers: those of its Service, and the site's own."""
     name = f"page.{values.namespace}"
     yield from ("page", name, f"{name}.svc", f"{name}.svc.cluster.local")
-    yield from values.page.hosts if values.page else ()
+    yield from values.page.names if values.page else ()
 
 
 def _outside(values: Values) -> set[int]:

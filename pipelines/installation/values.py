@@ -303,10 +303,19 @@ class Page(Record):
     """The live page, as Service `page` in Shiplift's namespace: everybody who can reach it sees releases and reports.
 
     It only shows. People act with `shiplift open --engine argo`, which uses their own kubeconfig. `hosts` are the names
-    under which browsers open it, such as that of an Ingress or a route of yours; it answers under no others.
+    under which browsers open it, such as that of an Ingress or a route of yours; it answers under no others. `url` is
+    the address to which events, descriptions in MLflow and reports link; its host is one of those names.
     """
 
     hosts: tuple[Name, ...] = ()
+    url: str = Field("", pattern=r"^(https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?)?$")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The hosts, and that of the address."""
+        host = urlsplit(self.url).hostname
+        return tuple(dict.fromkeys((*self.hosts, *([host] if host else []))))
+
     resources: Resources = Resources(cpu="20m", memory="192Mi", memory_limit="1Gi")
 
 
@@ -500,6 +509,7 @@ class Values(Record):
             modelopt=IMAGE_PYTHON if self.images.gpu else "",
             sandbox=self.sandbox,
             holder=self.holder,
+            page=self.page.url.rstrip("/") if self.page else "",
             policy=self.policy,
             prometheus=self.monitoring.prometheus,
             place=cluster,

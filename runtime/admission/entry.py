@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from shiplift.runtime.admission.adopting.registered import is_adopted, read_adopted
 from shiplift.runtime.admission.allowed import Pickle
 from shiplift.runtime.admission.examples import missing_example
 from shiplift.runtime.admission.own_library import OwnLibrary, of_library
@@ -51,6 +52,8 @@ def inspect(
     judge = partial(scan_files, Path(folder), Path(examples), pickle=pickle, unpacked_mb=unpacked_mb)
     if is_pipeline(Path(folder)):
         logged, code = read_pipeline(Path(folder))
+    elif is_adopted(Path(folder)):
+        logged, code = read_adopted(Path(folder))
     else:
         logged = read()
     scan = judge(python=logged.flavor == PYTHON, code=code)

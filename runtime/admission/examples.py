@@ -18,7 +18,7 @@ from shiplift.runtime.model.contracts import LoggedModel, check_example, metadat
 from shiplift.runtime.model.tensors import Arrays, as_input, numpy_type
 from shiplift.runtime.model.text.images_made import made_images
 from shiplift.runtime.model.text.tasks import IMAGE_TASKS, TEXT_FLAVORS, example_texts, task_of
-from shiplift.runtime.records.model import PIPELINE
+from shiplift.runtime.records.model import ADOPTED, PIPELINE
 from shiplift.runtime.records.tensor import TensorSpec
 
 _SAMPLES = 4
@@ -26,6 +26,8 @@ _SEED = 20240229
 _MAX_BYTES = 256 << 20
 _DO = "Log one: `log_model(..., input_example=x)` with the arrays or tensors that the model takes."
 _REGISTER = "Register the pipeline with some: `shiplift pipeline release pipeline.yaml --example requests.npz`."
+_ADOPT = "Adopt it with some: `shiplift adopt DIR --model NAME --example requests.npz`."
+_DO_OTHERS: dict[str, str] = {PIPELINE: _REGISTER, ADOPTED: _ADOPT}
 _FROM_PROGRAM = "The input example is the one in the pt2 file: MLflow kept none."
 _FROM_SIGNATURE = (
     "The version has no input example, so one was made from its signature: random numbers. Log an example to check "
@@ -54,7 +56,7 @@ def missing_example(folder: Path, logged: LoggedModel) -> tuple[Arrays, str]:
             return {spec.name: np.array(made_images(), dtype=object).reshape(-1, 1) for spec in inputs}, _OUR_IMAGES
         texts = example_texts(folder, task)
         return {spec.name: np.roll(texts, at, axis=0) for at, spec in enumerate(inputs)}, _OUR_TEXTS
-    rng, do = np.random.default_rng(_SEED), _REGISTER if logged.flavor == PIPELINE else _DO
+    rng, do = np.random.default_rng(_SEED), _DO_OTHERS.get(logged.flavor, _DO)
     return {spec.name: _made(spec, rng, do) for spec in logged.signature.inputs}, _FROM_SIGNATURE
 
 

@@ -49,27 +49,31 @@ def read_pipeline(folder: Path) -> tuple[LoggedModel, tuple[str, ...]]:
                 f"input {tensor.name!r} has {tensor.shape[0]} rows in every request: shape {list(tensor.shape)}",
                 do="Give it a first dimension of 1 or -1, which counts rows.",
             )
-    example = _example(folder / EXAMPLE_FILE, signature.inputs)
+    example = logged_requests(folder / EXAMPLE_FILE, signature.inputs, _DO)
     return LoggedModel(flavor=PIPELINE, signature=signature, example=example), tuple(pipeline.sources)
 
 
-def _example(file: Path, inputs: tuple[TensorSpec, ...]) -> Arrays | None:
-    """The logged requests, one row of each input for each request; None if there are none."""
+def logged_requests(file: Path, inputs: tuple[TensorSpec, ...], do: str) -> Arrays | None:
+    """The logged requests, one row of each input for each request; None if there are none. `do` is the advice.
+
+    Raises:
+        NotAdmitted: they are not what the inputs take.
+    """
     if not file.is_file():
         return None
     arrays = load_npz(file)
     if missing := [spec.name for spec in inputs if spec.name not in arrays]:
-        raise NotAdmitted(f"{EXAMPLE_FILE} lacks the input {missing[0]!r}", do=_DO)
+        raise NotAdmitted(f"{EXAMPLE_FILE} lacks the input {missing[0]!r}", do=do)
     example = {spec.name: as_input(arrays[spec.name], spec) for spec in inputs}
     for spec in inputs:
         array = example[spec.name]
         if not array.ndim or not len(array) or not fits(array[:1], spec):
             raise NotAdmitted(
-                f"{EXAMPLE_FILE} has {spec.name!r} of shape {array.shape}: the pipeline takes rows of {spec.shape[1:]}",
-                do=_DO,
+                f"{EXAMPLE_FILE} has {spec.name!r} of shape {array.shape}: the model takes rows of {spec.shape[1:]}",
+                do=do,
             )
         if spec.datatype in FLOATS and not np.isfinite(array).all():
-            raise NotAdmitted(f"{EXAMPLE_FILE} holds NaN or infinity in {spec.name!r}", do=_DO)
+            raise NotAdmitted(f"{EXAMPLE_FILE} holds NaN or infinity in {spec.name!r}", do=do)
     if len({len(array) for array in example.values()}) > 1:
-        raise NotAdmitted(f"the inputs in {EXAMPLE_FILE} have different numbers of rows", do=_DO)
+        raise NotAdmitted(f"the inputs in {EXAMPLE_FILE} have different numbers of rows", do=do)
     return example

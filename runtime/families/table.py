@@ -4,6 +4,7 @@ from typing import Any
 
 from shiplift.runtime.admission.inspection import Inspected
 from shiplift.runtime.base.errors import NotAdmitted
+from shiplift.runtime.families.adopted.family import AdoptedFamily
 from shiplift.runtime.families.family import Family
 from shiplift.runtime.families.generation.family import GenerationFamily
 from shiplift.runtime.families.graph.family import GraphFamily
@@ -20,6 +21,7 @@ from shiplift.runtime.spec.measurement import Load
 
 FAMILIES: list[Family[Any, Any, Any]] = [
     PipelineFamily(),
+    AdoptedFamily(),
     GenerationFamily(),
     ImageFamily(),
     TextFamily(),

@@ -137,7 +137,7 @@ def write_logged(
         generator.write_sequences(path, signature, recorded_sequences(body, name, signature, sequence_length, limits))
         return {"lengths": []}
     samples = recorded(body, name, signature, limits)
-    generator.write_requests(path, signature, whole(samples) if served.member_models else samples)
+    generator.write_requests(path, signature, whole(samples) if served.takes_whole else samples)
     return {"lengths": _lengths_of(samples, served)}
 
 

@@ -27,12 +27,12 @@ from shiplift.runtime.model.logged_signature import scoring_of
 from shiplift.runtime.model.python.requirements import check_python, python_of, requirements_of
 from shiplift.runtime.model.tensors import Arrays, as_input, datatype, fits, numpy_type
 from shiplift.runtime.model.text.tasks import GENERATION, TEXT_FLAVORS, task_of, texts_of, wraps_openai
-from shiplift.runtime.records.model import PIPELINE, PYTHON, Flavor
+from shiplift.runtime.records.model import ADOPTED, PIPELINE, PYTHON, Flavor
 from shiplift.runtime.records.scoring import Scoring
 from shiplift.runtime.records.tensor import FLOATS, Datatype, Signature, TensorSpec
 
 FLAVORS: tuple[Flavor, ...] = get_args(Flavor)
-MODELS = tuple(flavor for flavor in FLAVORS if flavor != PIPELINE)
+MODELS = tuple(flavor for flavor in FLAVORS if flavor not in (ADOPTED, PIPELINE))
 METADATA = "MLmodel"
 MAX_METADATA_BYTES, MAX_EXAMPLE_BYTES = 1 << 20, 256 << 20
 _COLUMN_TYPES: Mapping[str, Datatype] = {

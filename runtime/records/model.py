@@ -21,10 +21,12 @@ Flavor = Literal[
     "transformers",
     "sentence_transformers",
     "shiplift_pipeline",
+    "shiplift_adopted",
     "python_function",
 ]
 PYTHON: Flavor = "python_function"  # every version has this flavor; it counts only if there is no other
 PIPELINE: Flavor = "shiplift_pipeline"  # a pipeline of models, as `shiplift pipeline release` logs it
+ADOPTED: Flavor = "shiplift_adopted"  # a model of a Triton repository, as `shiplift adopt` logs it
 # Flavors whose models can be served by their own code if they can't be exported as a graph. An ONNX model is the graph
 # itself, and models that take text answer through our own front.
 FALL_BACK: tuple[Flavor, ...] = (

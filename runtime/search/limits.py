@@ -23,6 +23,8 @@ def tuned_limits(package: Package, asked: Limits, peak_mb: float) -> Limits:
 
 def _enforced(package: Package) -> bool:
     """Whether the package's model has a process of its own, whose memory is limited."""
+    if not package.tunable:
+        return False
     if package.python_environment is not None:
         return not package.member_models
     return package.server == "bundled" and not package.member_models

@@ -93,10 +93,10 @@ class PodServer:
         package, config = point.package, point.config
         tuned = {ending: of_called(config) for ending in package.called_endings} | {"": config}
         names = {ending: f"{served_as(package)}{ending}" for ending in tuned}
-        return {
-            names[ending]: renamed(retuned(self._config(package, ending), tuned[ending]), names[ending])
-            for ending in tuned
-        }
+        texts = {ending: self._config(package, ending) for ending in tuned}
+        if package.tunable:
+            texts = {ending: retuned(text, tuned[ending]) for ending, text in texts.items()}
+        return {names[ending]: renamed(text, names[ending]) for ending, text in texts.items()}
 
     def _load_member_models(self, package: Package) -> None:
         """Loads a pipeline's members, which its graph needs; they stay loaded."""

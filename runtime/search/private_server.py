@@ -51,7 +51,8 @@ class PrivateServer:
         """
         name = serving_name(point.package.model)
         tree = self.tree(point.package)
-        reconfigure(tree, name, point.config)
+        if point.package.tunable:
+            reconfigure(tree, name, point.config)
         install(tree, self.server.repository, source=name, name=name)
         with survived(self.server):
             load_member_models(self.client, tree, self.server.repository, point.package.member_models)

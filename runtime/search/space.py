@@ -109,10 +109,9 @@ def space_of(
 ) -> Space:
     """The space on a server with this many cores. A queue policy gets at least the instances that it needs.
 
-    `lengths` are those of the requests, if they have any. A pipeline has one configuration: its members were tuned when
-    they were released, and its definition says how many requests it works on at once.
+    `lengths` are those of the requests, if they have any. A package that can't be tuned has one configuration.
     """
-    if any(package.member_models for package in packages):
+    if not all(package.tunable for package in packages):
         (package,) = packages
         config = package.config
         return Space(

@@ -42,6 +42,8 @@ STACKS = (
         "test_hostile_versions",
         "test_cluster_commands",
         "test_pipeline_release",
+        "test_lab",
+        "test_adopt",
         "test_answers",
         "test_registry_rest",
         "test_webhooks",

@@ -65,7 +65,7 @@ from shiplift.runtime.store.history import History
 from shiplift.runtime.store.ledger import UncheckedLedger
 from shiplift.runtime.store.members import Promoted
 from shiplift.runtime.store.published import run_of
-from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry, newest_tagged
 from shiplift.runtime.store.registry.terms import TAG, check_name, model_and_version, request_of
 from shiplift.runtime.targets import catalogue, discovery, machine
 
@@ -133,6 +133,10 @@ class ArgoEngine:
     def register(self, name: str, files: Mapping[str, bytes], tags: Mapping[str, str]) -> int:
         """Registers the next version of a model from files."""
         return self.registry.register(check_name(name), files, tags).version
+
+    def tagged(self, model: str, key: str, value: str) -> int:
+        """The newest version of a model whose tag `key` has this value; 0 if there is none."""
+        return newest_tagged(self.registry, check_name(model), key, value)
 
     def tag(self, model: str, version: int, key: str, value: str) -> None:
         """Sets a tag of a version in the registry."""

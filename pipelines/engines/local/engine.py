@@ -48,7 +48,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.history import History, server_config_or_reason
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.members import Promoted
-from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry, newest_tagged
 from shiplift.runtime.store.registry.terms import CHAMPION, VersionInfo, check_name, model_and_version, request_of
 from shiplift.runtime.targets import catalogue, discovery, machine
 
@@ -123,6 +123,11 @@ class LocalEngine:
         site = stack.site(self.home, stack.require(self.home))
         rest = RestRegistry(site.registry_uri, timeout_s=PATIENT_S)
         return rest.register(check_name(name), files, tags).version
+
+    def tagged(self, model: str, key: str, value: str) -> int:
+        """The newest version of a model whose tag `key` has this value; 0 if there is none."""
+        site = stack.site(self.home, stack.require(self.home))
+        return newest_tagged(RestRegistry(site.registry_uri, timeout_s=PATIENT_S), check_name(model), key, value)
 
     def tag(self, model: str, version: int, key: str, value: str) -> None:
         """Sets a tag of a version in the registry."""

@@ -74,6 +74,12 @@ class DeclaredGeneration(Contract):
     kind: Literal["generation"] = "generation"
 
 
+class DeclaredAdopted(Contract):
+    """A model of a Triton repository; the example holds its requests, one row for each."""
+
+    kind: Literal["adopted"] = "adopted"
+
+
 class DeclaredPipeline(Contract):
     """A pipeline of models; the example holds its requests, one row for each."""
 

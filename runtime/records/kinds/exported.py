@@ -161,3 +161,16 @@ class ExportedPipeline(Exported):
     def judged(self) -> bool:
         """No: its members are."""
         return False
+
+
+class ExportedAdopted(Exported):
+    """A model of a Triton repository as it was adopted. Nothing was run for it, so its `reference` has only inputs."""
+
+    kind: Literal["adopted"] = "adopted"
+    parity: tuple[()] = ()
+    isolation: None = volatile(None)
+
+    @property
+    def judged(self) -> bool:
+        """No: its own answers are the right ones."""
+        return False

@@ -82,6 +82,16 @@ class Package(Kinded, Variant):
         return ()
 
     @property
+    def tunable(self) -> bool:
+        """Whether tuning may change its configuration."""
+        return True
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether requests have its tensors' whole shapes: Triton adds no batch dimension."""
+        return False
+
+    @property
     def called_endings(self) -> tuple[str, ...]:
         """The suffixes of the served models that the package's main model calls, in the order to load them."""
         return ()
@@ -216,9 +226,52 @@ class PipelinePackage(Package):
         return self.companions
 
     @property
+    def tunable(self) -> bool:
+        """No: its members were tuned when they were released, and its definition says how much it does at once."""
+        return False
+
+    @property
+    def takes_whole(self) -> bool:
+        """Yes: its tensors need not have the same number of rows."""
+        return True
+
+    @property
     def brings_python(self) -> bool:
         """Whether a member does."""
         return super().brings_python or any(name.endswith(TENSORS) for name in self.companions)
+
+
+class AdoptedPackage(Package):
+    """A model of a Triton repository, configured as it was there. `companions` are the models that it calls.
+
+    They have the names that they have in this repository, and no other package's models do. `batches`: Triton adds a
+    batch dimension to its tensors.
+    """
+
+    kind: Literal["adopted"] = "adopted"
+    padding: None = None
+    companions: tuple[str, ...] = ()
+    batches: bool = True
+
+    @property
+    def described(self) -> str:
+        """For people."""
+        return "as it was adopted"
+
+    @property
+    def member_models(self) -> tuple[str, ...]:
+        """The models that an ensemble calls."""
+        return self.companions
+
+    @property
+    def tunable(self) -> bool:
+        """No: it is measured as it was."""
+        return False
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether it takes no batches."""
+        return not self.batches
 
 
 class DecoderPackage(Package):

@@ -4,15 +4,12 @@ There is no reference for the answers of a whole pipeline. So its golden answers
 server that is confined like production's. They prove that what is loaded later, wherever that is, is this bundle.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed, SpecInvalid
+from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.composition.check import check
@@ -21,7 +18,6 @@ from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.composition.signature import pipeline_signature
 from shiplift.runtime.model.tensors import (
     GOLDEN_SAMPLES,
-    ROWS,
     Arrays,
     batch_of,
     concatenate,
@@ -33,15 +29,11 @@ from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.serving.bundles.own_answers import own_golden, served_alone
 from shiplift.runtime.serving.bundles.package import package_bundle
 from shiplift.runtime.serving.bundles.scoring import Scoring
-from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.python_environment import prepare
-from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, check_golden
-from shiplift.runtime.serving.triton.command_line import Features
-from shiplift.runtime.serving.triton.environment import ServerEnvironment
-from shiplift.runtime.serving.triton.repository import golden_arrays
+from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.spec.pipeline import BUNDLE, PipelineSpec
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -84,8 +76,9 @@ def compose(
     def ask(tree: Path, models: Mapping[str, str]) -> Arrays:
         for member in members.packages.values():
             prepare(site, member, tree)
-        with _served(site, tree, models) as client:
-            golden = _golden(client, spec, requests)
+        with served_alone(site, tree, models) as client:
+            signature, name = pipeline_signature(spec), serving_name(spec.name)
+            golden = own_golden(client, name, signature, requests, "the pipeline", without=BUNDLE)
             scores.update(scoring.score(lambda inputs: _answers(client, spec, inputs)))
         return golden
 
@@ -122,49 +115,6 @@ def _check_target(target: Target, packages: Mapping[str, Package]) -> None:
         )
 
 
-@contextmanager
-def _served(site: Site, tree: Path, models: Mapping[str, str]) -> Iterator[TritonClient]:
-    """The bundle in `tree` on a private server."""
-    features = Features(cache_mb=0, allow_without=site.sandbox.allow_without)
-    environment = ServerEnvironment(Path(site.server_environment), site.environments)
-    with (
-        private_server(environment, tree, features, log=tree.parent / "triton.log") as server,
-        TritonClient(server.grpc) as client,
-    ):
-        for model in models:  # members come first
-            client.load(model)
-        yield client
-
-
-def _golden(client: TritonClient, spec: PipelineSpec, requests: Arrays) -> Arrays:
-    """The golden requests with a bundle's answers to them, which it gives twice.
-
-    Raises:
-        SpecInvalid: it does not answer, answers the same request differently, or answers with NaN.
-    """
-    progress("asking the bundle for its golden answers")
-    signature, name = pipeline_signature(spec), serving_name(spec.name)
-    try:
-        with measuring():
-            each = [client.infer(name, signature, row) for row in one_by_one(requests)]
-    except ServerFailed as error:  # the server was fine before: it is the pipeline that can't answer
-        raise SpecInvalid(
-            f"the pipeline does not answer its example requests: {error.what}",
-            do="Look at the step that it names, and register the pipeline again.",
-        ) from error
-    answers = concatenate([{key: array for key, array in answer.items() if key != BUNDLE} for answer in each])
-    if blank := [key for key, array in answers.items() if array.dtype.kind == "f" and np.isnan(array).any()]:
-        raise SpecInvalid(
-            f"the pipeline answers its example requests with NaN in {', '.join(blank)}",
-            do="Look at the step that gives it, and register the pipeline again.",
-        )
-    golden = golden_arrays(requests, answers) | {
-        f"{ROWS}{key}": np.array([len(answer[key]) for answer in each]) for key in answers
-    }
-    _check_again(client, name, signature, golden | {f"output/{BUNDLE}": concatenate(each)[BUNDLE]})
-    return golden
-
-
 def _answers(client: TritonClient, spec: PipelineSpec, inputs: Arrays) -> Arrays:
     """The answers to many requests, sent as many at once as the pipeline has instances."""
     progress("asking the bundle about the validation data")
@@ -172,14 +122,3 @@ def _answers(client: TritonClient, spec: PipelineSpec, inputs: Arrays) -> Arrays
     with measuring(), ThreadPoolExecutor(spec.instances) as pool:
         answers = concatenate(list(pool.map(lambda row: client.infer(name, signature, row), one_by_one(inputs))))
     return {key: array for key, array in answers.items() if key != BUNDLE}
-
-
-def _check_again(client: TritonClient, name: str, signature: Signature, golden: Arrays) -> None:
-    """Asks a second time. If answers vary by chance, golden requests can't tell a wrong bundle from the right one."""
-    try:
-        check_golden(client, name, signature, golden, tolerance=TOLERANCE["fp32"])
-    except GoldenMismatch as error:
-        raise SpecInvalid(
-            f"the pipeline answers the same request differently each time: {error.what}",
-            do="Make its Python steps independent of chance and time: golden requests prove which bundle answers.",
-        ) from error

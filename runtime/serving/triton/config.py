@@ -46,7 +46,7 @@ _THREADS = {
     "trees": "cpu_nthread",
     "fil": "cpu_nthread",
 }
-_TIME_LIMIT = "request_timeout_ms"
+TIME_LIMIT = "request_timeout_ms"
 LIMITS = {  # the parameters of `Limits`
     "load_s": "load_timeout_ms",
     "memory_mb": "memory_mb",
@@ -179,7 +179,7 @@ def retuned(text: str, config: ServingConfig, late_after_ms: float = 0.0, memory
     model.instance_group[0].count = config.instances
     _buckets(model, config.buckets)
     _threads(model, config)
-    if memory_mb is not None and _TIME_LIMIT in model.parameters:  # a server that enforces limits
+    if memory_mb is not None and TIME_LIMIT in model.parameters:  # a server that enforces limits
         model.parameters[LIMITS["memory_mb"]].string_value = str(memory_mb)
     if late_after_ms:
         policy = model.dynamic_batching.default_queue_policy
@@ -464,11 +464,11 @@ def _backend(config: pb.ModelConfig, model: ModelDescription, server: ServerKind
     if server == "bundled":
         _pinning(config, model.serving)
     if server == "bundled" or in_python(model, server):
-        config.parameters[_TIME_LIMIT].string_value = str(round(model.serving.request_timeout_s * _MS_PER_S))
-        _limits(config, model.limits)
+        config.parameters[TIME_LIMIT].string_value = str(round(model.serving.request_timeout_s * _MS_PER_S))
+        write_limits(config, model.limits)
 
 
-def _limits(config: pb.ModelConfig, limits: Limits) -> None:
+def write_limits(config: pb.ModelConfig, limits: Limits) -> None:
     """Writes the limits that are set (`backends/common/limits.h`, `guest/python/python_model.py`)."""
     for name, parameter in LIMITS.items():
         if (value := getattr(limits, name)) is not None:

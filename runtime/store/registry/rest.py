@@ -198,6 +198,15 @@ class RestRegistry:
             yield from page.get("registered_models", [])
 
 
+def newest_tagged(registry: RestRegistry, name: str, tag: str, value: str) -> int:
+    """The newest version of a model whose tag has this value; 0 if there is none."""
+    try:
+        versions = registry.versions(name)
+    except NotFound:
+        return 0
+    return max((info.version for info in versions if info.tags.get(tag) == value), default=0)
+
+
 def _no_versions(name: str) -> NotFound:
     return NotFound(f"the registry has no versions of model {name!r}", do="Register one, or fix the name.")
 

@@ -10,6 +10,7 @@ CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 TAG = "shiplift."
 PIPELINE_TAG = f"{TAG}pipeline"  # marks a version that is a pipeline of models
 SOURCE_TAG = f"{TAG}source"  # set by a push: the folder's object in git
+ADOPTED_TAG = f"{TAG}adopted"  # the digest of the files of a version that was adopted from a Triton repository
 MEMBER_TAG = f"{TAG}member"  # set if a version was registered because of this MODEL/VERSION
 _URI = "models:/"  # MLflow's address of a registered model or a version of it
 RETIRED_TAG = f"{TAG}retired"  # set if the model was retired after the version was registered: who, when and why

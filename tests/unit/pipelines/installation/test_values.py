@@ -89,6 +89,16 @@ def test_where_records_and_bytes_are_kept(text: str, registry: str, artifacts: s
     assert (site.registry_uri, site.artifacts_uri) == (registry, artifacts)
 
 
+def test_the_page_s_address_is_where_releases_link_to_and_one_of_its_names() -> None:
+    assert not values.parse("page: {}").site.page
+    read = values.parse("page: {url: 'https://ml.example.com/', hosts: [other.example.com]}")
+    assert read.site.page_of("digits", 3) == "https://ml.example.com/release?model=digits&version=3"
+    assert read.page is not None
+    assert read.page.names == ("other.example.com", "ml.example.com")
+    with pytest.raises(SpecInvalid, match="url"):
+        values.parse("page: {url: 'javascript:alert(1)'}")
+
+
 def test_a_stage_s_size_fills_in_what_is_not_given() -> None:
     sizes = values.parse("stages: {gate: {memory: 1Gi}, tune: {cpu: 3}}").template_settings.sizes
     assert sizes == {"gate": Size(cpu="500m", memory="1Gi"), "tune": Size(cpu="3", memory="2Gi")}

@@ -1,5 +1,6 @@
 """What `shiplift init` writes works as it is."""
 
+import json
 import os
 import subprocess
 import sys
@@ -94,7 +95,7 @@ def test_it_may_read_and_nothing_else(workflow: dict[str, Any]) -> None:
 
 def test_scripts_take_nothing_from_an_event_but_through_variables(workflow: dict[str, Any]) -> None:
     scripts = [step["run"] for step in workflow["jobs"]["release"]["steps"] if "run" in step]
-    assert len(scripts) == 3
+    assert len(scripts) == 4
     for script in scripts:
         assert "${{" not in script
         assert subprocess.run(["bash", "-n", "-c", script], check=False).returncode == 0
@@ -106,9 +107,12 @@ def test_the_command_it_calls_has_the_options_it_gives(workflow: dict[str, Any])
     assert {"--spec", "--engine", "--watch"} <= options
 
 
-def run_step(workflow: dict[str, Any], folder: Path, **environment: str) -> tuple[int, list[str]]:
-    """Runs the last step with a `shiplift` that notes what it is asked; a model called `bad` fails with 20."""
-    script = workflow["jobs"]["release"]["steps"][-1]["run"]
+def run_step(workflow: dict[str, Any], folder: Path, step: int = -2, **environment: str) -> tuple[int, list[str]]:
+    """Runs a step, by default the one that releases, with a `shiplift` that notes what it is asked.
+
+    A model called `bad` fails with 20.
+    """
+    script = workflow["jobs"]["release"]["steps"][step]["run"]
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
     (tools / "shiplift").write_text(f'#!/bin/sh\necho "$@" >> {folder}/asked\n[ "$2" != bad ] || exit 20\n')
@@ -182,3 +186,47 @@ def test_one_that_fails_does_not_keep_the_others_and_is_the_result(
     code, asked = run_step(workflow, tmp_path, BEFORE="0" * 40, GITHUB_SHA=commits[1])
     assert (code, [line.split()[1] for line in asked]) == (20, ["bad", "c"])
     assert run_step(workflow, tmp_path, SPEC="releases/c d.yml", GITHUB_SHA=commits[1])[0] == 0
+
+
+_SHIPLIFT = """#!/bin/sh
+case "$1" in
+  status) echo '{"models": [{"latest": 7}]}' ;;
+  card) echo "$2" >> FOLDER/cards; printf -- '---\\ntags: [x]\\n---\\n# %s\\n' "$2" > card.md ;;
+esac
+"""
+_GH = """#!/bin/sh
+case "$*" in
+  *PATCH* | *POST*) echo "$*" >> FOLDER/asked; cat comment.md > FOLDER/body ;;
+  */pulls) echo '[{"number": 5}]' ;;
+  */comments) cat FOLDER/comments ;;
+esac
+"""
+
+
+def test_a_report_is_one_comment_which_the_next_release_updates(tmp_path: Path, workflow: dict[str, Any]) -> None:
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "released").write_text("digits\n")
+    tools = tmp_path / "commands"
+    tools.mkdir()
+    for name, script in (("shiplift", _SHIPLIFT), ("gh", _GH)):
+        (tools / name).write_text(script.replace("FOLDER", str(tmp_path)))
+        (tools / name).chmod(0o755)
+    (tmp_path / "comments").write_text("[]")
+    variables = {
+        "GITHUB_REPOSITORY": "team/models",
+        "GITHUB_SHA": "1" * 40,
+        "PATH": f"{tools}:{os.environ['PATH']}",
+    }
+    code, asked = run_step(workflow, tmp_path, -1, **variables)
+    assert (code, asked) == (
+        0,
+        ["api --silent --method POST repos/team/models/issues/5/comments --field body=@comment.md"],
+    )
+    body = (tmp_path / "body").read_text()
+    mark, _, rest = body.partition("\n")
+    assert rest == "# digits/7\n"
+    strangers = {"id": 1, "user": {"login": "someone"}, "body": body}
+    own = {"id": 2, "user": {"login": "github-actions[bot]"}, "body": mark}
+    (tmp_path / "comments").write_text(json.dumps([strangers, own]))
+    _, asked = run_step(workflow, tmp_path, -1, **variables)
+    assert asked[-1] == "api --silent --method PATCH repos/team/models/issues/comments/2 --field body=@comment.md"

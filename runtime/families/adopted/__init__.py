@@ -1,0 +1,1 @@
+"""Models of Triton repositories that were adopted as they are."""

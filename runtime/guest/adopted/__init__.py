@@ -1,0 +1,1 @@
+"""What runs an adopted Python model."""
