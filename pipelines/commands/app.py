@@ -24,6 +24,7 @@ from shiplift.pipelines.commands.releases import (
     gate,
     infer,
     pipeline,
+    predict,
     reject,
     release,
     report,
@@ -84,6 +85,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Clients: ask production": {
         "infer": infer.infer,
+        "predict": predict.predict,
         "openai": openai.openai,
         "invocations": invocations.invocations,
     },
