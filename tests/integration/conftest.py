@@ -43,6 +43,7 @@ STACKS = (
         "test_cluster_commands",
         "test_pipeline_release",
         "test_answers",
+        "test_predict",
         "test_registry_rest",
         "test_webhooks",
         "test_registry_client",
