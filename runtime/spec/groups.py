@@ -2,6 +2,7 @@
 
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.model import Datasets
+from shiplift.runtime.spec.capturing import Capture
 from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace, Slo
 from shiplift.runtime.spec.model import Data, Quality, Quantization
 from shiplift.runtime.spec.promoting import Promoting
@@ -37,7 +38,8 @@ class ServingSpace(Record):
 
 
 class Delivery(Record):
-    """How a version gets its traffic, and who has to agree first."""
+    """How a version gets its traffic, who has to agree first, and what is kept of its requests."""
 
     rollout: Rollout = Rollout()
     promoting: Promoting = Promoting()
+    capture: Capture = Capture()

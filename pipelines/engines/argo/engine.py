@@ -40,6 +40,7 @@ from shiplift.runtime.events.event import ModelEvent
 from shiplift.runtime.events.outbox import Place
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.asked import AskedAgain
+from shiplift.runtime.records.capturing import Captured, DeletedRows, ExportedRows
 from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Abort, Promotion
@@ -316,6 +317,18 @@ class ArgoEngine:
         body = KubernetesClient(self._cluster.serving_namespace).get(CONFIG_MAP, CONFIG_MAP_NAME) or {}
         return dict(body.get("data") or {})
 
+    def captured(self, model: str) -> Captured:
+        """Nothing is captured on a cluster."""
+        raise _not_captured(model)
+
+    def export_captured(self, model: str, file: Path) -> ExportedRows:  # noqa: ARG002
+        """Nothing is captured on a cluster."""
+        raise _not_captured(model)
+
+    def delete_captured(self, model: str, value: str) -> DeletedRows:  # noqa: ARG002
+        """Nothing is captured on a cluster."""
+        raise _not_captured(model)
+
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
         """The logs of a component's pods, or of a version's newest release; each line begins with its pod or stage."""
         name = name or logs.PARTS[0]
@@ -420,3 +433,10 @@ def _entry(target: Target) -> CatalogueEntry:
 
 def _seen_from_here(published: str) -> ServedModel | None:
     return PublishedModel.model_validate_json(published).seen_from(inside="KUBERNETES_SERVICE_HOST" in os.environ)
+
+
+def _not_captured(model: str) -> NotFound:
+    return NotFound(
+        f"no rows of {model!r} are kept: requests are captured on one machine only",
+        do="Use `--engine local` for models that one machine serves.",
+    )
