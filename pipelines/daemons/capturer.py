@@ -5,15 +5,17 @@ a model is captured, or rows of one are kept.
 """
 
 import argparse
+import contextlib
 import fcntl
 import os
 import signal
 import time
 from pathlib import Path
 
-from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local import incidents, stack
 from shiplift.pipelines.engines.local.captured import RINGS, root_of, secret_of, wanted
 from shiplift.runtime.base.daemon import stop_on_signals
+from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.capture.writer import Writer
 from shiplift.runtime.confinement.watch import worker
 
@@ -27,6 +29,7 @@ def run(home: Path) -> None:
     stop = stop_on_signals()
     writer = Writer(root_of(home), secret_of(home))
     captured, looked, tidied = wanted(home), time.monotonic(), 0.0
+    told: dict[str, str] = {}
     while not stop.wait(LOOK_S):
         now = time.monotonic()
         if now - looked >= _SETTINGS_S:
@@ -35,6 +38,11 @@ def run(home: Path) -> None:
         if running is not None and running.runs("triton"):
             pid = worker(running.processes["triton"].pid)
             writer.look(Path(f"/proc/{pid}/root{RINGS}"), captured)
+        for name, problem in writer.problems.items():
+            if told.get(name) != problem:
+                with contextlib.suppress(ShipliftError):  # the disk that is full may be that of the incidents
+                    incidents.note(home, name, problem)
+        told = writer.problems
         if now - tidied >= TIDY_S:
             tidied = now
             for name, problem in writer.tidy().items():

@@ -83,6 +83,11 @@ class Writer:
         for name in self._models:
             self._write(name)
 
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why models are not captured at the moment, by served name."""
+        return {name: model.problem for name, model in self._models.items() if model.problem}
+
     def tidy(self) -> dict[str, str]:
         """Keeps every folder to its limits, also those of models that are captured no more; returns what failed."""
         failed = {}

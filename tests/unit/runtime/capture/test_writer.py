@@ -114,9 +114,10 @@ def test_a_full_disk_stops_capture_and_is_told_of_until_there_is_room(tmp_path: 
     with mock.patch.object(folders, "_write", side_effect=full):
         look(tmp_path, writer)
     assert "capture has stopped: no space is left" in kept(tmp_path).state().problem
+    assert set(writer.problems) == {"m"}
     server.puts(b"b", 2)
     look(tmp_path, writer)
-    assert kept(tmp_path).state().problem == ""
+    assert (kept(tmp_path).state().problem, writer.problems) == ("", {})
     assert sorted(str(row["input/amount"]) for row in rows(tmp_path)) == ["1.0", "2.0"]
 
 
