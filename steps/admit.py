@@ -6,6 +6,7 @@ fetches, hashes and stores the files, which needs credentials. The sandbox parse
 
 from pathlib import Path
 
+from shiplift.runtime.admission.captures import check_capture
 from shiplift.runtime.admission.inspection import INSPECT, Inspected, inspect
 from shiplift.runtime.admission.logged_files import datasets_of, recorded_of, resolve_spec
 from shiplift.runtime.admission.policy import check_site, check_size
@@ -67,6 +68,7 @@ def _admitted(
 ) -> Admitted:
     files = store.put_tree(model)
     contract = table.recognised(inspected).contract(site, spec, inspected)
+    check_capture(site, spec, contract.signature)
     return Admitted(
         model_version=ModelVersion(
             name=info.name,
@@ -97,4 +99,5 @@ def _admitted(
         serving=with_states(spec.serving, inspected.states),
         rollout=spec.rollout,
         promoting=spec.promotion,
+        capture=spec.capture,
     )

@@ -21,6 +21,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.retirement import Retirement
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Verdict
+from shiplift.runtime.serving.capturing import with_capture
 from shiplift.runtime.serving.champion import (
     champion_state,
     move_traffic,
@@ -69,7 +70,8 @@ def promote(
     verdict.require_pass()
     registry, place = Registry(site.registry_uri), production(site)
     RegistryLease(RestRegistry(site.registry_uri, timeout_s=PATIENT_S), site.holder, "").check()
-    package, ledger, rollout = deployment.package, Ledger(site, request, registry=registry), delivery.rollout
+    package = with_capture(deployment.package, delivery.capture)
+    ledger, rollout = Ledger(site, request, registry=registry), delivery.rollout
     if delivery.promoting.approval == "required":
         asked = approval_asked(request, model_version, package, champion, delivery.promoting)
         require_approval(site, request, trigger, ledger, asked)

@@ -35,6 +35,7 @@ from shiplift.pipelines.commands.releases import (
     rollback,
 )
 from shiplift.pipelines.commands.stack import (
+    captured,
     doctor,
     down,
     events,
@@ -83,6 +84,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "rollback": rollback.rollback,
         "retire": retire.retire,
         "events": events.events,
+        "captured": captured.captured,
         "gate": gate.gate,
         "push": push.push,
     },

@@ -22,7 +22,14 @@ from shiplift.runtime.serving.machine import traffic
 from shiplift.runtime.serving.machine.recovery import moves
 from shiplift.runtime.serving.machine.served import every_served, served
 from shiplift.runtime.serving.machine.traffic import Tally
-from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, check_package, difference, infer_one_by_one
+from shiplift.runtime.serving.triton.client import (
+    OWN_REQUESTS,
+    TOLERANCE,
+    TritonClient,
+    check_package,
+    difference,
+    infer_one_by_one,
+)
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.store.artifacts import ArtifactStore
 
@@ -192,7 +199,7 @@ def beat_of(address: str, package: Package, golden: Arrays) -> ProbeResult:
     name, problem, bad, varies = serving_name(package.model), "", False, False
     counted, sent = None, Counter[str]()
     try:
-        with TritonClient(address, timeout_s=limit_s) as client:
+        with TritonClient(address, timeout_s=limit_s, request_id=OWN_REQUESTS) as client:
             sent = client.sent
             counted = client.counts(name).total
             try:

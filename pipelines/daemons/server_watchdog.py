@@ -15,6 +15,7 @@ long.
 
 import contextlib
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from google.protobuf.text_format import ParseError
 
 from shiplift.pipelines.daemons import baking, messenger
 from shiplift.pipelines.daemons.prober import Prober
-from shiplift.pipelines.engines.local import incidents, site_file, stack
+from shiplift.pipelines.engines.local import captured, incidents, site_file, stack
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.text import printable
@@ -33,7 +34,7 @@ from shiplift.runtime.events.emit import emit
 from shiplift.runtime.events.event import model_event
 from shiplift.runtime.events.kinds import Kind
 from shiplift.runtime.guest.pod.heartbeat import MARGIN_S, Counters, Heartbeat, answer, counters
-from shiplift.runtime.host.processes import stop
+from shiplift.runtime.host.processes import inherited, own_module, start_child, stop
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.machine import baking as noted
 from shiplift.runtime.serving.machine import server_memory
@@ -281,6 +282,12 @@ def memory_limit_mb(home: Path) -> int:
     return server_memory.default_limit_mb()
 
 
+def start_capturer(home: Path) -> "subprocess.Popen[bytes]":
+    """Starts the process that writes what production captures, which ends with this one."""
+    log, command = home / "logs" / "capture.log", own_module("shiplift.pipelines.daemons.capturer", "--home", home)
+    return start_child(command, environment=inherited(), log=log)
+
+
 def watch(home: Path) -> None:
     """Watches a home's server, and its answers, until the parent process ends."""
     prober, parent = Prober(home), os.getppid()
@@ -288,6 +295,9 @@ def watch(home: Path) -> None:
     threading.Thread(target=prober.run, daemon=True).start()
     threading.Thread(target=baking.run, args=(home, prober), daemon=True).start()
     threading.Thread(target=messenger.run, args=(home,), daemon=True).start()
+    capturer: subprocess.Popen[bytes] | None = None
     while os.getppid() == parent:
         watchdog.look()
+        if (capturer is None or capturer.poll() is not None) and captured.needed(home):
+            capturer = start_capturer(home)
         time.sleep(_LOOK_S)

@@ -14,6 +14,7 @@ from shiplift.runtime.events.event import ModelEvent
 from shiplift.runtime.events.outbox import Place
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.asked import AskedAgain
+from shiplift.runtime.records.capturing import Captured, DeletedRows, ExportedRows
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.offline import OfflineOrder, OfflineResult
 from shiplift.runtime.records.promotion import Promotion
@@ -202,6 +203,30 @@ class Serving(Protocol):
 
     def discover_all(self) -> list[ServedModel]:
         """Where each model answers that a client on this machine can reach."""
+
+    def captured(self, model: str) -> Captured:
+        """What is kept of a model's requests and answers.
+
+        Raises:
+            NotFound: nothing is captured, and nothing is kept.
+        """
+
+    def export_captured(self, model: str, file: Path) -> ExportedRows:
+        """Writes the captured rows of a model to a Parquet file.
+
+        Raises:
+            NotFound: nothing is kept.
+            StorageFull: no space is left.
+        """
+
+    def delete_captured(self, model: str, value: str) -> DeletedRows:
+        """Deletes the captured rows whose `capture.key` has this value.
+
+        Raises:
+            NotFound: nothing is kept.
+            UsageError: the model's spec names no key.
+            StorageFull: no space is left; no row was deleted.
+        """
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
         """Yields the last lines of a log and, with `follow`, new lines.

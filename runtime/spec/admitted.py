@@ -7,6 +7,7 @@ from pydantic import model_validator
 from shiplift.runtime.records.base import Sections
 from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.model import FALL_BACK, PIPELINE, PYTHON, Datasets, ModelVersion, RecordedRequests, Scan
+from shiplift.runtime.spec.capturing import Capture
 from shiplift.runtime.spec.groups import Acceptance, Delivery, Requirements, ServingSpace
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load, ScoreTarget, SearchSpace, Slo
 from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
@@ -41,6 +42,7 @@ class Admitted(Sections):
     serving: Serving
     rollout: Rollout
     promoting: Promoting = Promoting()
+    capture: Capture = Capture()
 
     @property
     def requirements(self) -> Requirements:
@@ -68,7 +70,7 @@ class Admitted(Sections):
     @property
     def delivery(self) -> Delivery:
         """The settings that a promotion follows."""
-        return Delivery(rollout=self.rollout, promoting=self.promoting, p99_ms=self.slo.p99_ms)
+        return Delivery(rollout=self.rollout, promoting=self.promoting, p99_ms=self.slo.p99_ms, capture=self.capture)
 
     @model_validator(mode="before")
     @classmethod

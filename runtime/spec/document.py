@@ -15,6 +15,7 @@ from shiplift.runtime.base import strict_yaml
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.precision import SCALES
+from shiplift.runtime.spec.capturing import Capture
 from shiplift.runtime.spec.fields import Section
 from shiplift.runtime.spec.measurement import Load, SearchSpace, Slo
 from shiplift.runtime.spec.model import Admission, Conversion, Data, OwnMetric, Quality, Quantization
@@ -43,6 +44,7 @@ class ReleaseSpec(Section):
     serving: Serving = Serving()
     rollout: Rollout = Rollout()
     promotion: Promoting = Promoting()
+    capture: Capture = Capture()
 
     @model_validator(mode="after")
     def _scores(self) -> Self:

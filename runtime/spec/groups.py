@@ -2,6 +2,7 @@
 
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.model import Datasets
+from shiplift.runtime.spec.capturing import Capture
 from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace, Slo
 from shiplift.runtime.spec.model import Data, Quality, Quantization
 from shiplift.runtime.spec.promoting import Promoting
@@ -37,7 +38,7 @@ class ServingSpace(Record):
 
 
 class Delivery(Record):
-    """How a version gets its traffic, who has to agree first, and how it is watched after.
+    """How a version gets its traffic, who agrees first, how it is watched after, and what is kept of its requests.
 
     `p99_ms` is the SLO's limit, which a bake watches.
     """
@@ -45,3 +46,4 @@ class Delivery(Record):
     rollout: Rollout = Rollout()
     promoting: Promoting = Promoting()
     p99_ms: float | None = None
+    capture: Capture = Capture()

@@ -41,6 +41,7 @@ from shiplift.runtime.events.event import ModelEvent
 from shiplift.runtime.events.outbox import Place
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.asked import AskedAgain
+from shiplift.runtime.records.capturing import Captured, DeletedRows, ExportedRows
 from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.offline import OfflineOrder, OfflineResult
@@ -340,6 +341,18 @@ class ArgoEngine:
         body = KubernetesClient(self._cluster.serving_namespace).get(CONFIG_MAP, CONFIG_MAP_NAME) or {}
         return dict(body.get("data") or {})
 
+    def captured(self, model: str) -> Captured:
+        """Nothing is captured on a cluster."""
+        raise _not_captured(model)
+
+    def export_captured(self, model: str, file: Path) -> ExportedRows:  # noqa: ARG002
+        """Nothing is captured on a cluster."""
+        raise _not_captured(model)
+
+    def delete_captured(self, model: str, value: str) -> DeletedRows:  # noqa: ARG002
+        """Nothing is captured on a cluster."""
+        raise _not_captured(model)
+
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
         """The logs of a component's pods, or of a version's newest release; each line begins with its pod or stage."""
         name = name or logs.PARTS[0]
@@ -450,4 +463,11 @@ def _not_asked(model: str, version: int) -> MissingTool:
     return MissingTool(
         f"{model}/{version} was released on a cluster, where a command can't ask its original again",
         do="Register the version with a local stack (`shiplift up`), release it there, and ask that.",
+    )
+
+
+def _not_captured(model: str) -> NotFound:
+    return NotFound(
+        f"no rows of {model!r} are kept: requests are captured on one machine only",
+        do="Use `--engine local` for models that one machine serves.",
     )

@@ -15,7 +15,7 @@ from shiplift.pipelines.engines.answers import (
     Status,
     require_approver,
 )
-from shiplift.pipelines.engines.local import aborting, logs, past, stack, status
+from shiplift.pipelines.engines.local import aborting, captured, logs, past, stack, status
 from shiplift.pipelines.engines.local.models import every_model, invocations_of
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound, NothingToAbort, ShipliftError, StackDown
@@ -29,6 +29,7 @@ from shiplift.runtime.gates.report import Story
 from shiplift.runtime.gates.story import story_of
 from shiplift.runtime.records.asked import AskedAgain
 from shiplift.runtime.records.baking import Baking
+from shiplift.runtime.records.capturing import Captured, DeletedRows, ExportedRows
 from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.offline import OfflineOrder, OfflineResult
@@ -371,6 +372,18 @@ class LocalEngine:
     def discover_all(self) -> list[ServedModel]:
         """Where each model in production answers, and what it takes, according to the packages that were promoted."""
         return every_model(self.home, stack.require(self.home))
+
+    def captured(self, model: str) -> Captured:
+        """What is kept of a model's requests and answers."""
+        return captured.summary(self.home, check_name(model))
+
+    def export_captured(self, model: str, file: Path) -> ExportedRows:
+        """Writes the captured rows of a model to a Parquet file."""
+        return captured.write(self.home, check_name(model), file)
+
+    def delete_captured(self, model: str, value: str) -> DeletedRows:
+        """Deletes the captured rows whose `capture.key` has this value."""
+        return captured.delete(self.home, check_name(model), value)
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
         """The log of a component of the stack, or of a release."""

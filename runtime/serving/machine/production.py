@@ -45,12 +45,16 @@ from shiplift.runtime.serving.machine.served import (
 from shiplift.runtime.serving.machine.traffic import traffic_of
 from shiplift.runtime.serving.member_models import drop_models, load_member_models
 from shiplift.runtime.serving.python_environment import prepare
-from shiplift.runtime.serving.triton.client import TritonClient, check_package
+from shiplift.runtime.serving.triton.client import OWN_REQUESTS, TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN, install_all, retire
 from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _BESIDE = "--next"
+
+
+def _what_serves(package: Package) -> tuple[object, ...]:
+    return package.version, package.repository, package.capturing
 
 
 def _unchecked() -> None:
@@ -96,7 +100,7 @@ class LocalProduction:
         """Whether exactly this package answers under its name."""
         name = serving_name(package.model)
         state = served(Path(self._site.home), package.model)
-        if state is None or (state.package.version, state.package.repository) != (package.version, package.repository):
+        if state is None or _what_serves(state.package) != _what_serves(package):
             return False
         with TritonClient(self._machine.grpc) as client:
             return all(sorted(client.versions(name + ending)) == package.versions for ending in package.endings)
@@ -127,7 +131,7 @@ class LocalProduction:
         with scratch_folder(Path(self._site.home)) as folder:
             tree = store.fetch(package.repository, folder)
             golden = load_npz(tree / GOLDEN)
-            with TritonClient(self._machine.grpc) as client:
+            with TritonClient(self._machine.grpc, request_id=OWN_REQUESTS) as client:
                 self._beside(client, tree, package, name, golden)
                 check()
                 self._switch(client, tree, package, name, golden, check)

@@ -72,7 +72,8 @@ def start_production(
         ServerFailed: it did not come up.
         NotConfined: the kernel refuses to confine it.
     """
-    arguments = command(environment, repository, ports, replace(features, tolerant=True))
+    features = replace(features, tolerant=True, captures=True)
+    arguments = command(environment, repository, ports, features)
     launched = _confined(arguments, environment, repository, ports, features, ends_with_parent=False)
     process = start_daemon(launched, environment=variables(environment, features), log=log)
     server = Server(process=process, ports=ports, repository=repository, log=log)

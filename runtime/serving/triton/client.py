@@ -59,6 +59,7 @@ class SequenceStep:
 
 
 ALONE = SequenceStep()
+OWN_REQUESTS = "shiplift-check"  # the id of golden requests, which `backends/capture` leaves out
 
 
 def steps_of(count: int) -> list[SequenceStep]:
@@ -80,11 +81,12 @@ class TritonClient:
         secure: bool = False,
         repository_key: str = "",
         timeout_s: float = _CALL_S,
+        request_id: str = "",
     ) -> None:
         """`authority` names the host behind a shared address, which a gateway's routes match. `secure`: over TLS.
 
         `repository_key` unlocks the model-repository API of a server that was started with such a key. `timeout_s` is
-        for each inference and each reading of counters.
+        for each inference and each reading of counters. `request_id` is that of every inference.
         """
         self.address = address
         self._timeout_s = timeout_s
@@ -92,7 +94,7 @@ class TritonClient:
         # gRPC lets clients of one address share a connection, and then also the pause after it could not be made.
         options: list[tuple[str, str | int]] = [("grpc.use_local_subchannel_pool", 1)]
         options += [("grpc.default_authority", authority)] if authority else []
-        self._options, self._secure = options, secure
+        self._options, self._secure, self._request_id = options, secure, request_id
         self.sent: Counter[str] = Counter()  # the requests to each model
         self._client = triton.InferenceServerClient(address, ssl=secure, channel_args=options)
 
@@ -209,7 +211,12 @@ class TritonClient:
                 return self._streamed(model, signature, inputs, version)
             tensors = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in given(signature, inputs)]
             result = self._client.infer(
-                model, tensors, model_version=str(version or ""), client_timeout=self._timeout_s, **vars(step)
+                model,
+                tensors,
+                model_version=str(version or ""),
+                request_id=self._request_id,
+                client_timeout=self._timeout_s,
+                **vars(step),
             )
         return {spec.name: result.as_numpy(spec.name) for spec in signature.outputs}
 

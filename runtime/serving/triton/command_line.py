@@ -39,7 +39,8 @@ class Features:
     `http_threads` is the number of threads that read and answer HTTP; 0 means one per core, up to Triton's default of
     8. On two cores with 64 connections, eight of them cost a quarter more CPU time per request than two.
     `allow_without` are the mechanisms of confinement whose absence the site accepts. `tolerant`: the server serves even
-    if a model can't be loaded. `flags` are more of Triton's own.
+    if a model can't be loaded. `captures`: requests of its models can be captured. `flags` are
+    more of Triton's own.
     """
 
     cache_mb: int = 16
@@ -47,6 +48,7 @@ class Features:
     http_threads: int = 0
     allow_without: tuple[str, ...] = ()
     tolerant: bool = False
+    captures: bool = False
     flags: tuple[str, ...] = ()
 
 
@@ -128,4 +130,5 @@ def variables(environment: ServerEnvironment, features: Features | None = None) 
         "SHIPLIFT_ENVIRONMENTS": str(environment.environments),
         "SHIPLIFT_ALLOW_WITHOUT": " ".join(features.allow_without if features else ()),
         "OMP_NUM_THREADS": "1",
+        **({"LD_PRELOAD": str(environment.capture_library)} if features and features.captures else {}),
     }

@@ -53,6 +53,11 @@ class ServerEnvironment:
         return self.root / "backends"
 
     @property
+    def capture_library(self) -> Path:
+        """The library that is preloaded into a server whose requests are captured."""
+        return self.root / native.CAPTURE_LIBRARY
+
+    @property
     def caches(self) -> Path:
         """The folder of the response cache's implementation."""
         return self.site / "pytriton" / "tritonserver" / "caches"

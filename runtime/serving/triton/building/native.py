@@ -70,9 +70,13 @@ BACKENDS = (
 )
 
 
+CAPTURE = COMMON.with_name("capture")
+CAPTURE_LIBRARY = "libshiplift_capture.so"
+
+
 def sources() -> list[Path]:
-    """Every file that the backends are built from, in a fixed order."""
-    folders = (COMMON, *(backend.source for backend in BACKENDS))
+    """Every file that the backends and the library that captures are built from, in a fixed order."""
+    folders = (COMMON, *(backend.source for backend in BACKENDS), CAPTURE)
     return [file for folder in folders for file in sorted(folder.glob("*.[ch]"))]
 
 
@@ -85,6 +89,7 @@ def build_all(to: Path, packages: Path) -> None:
     with _compiler() as command:
         for backend in BACKENDS:
             build(backend, to / backend.name, packages, command)
+        build_capture(to.parent, command)
 
 
 def build(backend: Backend, to: Path, packages: Path, compiler: Sequence[str | Path]) -> None:
@@ -107,6 +112,19 @@ def build(backend: Backend, to: Path, packages: Path, compiler: Sequence[str | P
             failed=f"the {backend.engine} backend can't be built: {Path(compiler[0]).name}",
             do="Check that this compiler can build a shared library from C; with none on the PATH, one is downloaded.",
         )
+
+
+def build_capture(to: Path, compiler: Sequence[str | Path]) -> None:
+    """Builds the library that is preloaded into the server to capture requests, in the folder `to`.
+
+    Raises:
+        MissingTool: it can't be compiled; the message quotes the compiler.
+    """
+    run(
+        [*compiler, *FLAGS, CAPTURE / "capture.c", "-fPIC", "-shared", "-o", to / CAPTURE_LIBRARY, *LIBRARIES],
+        failed=f"the library that captures requests can't be built: {Path(compiler[0]).name}",
+        do="Check that this compiler can build a shared library from C; with none on the PATH, one is downloaded.",
+    )
 
 
 @contextmanager

@@ -78,6 +78,7 @@ def test_the_commands_are_these() -> None:
         "gate",
         "ask",
         "logs",
+        "captured",
         "events",
         "infer",
         "init",
