@@ -2,10 +2,9 @@
 
 In order: check that the registry still has the version that was judged; store a signed record of the promotion; start
 the new version next to the old one and verify it; move the traffic to it; check the registry's version again; begin the
-bake, if the spec asks for one; commit; move the aliases `previous` and then `champion`; store that the promotion is
-finished; remove the old version's files. A rerun skips what is already done. Aliases that were moved by hand are first
-moved back: `previous` is the version that production served. Until the commit, a person can abort: then all traffic
-goes back to what served before.
+bake; commit; move the aliases `previous` and then `champion`; store that the promotion is finished; remove the old
+version's files. A rerun skips what is done. Aliases that were moved by hand are first moved back: `previous` is the
+version that production served. Until the commit, a person can abort: then all traffic goes back to what served before.
 """
 
 from contextlib import suppress
@@ -13,7 +12,6 @@ from contextlib import suppress
 from shiplift.runtime.base.errors import Aborted, NotFound, PromotionConflict
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.gates.hold import approval_asked, require_approval
-from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.deployment import Deployment
 from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.promotion import Beside, Champion, Promotion
@@ -21,15 +19,9 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.retirement import Retirement
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Verdict
+from shiplift.runtime.serving.baking import begin_bake
 from shiplift.runtime.serving.capturing import with_capture
-from shiplift.runtime.serving.champion import (
-    champion_state,
-    move_traffic,
-    point,
-    point_at_judged,
-    promoted,
-    restore_aliases,
-)
+from shiplift.runtime.serving.champion import champion_state, move_traffic, point, point_at_judged, restore_aliases
 from shiplift.runtime.serving.give_back import give_back
 from shiplift.runtime.serving.packaging.earlier_versions import require_as_promoted
 from shiplift.runtime.serving.production import production
@@ -102,8 +94,7 @@ def promote(
                 move_traffic(place, ledger, begun, rollout, trigger.requested_at)
                 info = registry.version(request.model, request.version)
                 require_unchanged(site, info, model_version, registry)  # again, since a rollout takes minutes
-            if baking := _baking(site, registry, promotion, trigger, delivery):
-                place.bake(baking)  # before the commit, after which the place need not keep the version before
+            begin_bake(site, registry, place, promotion, trigger, delivery)  # what served stays ready after the commit
             place.commit(request.model)
         except Aborted:
             give_back(site, place, ledger, promotion, champion)
@@ -115,30 +106,6 @@ def promote(
         ledger.put_promotion(promotion)
         place.retire(request.model)
     return promotion
-
-
-def _baking(
-    site: Site, registry: Registry, promotion: Promotion, trigger: Trigger, delivery: Delivery
-) -> Baking | None:
-    """The bake that the spec asks for; None if it asks for none, or if no version served before."""
-    wanted = delivery.promoting.bake
-    former = promoted(site, promotion.model, promotion.previous, registry) if wanted else None
-    if wanted is None or former is None:
-        if wanted:
-            progress("there is no bake: no other version served before, so there is nothing to go back to")
-        return None
-    return Baking(
-        model=promotion.model,
-        version=promotion.version,
-        package=promotion.package.repository.sha256,
-        requested_at=trigger.requested_at,
-        previous=former.version,
-        for_s=wanted.for_s,
-        silence_s=wanted.silence_s,
-        confidence=wanted.confidence_percent / 100,
-        alarms=wanted.rules(delivery.p99_ms),
-        former=former.finished or former,
-    )
 
 
 def _others(deployment: Deployment, verdict: Verdict) -> tuple[Beside, ...]:

@@ -1,4 +1,4 @@
-"""Durations as people write them: `90`, `90s`, `15m`, `1h`, `2d`, `1h30m`."""
+"""Durations as people write them: `90s`, `15m`, `1h`, `2d`, `1h30m`."""
 
 import re
 

@@ -492,6 +492,25 @@ def test_aborted_while_its_traffic_moves_the_champion_has_it_again(lab: Lab, com
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("released")
+def test_a_version_that_bakes_gives_the_traffic_back_when_an_alarm_is_raised(lab: Lab, tmp_path: Path) -> None:
+    champion = lab.registry.alias(MODEL, CHAMPION)
+    other = 1 if champion == 2 else 2
+    spec = tmp_path / "shiplift.yaml"  # no answer takes so little time
+    alarms = "[answers, {kind: p99, limit_ms: 0.001}]"
+    spec.write_text(f"{SPEC}promotion: {{bake: {{for: 1h, alarms: {alarms}}}}}\n")
+    with traffic(lab) as client:
+        name = json.loads(rerun(lab, f"{MODEL}/{other}", "--allow-older", "--spec", str(spec)))["name"]
+        until(lambda: "rolled back while baking" in json.dumps(service_of(lab).get("status", {})), seconds=RELEASE_S)
+        until(lambda: serving(lab) == {str(champion)}, seconds=30)
+        ended(lab, name)
+        until(lambda: lab.registry.alias(MODEL, CHAMPION) == champion, seconds=180)
+        until(lambda: tag(lab, MODEL, other, "outcome") == "rolled back", seconds=60)
+    assert tag(lab, MODEL, other, "reason").startswith("rolled back while baking: at least ")
+    assert client.failures == []
+
+
+@pytest.mark.slow
 def test_a_version_waits_for_a_person_and_the_first_decision_counts(lab: Lab) -> None:
     model = "approved"
     where = ("--engine", "argo", "--namespace", lab.namespace)

@@ -8,6 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shiplift.runtime.base.durations import in_short, seconds_of
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.spec import document
@@ -32,7 +33,7 @@ def test_the_commented_template_says_exactly_the_defaults() -> None:
 def test_the_commented_template_names_every_field() -> None:
     with open(TEMPLATE) as file:  # noqa: PTH123
         text = file.read()
-    fields = {name for kind in _records(ReleaseSpec) for name in kind.model_fields}
+    fields = {each.alias or name for kind in _records(ReleaseSpec) for name, each in kind.model_fields.items()}
     assert [name for name in sorted(fields) if f"{name}:" not in text] == []
 
 
@@ -406,7 +407,8 @@ def number_fields(kind: type[Record], path: tuple[str, ...] = ()) -> Iterator[tu
             yield (*path, name)
 
 
-NUMBERS = sorted(set(number_fields(ReleaseSpec)))
+BAKE = ("promotion", "bake")  # has required fields: see `test_a_bake_has_plain_numbers`
+NUMBERS = sorted(path for path in set(number_fields(ReleaseSpec)) if path[:2] != BAKE)
 
 
 def test_the_spec_has_numbers_to_try() -> None:
@@ -443,6 +445,44 @@ def test_no_number_of_the_spec_is_a_boolean_infinite_or_absurd() -> None:
             if not any(words in part for part in said.split("; ") for words in wanted):
                 wrong[".".join(path), repr(value)] = said or "it was accepted"
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    "bake",
+    [
+        "for: .inf",
+        "for: true",
+        "for: 0s",
+        "for: 31d",
+        "for: 1y",
+        "for: ''",
+        "for: 1h, silence: .nan",
+        "for: 1h, confidence_percent: true",
+        "for: 1h, alarms: []",
+        "for: 1h, alarms: [p99]",
+        "for: 1h, alarms: [anything]",
+        "for: 1h, alarms: [{kind: errors, limit_percent: .nan}]",
+        "for: 1h, alarms: [{kind: p99, limit_ms: true}]",
+        "for: 1h, alarms: [{kind: query, query: up}]",
+        "for: 1h, alarms: [{kind: query, query: up, above: .inf}]",
+        "for: 1h, alarms: [{kind: query, query: up, above: 1, below: 2}]",
+    ],
+)
+def test_a_bake_has_plain_numbers(bake: str) -> None:
+    with pytest.raises(SpecInvalid, match=r"promotion\.bake"):
+        parse(f"promotion: {{bake: {{{bake}}}}}")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", None), ("90s", 90), ("15m", 900), ("1h30m", 5400), ("2d", 172800), ("1h-1m", None)]
+)
+def test_durations(text: str, seconds: float | None) -> None:
+    if seconds is None:
+        with pytest.raises(ValueError, match="must be a duration such as 90s"):
+            seconds_of(text)
+    else:
+        assert seconds_of(text) == seconds
+        assert in_short(seconds) == ("1m" if text == "90s" else text)
 
 
 def _body(kind: type[Record], path: tuple[str, ...], value: Any) -> dict[str, Any]:
