@@ -26,6 +26,7 @@ from shiplift.pipelines.commands.releases import (
     infer,
     lab,
     pipeline,
+    predict,
     reject,
     release,
     report,
@@ -88,6 +89,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Clients: ask production": {
         "infer": infer.infer,
         "lab": lab.lab,
+        "predict": predict.predict,
         "openai": openai.openai,
         "invocations": invocations.invocations,
     },

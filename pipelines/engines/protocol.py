@@ -15,6 +15,7 @@ from shiplift.runtime.events.outbox import Place
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.asked import AskedAgain
 from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.offline import OfflineOrder, OfflineResult
 from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.retirement import Retired
@@ -177,6 +178,19 @@ class Serving(Protocol):
             DataInvalid: the file's arrays don't match the model's inputs.
             NotFound: the model, or that version of it, is not served.
             ServerFailed: Triton refuses the request.
+        """
+
+    def score(self, order: OfflineOrder) -> Iterator[Event | OfflineResult | None]:
+        """Scores a dataset apart from production: yields what happens, and at last the result.
+
+        None means that nothing happened for a moment. What was scored stays when it ends early, and the same order
+        goes on from there.
+
+        Raises:
+            NotFound, NotAdmitted: there is no such version, or it was not promoted.
+            DataInvalid, UsageError: the model does not take the dataset, or refused a row.
+            OutputTaken: the output has something else, or another command writes there.
+            PartsFailed: parts could not be scored.
         """
 
     def discover(self, model: str) -> ServedModel:

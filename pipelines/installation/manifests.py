@@ -31,6 +31,7 @@ from shiplift.pipelines.installation.values import (
     WEBHOOKS,
     Values,
 )
+from shiplift.pipelines.offline import PREDICT
 from shiplift.pipelines.release import SINGLE
 from shiplift.runtime.base import libyaml
 from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME
@@ -202,6 +203,7 @@ def _context(values: Values) -> dict[str, object]:
             RELEASE_TEMPLATE,
             PUSH_TEMPLATE,
             CONCLUDE_TEMPLATE,
+            PREDICT.name,
             *(stage.name for stage in SINGLE),
         ],
         "user": USER,

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from shiplift.pipelines.engines.argo.layout import CONFIG, HOME
 from shiplift.pipelines.engines.argo.template_settings import Size, TemplateSettings
+from shiplift.pipelines.offline import PREDICT
 from shiplift.pipelines.release import RELEASE, SINGLE
 from shiplift.pipelines.triggers.settings import (
     DeliveryLimits,
@@ -401,7 +402,9 @@ class Network(Record):
     api_server: tuple[Annotated[str, Field(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$")], ...] = ()
 
 
-_STAGES = {stage.name: stage for stage in (*RELEASE.flat(), *SINGLE, RELEASE.on_exit) if stage is not None}
+_STAGES = {
+    stage.name: stage for stage in (*RELEASE.flat(), *PREDICT.flat(), *SINGLE, RELEASE.on_exit) if stage is not None
+}
 
 
 def _known(sizes: dict[str, StageSize]) -> dict[str, StageSize]:
@@ -419,6 +422,7 @@ class Values(Record):
     images: Images = Images()
     mlflow: Mlflow = Mlflow()
     artifacts_uri: str = ""
+    data_claim: Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$")] = ""
     receiver: Receiver = Receiver()
     reconciler: Reconciler = Reconciler()
     operator: Operator = Operator()
@@ -575,6 +579,7 @@ class Values(Record):
             keep_pods_s=self.keep.pods_s,
             git_secrets=self.git_secrets,
             gpu_image=self.images.gpu,
+            data_claim=self.data_claim,
         )
 
     @property

@@ -115,6 +115,20 @@ class ArtifactCorrupt(ShipliftError):
     title = "artifact corrupt"
 
 
+class PartsFailed(ShipliftError):
+    """Parts of a dataset could not be scored; the others were."""
+
+    exit_code = 37
+    title = "parts not scored"
+
+
+class OutputTaken(ShipliftError):
+    """The output of scoring has files already, of something else than what is to be scored."""
+
+    exit_code = 38
+    title = "output taken"
+
+
 class ServerFailed(ShipliftError):
     """Triton did not start, or did not load a model."""
 

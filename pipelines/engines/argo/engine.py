@@ -43,6 +43,7 @@ from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.asked import AskedAgain
 from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.offline import OfflineOrder, OfflineResult
 from shiplift.runtime.records.promotion import Abort, Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Trigger
@@ -309,6 +310,13 @@ class ArgoEngine:
         uri = f"http://{service.status.revision}.{cluster.serving_namespace}:{HTTP}"
         with client_of(api, uri) as http:
             return ask(TritonHttpClient(http), model, file, version=version, sequence=sequence)
+
+    def score(self, order: OfflineOrder) -> Iterator[Event | OfflineResult | None]:
+        """Scores a dataset in a Workflow, which goes on if nobody listens any more."""
+        from shiplift.pipelines.engines.argo.scoring import score  # noqa: PLC0415 - every step of it
+
+        self._cluster  # noqa: B018 - raises if Shiplift is not installed
+        return score(self.api, order)
 
     def discover(self, model: str) -> ServedModel:
         """Where a model answers, as the operator published it: inside the cluster for a pod, else outside."""

@@ -3,6 +3,7 @@
 OUT = "/tmp/out"  # noqa: S108 - in the pod
 HOME = "/work"
 CONFIG = "/etc/shiplift"
+DATA = "/data"  # where datasets are that lie on a volume
 LEDGER_SECRET, TARGETS, CONFIG_MAP, LIMITS = (
     "shiplift-ledger",
     "shiplift-targets",

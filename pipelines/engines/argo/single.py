@@ -32,7 +32,7 @@ def run(api: KubernetesClient, stage: Stage, gives: type[R], model: str, paramet
     while time.monotonic() < deadline:
         body = workflow(api, name)
         if ended(body):
-            return _record(body, gives)
+            return record(body, gives)
         time.sleep(_POLL_S)
     raise Temporary(f"Workflow {name} has not ended after {_RUN_S} s", do=f"Look at it with `argo get {name}`.")
 
@@ -50,7 +50,13 @@ def _body(stage: Stage, model: str, parameters: Mapping[str, str]) -> Object:
     }
 
 
-def _record(body: Object, gives: type[R]) -> R:
+def record(body: Object, gives: type[R]) -> R:
+    """The record that an ended Workflow gave.
+
+    Raises:
+        ShipliftError: what a stage raised.
+        Temporary: a pod was lost.
+    """
     for node in nodes(body["status"]):
         parameters = outputs(node)
         if text := parameters.get(gives.parameter()):

@@ -19,6 +19,7 @@ class TemplateSettings:
     """The settings of the templates. `sizes` overrides the resources of stages, by stage name.
 
     `gpu_image` is the image of `gpu_tools` stages for NVIDIA targets; if empty, they use `image`.
+    `data_claim` is the PersistentVolumeClaim with datasets to score; empty: there is none.
     """
 
     namespace: str
@@ -30,3 +31,4 @@ class TemplateSettings:
     keep_pods_s: int = 300
     git_secrets: Sequence[str] = ()
     gpu_image: str = ""
+    data_claim: str = ""

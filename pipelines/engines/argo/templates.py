@@ -20,6 +20,7 @@ from shiplift.pipelines.engines.argo.layout import (
     ARTIFACTS_SECRET,
     CONFIG,
     CONFIG_MAP,
+    DATA,
     EXECUTOR,
     HOME,
     LEDGER_SECRET,
@@ -38,12 +39,14 @@ from shiplift.pipelines.engines.argo.template_settings import Size, TemplateSett
 from shiplift.pipelines.engines.argo.workflows import ERROR, LATE
 from shiplift.pipelines.engines.interruption import GRACE_S
 from shiplift.pipelines.graph import FanOut, Pipeline, Stage
+from shiplift.pipelines.offline import PREDICT
 from shiplift.pipelines.pods import Pod, hands_over
 from shiplift.pipelines.release import HANDED_OVER, RELEASE, SINGLE
 from shiplift.runtime.base import libyaml
 from shiplift.runtime.base.errors import Cancelled, Temporary
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import StageRuns
+from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.kubernetes.connection import quantity
 from shiplift.runtime.serving.kubernetes.objects.names import SANDBOX, STAGES, USER
@@ -58,6 +61,7 @@ _RETRY_IF = (
     f"(asInt(lastRetry.exitCode) == {128 + signal.SIGKILL} and not (lastRetry.message contains 'OOMKilled')))"
 )
 _STAGES = "stages"  # an input that names a pod's stages, if one of them may have to run in a pod of its own
+_OF_RELEASE = (Site.parameter(), Request.parameter())  # the ledger needs these of a Workflow, whatever a stage takes
 _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -65,6 +69,7 @@ def templates(settings: TemplateSettings) -> list[str]:
     """The WorkflowTemplates `release`, `conclude`, `git-push` and those of single stages, as YAML documents."""
     return [
         release(settings, RELEASE),
+        predict(settings, PREDICT),
         *(single(settings, stage, *(name for name in stage.takes if name != Site.parameter())) for stage in SINGLE),
         conclude(settings, RELEASE),
         git_push(settings),
@@ -114,6 +119,39 @@ def single(settings: TemplateSettings, stage: Stage, *inputs: str) -> str:
         )
         values = {name: f"{{{{workflow.parameters.{name}}}}}" for name in stage.takes}
         _container(settings, Pod(stage.name, (stage,)), values)
+    return _text(template)
+
+
+def predict(settings: TemplateSettings, pipeline: Pipeline) -> str:
+    """The WorkflowTemplate for scoring a dataset: a pod plans, others score shares of it, one finishes.
+
+    Orders with the same output run one after another.
+    """
+    inputs = [kind.parameter() for kind in pipeline.inputs if kind is not Site]
+    with _template(settings, pipeline.name, entrypoint="pipeline", inputs=[*inputs, "output"]) as template:
+        template.synchronization = m.Synchronization(
+            mutexes=[m.Mutex(name="shiplift-predict-{{=sprig.sha256sum(workflow.parameters.output)}}")]
+        )
+        given = (Site.parameter(),)
+        tasks = pods.of(pipeline)
+        built = {
+            task.name: _fan_out(settings, task, given)
+            if isinstance(task, FanOut)
+            else _pod(settings, task, given=given)
+            for task in tasks
+        }
+        if settings.data_claim:
+            claim = m.PersistentVolumeClaimVolumeSource(claim_name=settings.data_claim)
+            template.volumes.append(m.Volume(name="data", persistent_volume_claim=claim))
+            for each in template.templates:
+                if isinstance(each, Container):
+                    each.volume_mounts.append(m.VolumeMount(name="data", mount_path=DATA))
+        with DAG(name="pipeline"):
+            _wire(
+                tasks,
+                built,
+                {kind.parameter(): f"{{{{workflow.parameters.{kind.parameter()}}}}}" for kind in pipeline.inputs},
+            )
     return _text(template)
 
 
@@ -309,13 +347,13 @@ def _measures_elsewhere(pod: Pod) -> bool:
     return len(pod.stages) == 1 and pod.stages[0].at.bench
 
 
-def _pod(settings: TemplateSettings, pod: Pod, *more: str) -> Container:
+def _pod(settings: TemplateSettings, pod: Pod, *more: str, given: Sequence[str] = _OF_RELEASE) -> Container:
     values = {name: f"{{{{inputs.parameters.{name}}}}}" for name in pod.takes}
-    release = {name: f"{{{{workflow.parameters.{name}}}}}" for name in ("site", "request")}  # the ledger needs these
+    workflow = {name: f"{{{{workflow.parameters.{name}}}}}" for name in given}
     met = pod.met or any(hands_over(stage, HANDED_OVER) for stage in pod.stages)
     marks = ["--attempt", "{{workflow.uid}}"] if met else []
     marks += ["--workflow", "{{workflow.name}}"] if shield.among(pod.stages) else []
-    return _container(settings, pod, release | values, *marks, inputs=[*pod.takes, *more])
+    return _container(settings, pod, workflow | values, *marks, inputs=[*pod.takes, *more])
 
 
 def _last(settings: TemplateSettings, stage: Stage, *, workflow: str) -> Container:
@@ -342,7 +380,7 @@ def _on_target(settings: TemplateSettings, pod: Pod) -> str:
     )
 
 
-def _fan_out(settings: TemplateSettings, fan_out: FanOut) -> DAG:
+def _fan_out(settings: TemplateSettings, fan_out: FanOut, given: Sequence[str] = _OF_RELEASE) -> DAG:
     """The pods for one item. It is passed by name and looked up here, so that Argo calls a node `each-target(0:cpu)`.
 
     If an earlier pod has continued with the item, the resulting record is an input, and no pod runs.
@@ -357,7 +395,7 @@ def _fan_out(settings: TemplateSettings, fan_out: FanOut) -> DAG:
     *others, last = pods.inside(fan_out)
     apart = last.without_bench()
     tasks = [*others, last, *([apart[1]] if apart else [])]
-    built = {pod.name: _pod(settings, pod, *([_STAGES] if apart and pod is last else [])) for pod in tasks}
+    built = {pod.name: _pod(settings, pod, *([_STAGES] if apart and pod is last else []), given=given) for pod in tasks}
     with DAG(
         name=dashed(fan_out.name),
         inputs=[Parameter(name=name) for name in dict.fromkeys(inputs)],

@@ -31,6 +31,7 @@ from shiplift.runtime.records.asked import AskedAgain
 from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.offline import OfflineOrder, OfflineResult
 from shiplift.runtime.records.promotion import Abort, Promotion
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
@@ -338,6 +339,12 @@ class LocalEngine:
             if not client.ready(serving_name(check_name(model))):
                 raise NotFound(f"production does not serve {model!r}", do="See `shiplift status`.")
             return ask(client, model, file, version=version, sequence=sequence)
+
+    def score(self, order: OfflineOrder) -> Iterator[Event | OfflineResult | None]:
+        """Scores a dataset on this machine, beside production."""
+        from shiplift.pipelines.engines.local.scoring import score  # noqa: PLC0415 - Arrow: 0.3 s
+
+        yield from score(stack.site(self.home, stack.require(self.home)), order)
 
     def discover(self, model: str) -> ServedModel:
         """Where a model answers on this machine, and what it takes."""

@@ -32,15 +32,19 @@ def body_of(form: AnswerForm, chunks: Sequence[Arrays]) -> bytes:
 
 def value_of(form: AnswerForm, chunks: Sequence[Arrays]) -> Any:
     """The answer for programs: an array, a data frame, or arrays by name; `chunks` are as above."""
-    parts = [np.concatenate([_array(part, chunk[part.tensor]) for chunk in chunks]) for part in form.parts]
+    named = arrays_of(form, chunks)
     if form.kind == "array":
-        return parts[0]
-    named = {part.name: array for part, array in zip(form.parts, parts, strict=True)}
+        return named[form.parts[0].name]
     if form.kind == "mapping":
         return named
     import pandas as pd  # noqa: PLC0415 - 0.5 s, only for answers that are data frames
 
     return pd.DataFrame({name: array if array.ndim == 1 else list(array) for name, array in named.items()})
+
+
+def arrays_of(form: AnswerForm, chunks: Sequence[Arrays]) -> Arrays:
+    """The answer's parts by their names, with rows along the first axis; texts are `str`."""
+    return {part.name: np.concatenate([_array(part, chunk[part.tensor]) for chunk in chunks]) for part in form.parts}
 
 
 def _put_together(form: AnswerForm, parts: list[list[Any]]) -> Any:

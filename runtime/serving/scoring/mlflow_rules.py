@@ -72,6 +72,15 @@ def read_table(body: bytes, schema: InputSchema) -> Arrays:
         frame = pd.DataFrame(read_parquet(body, "the table", _TABLES))
     except (DataInvalid, OSError, ValueError) as error:
         raise ScoringProblem(400, f"Failed to parse input as a Pandas DataFrame: {error}") from error
+    return read_frame(frame, schema)
+
+
+def read_frame(frame: Any, schema: InputSchema) -> Arrays:
+    """The served tensors of a data frame.
+
+    Raises:
+        ScoringProblem: MLflow would refuse it, or production can't serve it.
+    """
     with _Refusals():
         return _enforced(frame, schema)
 

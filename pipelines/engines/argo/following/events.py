@@ -9,6 +9,7 @@ from typing import Any
 from shiplift.pipelines.engines.argo import workflows
 from shiplift.pipelines.engines.argo.ending import Reached, stages_of, under_way
 from shiplift.pipelines.engines.argo.following import lines
+from shiplift.pipelines.graph import Pipeline
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.base.errors import NotFound, ShipliftError
 from shiplift.runtime.records.release import Event, StageRuns
@@ -22,8 +23,8 @@ _POLL_S = 0.5
 _LINES = 10_000  # how much of a pod's log to read for its stages' progress
 
 
-def of(api: KubernetesClient, name: str) -> Iterator[Event | None]:
-    """Yields the events of a release until it ends; None means that nothing happened for a moment.
+def of(api: KubernetesClient, name: str, pipeline: Pipeline = RELEASE) -> Iterator[Event | None]:
+    """Yields the events of a release, or another pipeline, until it ends; None: nothing happened for a moment.
 
     Raises:
         NotFound: there is no such Workflow.
@@ -32,7 +33,7 @@ def of(api: KubernetesClient, name: str) -> Iterator[Event | None]:
     running = RunningPods(api, name)
     while True:
         body = workflow(api, name)
-        yield from _changes(stages_of(body, RELEASE, running.told), reported)
+        yield from _changes(stages_of(body, pipeline, running.told), reported)
         if ended(body):
             return
         yield None

@@ -16,6 +16,7 @@ from shiplift.pipelines.engines.argo.layout import CONFIG
 from shiplift.pipelines.engines.argo.pod.parameters import resolved
 from shiplift.pipelines.engines.attempt import ResultCache
 from shiplift.pipelines.graph import FanOut, Pipeline, Stage, load
+from shiplift.pipelines.offline import PREDICT
 from shiplift.pipelines.pods import Pod
 from shiplift.pipelines.release import RELEASE, SINGLE
 from shiplift.runtime.base.errors import UsageError
@@ -117,7 +118,8 @@ def parse(words: Sequence[str], pipeline: Pipeline = RELEASE) -> Call:
 
 
 def _pod(word: str, pipeline: Pipeline) -> Pod:
-    known = {stage.name: stage for stage in (*pipeline.flat(), *SINGLE, pipeline.on_exit) if stage is not None}
+    every = (*pipeline.flat(), *PREDICT.flat(), *SINGLE, pipeline.on_exit)
+    known = {stage.name: stage for stage in every if stage is not None}
     names = word.split("+")
     fan_outs = {node.name: node for node in pipeline if isinstance(node, FanOut)}
     then = fan_outs.get(names[-1]) if names[1:] else None
