@@ -13,13 +13,13 @@ PREDICT = Pipeline(
     "predict",
     inputs=(Site, OfflineOrder),
     stages=(
-        Stage(plan_offline, Placement(keep="never", cluster=True)),
+        Stage(plan_offline, Placement(keep="never", cluster=True, memory="2Gi")),
         FanOut(
             OfflineShare,
             "offline_plan",
             "shares",
             (Stage(score_share, Placement(keep="never", cpu="1", memory="4Gi", deadline_s=DAY_S)),),
         ),
-        Stage(finish_offline, Placement(keep="never")),
+        Stage(finish_offline, Placement(keep="never", memory="1Gi")),
     ),
 )

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from shiplift.runtime.base.errors import OutputTaken
 from shiplift.runtime.base.storage import room_for, write_atomically
+from shiplift.runtime.host.folders import remove_tree
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.offline import InputFile, InputPart, OfflineOrder, OfflineResult
 
@@ -150,8 +151,7 @@ class Output:
     def sweep(self) -> None:
         """Removes what killed workers left unfinished; called while no worker runs."""
         if self._local:
-            for left in Path(self._at(f"{_OURS}/unfinished")).glob("*"):
-                left.unlink(missing_ok=True)
+            remove_tree(Path(self._at(f"{_OURS}/unfinished")))
 
     def place(self, unfinished: Path, part: InputPart) -> str:
         """Makes a written part appear whole under its name; returns its SHA-256."""

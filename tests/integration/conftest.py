@@ -45,6 +45,7 @@ STACKS = (
         "test_lab",
         "test_adopt",
         "test_answers",
+        "test_predict",
         "test_registry_rest",
         "test_webhooks",
         "test_registry_client",

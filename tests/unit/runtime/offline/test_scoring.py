@@ -114,12 +114,14 @@ def test_every_row_is_answered_once_beside_the_columns_that_are_no_inputs(place:
 def test_a_killed_run_goes_on_and_scores_no_part_twice(place: Place) -> None:
     (first,) = place.score(most=1)
     before = (place.out / f"part-{first.part}.parquet").stat()
-    (place.out / "_shiplift" / "unfinished" / "left").write_text("by a killed worker")
+    left = place.out / "_shiplift" / "unfinished" / "00001-0000.killed"
+    left.mkdir()
+    (left / "part").write_text("by a killed worker")
     (second,) = place.score()
     assert second.part != first.part
     assert (place.out / f"part-{first.part}.parquet").stat() == before
     assert len(place.rows) == 2 * ROWS
-    assert not list((place.out / "_shiplift" / "unfinished").iterdir())
+    assert not left.exists()
     assert not place.score()
 
 
@@ -308,9 +310,9 @@ def test_csv_has_the_types_of_the_model_s_columns(place: Place) -> None:
         (place.data / name).unlink()
     csv.write_csv(pa.table({"id": range(ROWS), "x": range(ROWS)}), place.data / "rows.csv")
     work = place.work()
-    job = place.job(work)
     typed = Dataset(str(place.data), (("x", pa.float64()),))
     begin(Output(str(place.out)), work, overwrite=False)
+    job = place.job(work)
     note = asyncio.run(score_part(replace(job, dataset=typed), work.plan.parts[0], place.asked))
     assert (note.rows, place.rows[3]) == (ROWS, {"id": 3, "prediction": 6.0})
 
