@@ -131,8 +131,9 @@ def test_a_step_is_a_page_and_takes_no_more_than_eight_records() -> None:
         assert (lines < 150, records <= 8) == (True, True), f"{name}: {lines} lines, {records} records"
 
 
-def test_every_step_is_in_the_release_or_undoes_it() -> None:
+def test_every_step_is_in_a_pipeline_or_undoes_a_release() -> None:
+    from shiplift.pipelines.offline import PREDICT
     from shiplift.pipelines.release import RELEASE
 
-    in_release = {stage.name for stage in RELEASE.flat()} | {"conclude"}
-    assert set(STEPS) == in_release | {"rollback", "retire"}
+    in_pipelines = {stage.name for stage in (*RELEASE.flat(), *PREDICT.flat())} | {"conclude"}
+    assert set(STEPS) == in_pipelines | {"rollback", "retire"}
