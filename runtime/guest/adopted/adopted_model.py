@@ -3,7 +3,7 @@
 The author's folder of the model lies beside this file as it was. Triton runs `initialize`, `execute` and `finalize` in
 its own process; here that is a process that can reach nothing else (`hosted_graph.py`).
 
-Process: the model's own process, as `inner.py` beside `author`; its part is played by `hosted_graph.py`.
+Process: Triton's Python backend, as `inner.py`; its part is played by `hosted_graph.py`.
 Python: the server's
 Packages: none
 """

@@ -91,6 +91,7 @@ def test_a_field_exists_only_where_it_has_meaning() -> None:
         "image": {"opset", "front"},
         "python": {"asked", "proof", "python"},
         "generation": set(),
+        "adopted": set(),
         "pipeline": set(),
     }
     with pytest.raises(ValidationError, match="parity"):
@@ -192,5 +193,6 @@ def test_a_package_has_no_field_of_another_kind() -> None:
         "python": {"environment"},
         "generation": set(),
         "pipeline": {"environment", "companions", "members"},
+        "adopted": {"batches", "companions"},
         "decoder": set(),
     }
