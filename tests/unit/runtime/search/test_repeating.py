@@ -1,6 +1,5 @@
 """A row that a person gives is one request, of the model's own types and shapes."""
 
-import numpy as np
 import pytest
 
 from shiplift.runtime.base.errors import UsageError
