@@ -94,16 +94,20 @@ def session(path: Path, *, threads: int = 1, gpu: bool = False, lean: bool = Fal
     try:
         return ort.InferenceSession(path, options, providers=_PROVIDERS[gpu])
     except Exception as error:
-        if found := _LOCALE.search(str(error)):
-            raise _no_locale(path, found[1].strip()) from error
+        if unknown := unknown_locale(path, error):
+            raise unknown from error
         raise ExportFailed(
             f"ONNX Runtime {ort.__version__} does not load the model: {' '.join(str(error).split())[:400]}",
             do="Check its operators and opset.",
         ) from error
 
 
-def _no_locale(path: Path, locale: str) -> ExportFailed:
-    """The operators that change the case of texts as people of some language do, which the system has to know."""
+def unknown_locale(path: Path | str, error: Exception) -> ExportFailed | None:
+    """The operators that change the case of texts as people of a language do which the system lacks, if that it is."""
+    found = _LOCALE.search(str(error))
+    if not found:
+        return None
+    locale = found[1].strip()
     nodes = onnx.load(path, load_external_data=False).graph.node
     names = [node.name or f"number {at}" for at, node in enumerate(nodes) if node.op_type == "StringNormalizer"]
     return ExportFailed(

@@ -33,6 +33,7 @@ from shiplift.runtime.model.conversion.forests import Forest
 from shiplift.runtime.model.conversion.frames import matrices
 from shiplift.runtime.model.conversion.lightgbm_doubles import Numbered
 from shiplift.runtime.model.conversion.original import Original, failed, wants_probabilities
+from shiplift.runtime.model.onnx_models import unknown_locale
 from shiplift.runtime.model.reading import onnx_graphs, recording
 from shiplift.runtime.model.reading.found import Tree
 from shiplift.runtime.model.reading.reader import Reader
@@ -317,7 +318,12 @@ class Onnx(Original):
         self.file = folder / str(meta["flavors"]["onnx"]["data"])
         import onnxruntime as ort  # noqa: PLC0415 - only for ONNX models
 
-        self.session = ort.InferenceSession(self.file, providers=["CPUExecutionProvider"])
+        try:
+            self.session = ort.InferenceSession(self.file, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            if unknown := unknown_locale(self.file, error):
+                raise unknown from error
+            raise
         self.shapes = {spec.name: spec.shape for spec in (*inputs, *outputs)}
         self.batch = inputs[0].shape[0]
 

@@ -1,6 +1,5 @@
 """A row that a person gives is one request, of the model's own types and shapes."""
 
-import numpy as np
 import pytest
 
 from shiplift.runtime.base.errors import UsageError
@@ -20,10 +19,10 @@ KNOWN = Signature(
 
 def test_values_are_a_row_of_tensors() -> None:
     row = row_of({"x": [1.5, float("nan"), -0.0], "id": 2**60 + 1, "city": "\u0141\u00f3d\u017a"}, KNOWN)
-    assert {name: (array.dtype, array.shape) for name, array in row.items()} == {
-        "x": (np.float32, (1, 3)),
-        "id": (np.int64, (1, 1)),
-        "city": (object, (1, 1)),
+    assert {name: (array.dtype.name, array.shape) for name, array in row.items()} == {
+        "x": ("float32", (1, 3)),
+        "id": ("int64", (1, 1)),
+        "city": ("object", (1, 1)),
     }
     assert row["id"].item() == 2**60 + 1
     assert row["city"].item() == "\u0141\u00f3d\u017a"
