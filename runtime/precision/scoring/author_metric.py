@@ -52,6 +52,11 @@ def scored(file: Path, outputs: Arrays, labels: NDArray[Any]) -> _Scores:
 def _run(file: Path, outputs: Arrays, labels: NDArray[Any], folder: Path) -> dict[str, Any]:
     arrays = {f"output/{name}": array for name, array in outputs.items()} | {"labels": labels}
     (folder / "arrays.npz").write_bytes(dump_npz(arrays))
+    return _answer(file, folder, _in_child(file, folder, len(labels)))
+
+
+def _in_child(file: Path, folder: Path, samples: int) -> int:
+    """Runs `main` in a process of its own; returns its exit code."""
     command = own_module("shiplift.runtime.precision.scoring.author_metric", file, folder)
     environment = {**inherited(), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     child = start_child(command, environment=environment, log=folder / "log", folder=folder, own_session=False)
@@ -59,12 +64,12 @@ def _run(file: Path, outputs: Arrays, labels: NDArray[Any], folder: Path) -> dic
         child.wait(LIMIT_S)
     except subprocess.TimeoutExpired as error:
         raise DataInvalid(
-            f"metric {file.name} took over {LIMIT_S:g} s for {len(labels)} samples", do="Make it faster, or log fewer."
+            f"metric {file.name} took over {LIMIT_S:g} s for {samples} samples", do="Make it faster, or log fewer."
         ) from error
     finally:
         child.kill()
         child.wait()
-    return _answer(file, folder, child.returncode)
+    return child.returncode
 
 
 def _answer(file: Path, folder: Path, code: int) -> dict[str, Any]:

@@ -29,6 +29,8 @@ def is_right(wanted: Object, observed: Observed) -> bool:
     if covers(live, wanted):
         # Covering is not enough for a route: an added filter may lead its requests elsewhere.
         return wanted["kind"] not in _ROUTES or applied is None or applied.version == _version(live)
+    if applied is None or applied.version != _version(live):
+        return False
     return applied == remember(wanted, live) and covers(live["metadata"], wanted["metadata"])
 
 
@@ -47,14 +49,18 @@ def covers(live: Any, wanted: Any) -> bool:
     """Whether a live value has everything that a wanted one has; lists must agree item by item."""
     if live == wanted:
         return True  # most of every object: whole subtrees are compared at once
-    if wanted in ({}, [], "", None):
-        return live in ({}, [], "", None) or isinstance(live, dict)
+    if _is_empty(wanted):
+        return _is_empty(live) or isinstance(live, dict)
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(covers(live.get(name), value) for name, value in wanted.items())
     if isinstance(wanted, list):
         same = isinstance(live, list) and len(live) == len(wanted)
         return same and all(covers(*pair) for pair in zip(live, wanted, strict=True))
     return False
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (not value and isinstance(value, dict | list | str))
 
 
 def strangers(wanted: Object, live: Object) -> Object:

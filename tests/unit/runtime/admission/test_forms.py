@@ -19,7 +19,7 @@ from tests.unit.runtime.admission.test_proving import Bench, Exported
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(400, 6)) * [1, 10, 100, 1e-3, 5, 1] + [1e4, 0, 3, 0, 1e6, 0]
 VALUES = 3 * ROWS[:, 0] + ROWS[:, 4] + RNG.normal(size=400)
-TWO, THREE = (ROWS[:, 1] > 0).astype(int), RNG.integers(0, 3, 400)
+THREE = RNG.integers(0, 3, 400)
 
 
 def exported(
@@ -63,7 +63,7 @@ def fresh(rows: Any, datatype: str = "FP64") -> Any:
     return picked.astype(np.float64 if datatype == "FP64" else np.float32)
 
 
-SMOOTH, SPLITS, EDGES = "quadratic", "scaled tree", "histograms whose edges are the author's own rows"  # every day
+SMOOTH, EDGES = "quadratic", "histograms whose edges are the author's own rows"  # every day
 
 
 def wrong_in_fp32() -> dict[str, tuple[Any, Any, Any]]:
@@ -83,7 +83,7 @@ def wrong_in_fp32() -> dict[str, tuple[Any, Any, Any]]:
         "naive Bayes on digits": (GaussianNB(), digits, digit),
         SMOOTH: (QuadraticDiscriminantAnalysis(reg_param=0.1), ROWS, THREE),
         "scaled forest": (make_pipeline(StandardScaler(), RandomForestClassifier(9)), ROWS, THREE),
-        SPLITS: (make_pipeline(StandardScaler(), DecisionTreeClassifier()), ROWS, THREE),
+        "scaled tree": (make_pipeline(StandardScaler(), DecisionTreeClassifier()), ROWS, THREE),
         EDGES: (HistGradientBoostingClassifier(max_iter=9), ROWS, THREE),
         "Gaussian process": (GaussianProcessRegressor(), ROWS[:50], VALUES[:50]),
         "neighbours": (KNeighborsClassifier(), ROWS, THREE),
@@ -109,13 +109,13 @@ def require_fp64(home: Path, name: str) -> None:
 
 
 def test_a_model_that_is_wrong_in_fp32_is_served_in_fp64(tmp_path: Path) -> None:
-    for name in (SMOOTH, SPLITS, EDGES):
+    for name in (SMOOTH, EDGES):
         require_fp64(tmp_path, name)
 
 
 @pytest.mark.slow
 def test_so_are_models_of_other_kinds(tmp_path: Path) -> None:
-    for name in wrong_in_fp32().keys() - {SMOOTH, SPLITS, EDGES}:
+    for name in wrong_in_fp32().keys() - {SMOOTH, EDGES}:
         require_fp64(tmp_path, name)
 
 
@@ -126,18 +126,18 @@ def test_clients_of_fp32_send_fp32_to_a_graph_in_fp64(tmp_path: Path) -> None:
     assert right(form, model, fresh(rows, "FP32"))
 
 
-def test_a_model_that_is_right_in_fp32_keeps_its_form(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["linear", pytest.param("forest", marks=pytest.mark.slow)])
+def test_a_model_that_is_right_in_fp32_keeps_its_form(tmp_path: Path, kind: str) -> None:
     from sklearn.ensemble import RandomForestRegressor
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.linear_model import LinearRegression
 
     unit = ((ROWS - ROWS.mean(axis=0)) / ROWS.std(axis=0)).astype(np.float32).astype(np.float64)
-    models = (LogisticRegression().fit(unit, TWO), RandomForestRegressor(5).fit(unit, VALUES))
-    for index, model in enumerate(models):
-        form = exported(tmp_path / str(index), model, unit)
-        assert form.form == "FP32 graph", (model, form.dropped)
-        assert not form.dropped
-        assert not (tmp_path / str(index) / "out" / second_forms.FOLDER).exists(), "it needs no second graph"
-        assert right(form, model, fresh(unit, "FP32").astype(np.float64)), model
+    model = (LinearRegression() if kind == "linear" else RandomForestRegressor(5)).fit(unit, VALUES)
+    form = exported(tmp_path / kind, model, unit)
+    assert form.form == "FP32 graph", form.dropped
+    assert not form.dropped
+    assert not (tmp_path / kind / "out" / second_forms.FOLDER).exists(), "it needs no second graph"
+    assert right(form, model, fresh(unit, "FP32").astype(np.float64))
 
 
 @pytest.mark.slow
@@ -193,6 +193,7 @@ def test_trees_that_compare_fp64_are_served_in_it_where_rows_are_that_close(tmp_
     assert right(form, model, steps)
 
 
+@pytest.mark.slow
 def test_a_booster_that_compares_fp64_is_served_in_it_to_clients_of_fp64(tmp_path: Path) -> None:
     lightgbm, mlflow_lightgbm = pytest.importorskip("lightgbm"), pytest.importorskip("mlflow.lightgbm")
     pytest.importorskip("treelite")
