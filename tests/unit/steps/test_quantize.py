@@ -145,7 +145,6 @@ BOXES = np.array([[10, 10, 20, 20], [0, 0, 5, 5], [30, 30, 40, 50], [1, 1, 9, 9]
 SPOKEN = np.array([[0], [1], [0], [1]])
 
 
-@IN_THE_SANDBOX
 @pytest.mark.parametrize(
     ("metric", "model", "signature", "inputs", "labels", "score"),
     [
@@ -173,7 +172,7 @@ SPOKEN = np.array([[0], [1], [0], [1]])
     ],
     ids=["map", "wer"],
 )
-def test_boxes_and_texts_are_scored_in_the_sandbox(
+def test_boxes_and_texts_are_scored(
     tmp_path: Path, metric: Any, model: Any, signature: Signature, inputs: Any, labels: Any, score: float
 ) -> None:
     store = ArtifactStore(site(tmp_path).artifacts_uri)

@@ -68,7 +68,8 @@ class Worker:
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Worker]:
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    monkeypatch.setattr("shiplift.pipelines.daemons.watchdog._EVERY_S", 0.01)
     worker = Worker(tmp_path)
     worker.watch()
     yield worker

@@ -259,7 +259,7 @@ def test_a_classifier_without_probabilities_answers_labels_alone(tmp_path: Path,
     data = load_digits()
     rows = (data.data / 16).astype(np.float32)[:300]
     model = kinds[kind].fit(rows, data.target[:300])
-    mlflow.sklearn.save_model(model, str(tmp_path / "model"), pip_requirements=[])
+    mlflow.sklearn.save_model(model, str(tmp_path / "model"), pip_requirements=[], serialization_format="cloudpickle")
     original = loaders.load(tmp_path / "model", "sklearn", (tensor("input", -1, 64),), (), tabular=False)
     onnx.save(original.to_onnx({"input": rows}, 20, tmp_path), tmp_path / "made.onnx")
     answers = original.answer({"input": rows})

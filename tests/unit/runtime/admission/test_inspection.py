@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -18,6 +18,7 @@ from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.spec.document import ReleaseSpec, parse
 from shiplift.runtime.store.artifacts import ArtifactStore
 from tests.unit.examples import save
+from tests.unit.unconfined import unconfined
 
 
 def inspected_in(home: Path, model: Path, place: Workplace, spec: ReleaseSpec | None = None) -> Inspected:
@@ -85,12 +86,12 @@ def onnx_folder(folder: Path) -> Path:
 
 
 def test_an_example_that_is_no_json_is_refused(tmp_path: Path) -> None:
-    with workplace(INSPECT, tmp_path) as place:
+    with unconfined(INSPECT, tmp_path) as place:
         model = onnx_folder(place.folder / "model")
         (model / "input_example.json").write_text(json.dumps({"inputs": [[[[0.5] * 224] * 224] * 3]}))
         (model / "serving_input_example.json").write_bytes(b"\x80\x04cos\nsystem\n")
         with pytest.raises(NotAdmitted, match=r"serving_input_example.json: .*os.system"):
-            inspected_in(tmp_path, model, place)
+            inspected_in(tmp_path, model, cast("Workplace", place))
 
 
 # --- when it is asked: a sandbox that says what the real one said ---

@@ -26,6 +26,8 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
 from tests.unit.examples import save, tensor
 
+# What MLflow writes by itself is read by skops, whose import takes seconds.
+PICKLED: dict[str, Any] = {"pip_requirements": [], "serialization_format": "cloudpickle"}
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 SIGNATURE = Signature(inputs=(tensor("x", -1, 4),), outputs=(tensor("y", -1, 4),))
 
@@ -261,7 +263,7 @@ def test_a_graph_that_mixes_rows_though_its_original_does_not_is_served_one_at_a
     monkeypatch.setattr(sklearn_linear, "with_rows_of_labels", lambda graph, _: graph)
     rows = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
     model = QuadraticDiscriminantAnalysis().fit(rows, (rows[:, 0] > 0).astype(int))
-    mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[])
+    mlflow.sklearn.save_model(model, str(bench.folder), **PICKLED)
     bench.flavor, bench.example = "sklearn", {"x": rows[:3]}
     exported = bench.export()
     assert exported.signature.batch == 1
@@ -284,7 +286,7 @@ def test_probabilities_come_first_where_the_author_asked_for_them(bench: Bench) 
     for index, (outputs, how, order) in enumerate(cases):
         case = Bench(home=bench.home / str(index), flavor="sklearn")
         case.home.mkdir()
-        mlflow.sklearn.save_model(model, str(case.folder), pip_requirements=[], **how)
+        mlflow.sklearn.save_model(model, str(case.folder), **PICKLED, **how)
         case.signature = SIGNATURE.model_copy(update={"outputs": outputs})
         assert case.export().outputs == order, (outputs, how)
 
@@ -296,7 +298,7 @@ def test_a_label_that_depends_on_a_tie_is_seen(bench: Bench) -> None:
     rng = np.random.default_rng(0)
     rows = rng.integers(0, 4, size=(400, 4)).astype(np.float32)
     model = ExtraTreesClassifier(20, random_state=0).fit(rows[:200], rng.integers(0, 2, size=200))
-    mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[], serialization_format="cloudpickle")
+    mlflow.sklearn.save_model(model, str(bench.folder), **PICKLED)
     bench.flavor, bench.example = "sklearn", {"x": rows[:5]}
     differs = r"the original answers \d for 'label', the served form answers \d"
     bench.with_trees = False
@@ -319,7 +321,7 @@ def test_where_the_original_raises_the_graph_must_not_answer(bench: Bench) -> No
 
     colours = np.array([["red"], ["green"], ["blue"]], dtype=object)
     model = make_pipeline(OrdinalEncoder(), LinearRegression()).fit(pd.DataFrame({"x": colours[:, 0]}), [1.0, 2, 3])
-    mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[], serialization_format="cloudpickle")
+    mlflow.sklearn.save_model(model, str(bench.folder), **PICKLED)
     bench.flavor, bench.tabular, bench.example = "sklearn", True, {"x": colours}
     bench.signature = Signature(inputs=(tensor("x", -1, 1, datatype="BYTES"),), outputs=(tensor("y", -1),))
     bench.validation = {"x": np.array([["red"], ["pink"]]), "label": np.zeros(2)}
@@ -343,7 +345,7 @@ def test_a_row_that_no_guard_can_part_from_others_is_told(bench: Bench) -> None:
 
     rows = np.random.default_rng(0).uniform(-3, 3, (40, 4))
     model = make_pipeline(FunctionTransformer(np.reciprocal), LinearRegression()).fit(rows, rows[:, 0])
-    mlflow.sklearn.save_model(model, str(bench.folder), pip_requirements=[], serialization_format="cloudpickle")
+    mlflow.sklearn.save_model(model, str(bench.folder), **PICKLED)
     bench.flavor, bench.example = "sklearn", {"x": rows[:9]}
     bench.signature = Signature(inputs=(tensor("x", -1, 4, datatype="FP64"),), outputs=(tensor("y", -1),))
     proof = bench.export().proof  # refuses zero, which the regression gets as infinity

@@ -27,7 +27,7 @@ from shiplift.runtime.host.listeners import ConnectionLimits, listener
 from shiplift.runtime.serving.openai.app import create_app as openai
 from shiplift.runtime.serving.scoring.app import ScoringApp
 
-LIMITS = ConnectionLimits(connections=20, connections_per_source=8, header_timeout_s=0.3)  # 8 in progress, 10 waiting
+LIMITS = ConnectionLimits(connections=20, connections_per_source=8, header_timeout_s=0.5)  # 8 in progress, 10 waiting
 Serve = Callable[[Path], Any]
 
 
@@ -101,7 +101,7 @@ def _meter(_: Path, port: int) -> Any:
 
 def _heartbeat(_: Path, port: int) -> Any:
     class Handler(heartbeat._Handler):
-        timeout = 1
+        timeout = 0.5
         probe = heartbeat.Probe(heartbeat.Heartbeat())
 
     server = heartbeat.Listener(("127.0.0.1", port), Handler)
@@ -132,7 +132,7 @@ def listening(
 ) -> Iterator[tuple[Listens, int]]:
     monkeypatch.setattr(servers, "_LIMITS", LIMITS)
     monkeypatch.setattr(BoundedThreads, "most", 10)
-    monkeypatch.setattr(Received, "timeout", 1)
+    monkeypatch.setattr(Received, "timeout", 0.5)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -16,7 +16,7 @@ from shiplift.runtime.precision.scoring.estimates import Estimate, score_of, sli
 from shiplift.runtime.records.precision import SCALES, Evaluation, Metric, Slice
 
 Drawn = tuple[dict[str, NDArray[Any]], NDArray[Any]]
-_SAMPLES, _TRIALS = 80, 200
+_SAMPLES, _TRIALS = 80, 100
 _level = st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.99])
 
 
