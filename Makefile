@@ -19,8 +19,9 @@ CLUSTER_TESTS ?= cluster and not slow
 # CI sets SECOND_CHANCE: what failed beside other tests runs once more, by itself; what passes then is printed as flaky.
 again = $(if $(SECOND_CHANCE),|| { echo "What failed runs again by itself: a test that passes now is flaky and a bug of its own"; \
 	$(BIN)/pytest $(1) --last-failed --last-failed-no-failures none -q -rA --show-capture no; })
-# Three workers keep two cores busy while tests wait. Each collects everything and imports torch, MLflow and the rest for
-# itself, so more cost more. Worksteal gives each a part of the files in order: what a file shares is made once.
+# A worker per core, four at most. Each collects everything and imports torch, MLflow and the rest for itself: about 20 s
+# of CPU time, more than another one gains while tests wait. Worksteal gives each a part of the files in order: what a
+# file shares is made once.
 SPREAD := -n logical --maxprocesses 4 --dist worksteal
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 

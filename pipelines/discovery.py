@@ -44,7 +44,7 @@ def tracking_uri(*, home: Path | str | None = None) -> str:
     `home` means the same as for the command, with the same default.
 
     Raises:
-        UsageError: MLFLOW_TRACKING_URI names files of this machine, which nobody else sees.
+        UsageError: MLFLOW_TRACKING_URI names files of this machine, which other machines can't read.
         StackDown: MLFLOW_TRACKING_URI is not set, and no stack runs in the home.
     """
     if named := os.environ.get("MLFLOW_TRACKING_URI", ""):

@@ -97,7 +97,7 @@ class Following:
         try:
             for event in self._engine.events(release):
                 if self._states.get(release) is not state:
-                    return  # nobody watches any more
+                    return  # the last browser that watched has left
                 if event:
                     _add(state, event)
                 if time.monotonic() - read_at > _LOG_EVERY_S:

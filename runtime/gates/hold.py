@@ -32,7 +32,7 @@ def require_approval(site: Site, request: Request, trigger: Trigger, ledger: Led
     """Records what waits for approval, or what a person decided.
 
     Raises:
-        AwaitingApproval, Rejected: nobody has approved it yet, or somebody rejected it.
+        AwaitingApproval, Rejected: it has not been approved yet, or it was rejected.
         Temporary: the registry does not respond.
     """
     known = ledger.approval()

@@ -15,7 +15,7 @@ class BoundedThreads(ThreadingMixIn):
     """A server with a thread per connection, of which at most `most` wait for their headers; see `Received`."""
 
     daemon_threads = True
-    request_queue_size = 128  # connections that nobody has accepted yet
+    request_queue_size = 128  # connections that were not accepted yet
     most = 128
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -200,7 +200,7 @@ class UncheckedLedger:
         self._kept: dict[str, str | None] = {}
 
     def recall(self, key: str, stage: str, kind: type[R]) -> R | None:
-        """The record stored under a key, whoever wrote it; None if there is none of this kind."""
+        """The record stored under a key, by any writer; None if no record of this kind is there."""
         if key not in self._kept:
             self._kept[key] = self._text(key, stage)
         text = self._kept[key]
@@ -210,7 +210,7 @@ class UncheckedLedger:
             return None
 
     def promotion(self) -> Promotion | None:
-        """What the version was last promoted with, whoever wrote it; None if it never was, or was retired since."""
+        """What the version was last promoted with, by any writer; None if it never was, or was retired since."""
         envelope = self._texts.read_text(self._run_id, PROMOTION) if self._run_id else None
         try:
             promotion = Promotion.model_validate_json(str(json.loads(envelope or "{}")["record"]))
@@ -219,7 +219,7 @@ class UncheckedLedger:
         return None if promotion.retired else promotion
 
     def approval(self) -> Approval | None:
-        """What last waited for a person's approval, whoever wrote it; None if nothing did."""
+        """What last waited for a person's approval, by any writer; None if nothing did."""
         envelope = self._texts.read_text(self._run_id, APPROVAL) if self._run_id else None
         try:
             return Approval.model_validate_json(str(json.loads(envelope or "{}")["record"]))

@@ -30,7 +30,7 @@ def run_of(info: VersionInfo) -> str:
 
 
 def retired_since(info: VersionInfo) -> str:
-    """Who took a version out of service after its newest release, when and why; empty if nobody did."""
+    """Who took a version out of service after its newest release, when and why; empty if it was not."""
     return info.tags.get(RETIRED_TAG, "") if info.tags.get(f"{TAG}outcome") == "retired" else ""
 
 

@@ -198,7 +198,7 @@ def _error_of_pod(stage: Stage, node: Node) -> ShipliftError:
 
 
 def _of_stopped(workflow: Object) -> Failure | None:
-    """Why a person or Shiplift ended a Workflow; None if nobody did."""
+    """Why a person or Shiplift ended a Workflow; None if it ended by itself."""
     if reason := workflow["metadata"].get("annotations", {}).get(STOPPED_BECAUSE, ""):
         return Failure.of(ClusterRefused(reason, do="Fix that, then `shiplift rerun` it."))
     if order := shield.ordered(workflow):

@@ -153,7 +153,7 @@ class Listener(ThreadingHTTPServer):
     """Has a thread per connection, and at most `most`: the oldest, which can't be a probe's, gives way to a new one."""
 
     daemon_threads = True
-    request_queue_size = 128  # connections that nobody has accepted yet
+    request_queue_size = 128  # connections that were not accepted yet
     most = 64
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:

@@ -40,7 +40,7 @@ def facts_of(run: Callable[[], Any], inputs: tuple[TensorSpec, ...], example: Ar
 
 
 def _seen(run: Callable[[], Any]) -> list[Lookup]:
-    """The look-ups of one run, whoever calls them: modules, exported programs, scripts."""
+    """The look-ups of one run, by modules, exported programs and scripts."""
     import torch  # noqa: PLC0415 - only for torch models
     from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415
 

@@ -52,7 +52,7 @@ _BESIDE = "--next"
 
 
 def _unchecked() -> None:
-    """Nobody can end a move that belongs to no promotion."""
+    """Checks nothing: a move outside a promotion can't be aborted."""
 
 
 class LocalProduction:
