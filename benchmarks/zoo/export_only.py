@@ -3,6 +3,7 @@
 import importlib
 import json
 import multiprocessing
+import re
 import subprocess
 import time
 import warnings
@@ -29,6 +30,7 @@ from shiplift.runtime.proof.comparison import compare
 from shiplift.runtime.records.tensor import TensorSpec
 
 _SECONDS = 240.0
+_IN_A_CASE = re.compile(r"\S*/zoo-case-[^/]+/(work/)?")  # its folder, which says nothing
 _IMPORTED = (
     *(
         "mlflow.pyfunc",
@@ -119,7 +121,9 @@ def _send(case: Case, to: Connection) -> None:
 
 
 def _ended(case: Case, outcome: Any, reason: str = "") -> Result:
-    return Result(name=case.name, flavor=case.flavor, outcome=outcome, reason=" ".join(reason.split())[:600])
+    return Result(
+        name=case.name, flavor=case.flavor, outcome=outcome, reason=_IN_A_CASE.sub("", " ".join(reason.split()))[:600]
+    )
 
 
 def _result(case: Case, folder: Path) -> Result:
