@@ -7,16 +7,13 @@ version's files. A rerun skips what is done. Aliases that were moved by hand are
 version that production served. Until the commit, a person can abort: then all traffic goes back to what served before.
 """
 
-from contextlib import suppress
-
-from shiplift.runtime.base.errors import Aborted, NotFound, PromotionConflict
+from shiplift.runtime.base.errors import Aborted, PromotionConflict
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.gates.hold import approval_asked, require_approval
 from shiplift.runtime.records.deployment import Deployment
 from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.promotion import Beside, Champion, Promotion
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.retirement import Retirement
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.serving.baking import begin_bake
@@ -25,6 +22,7 @@ from shiplift.runtime.serving.champion import champion_state, move_traffic, poin
 from shiplift.runtime.serving.give_back import give_back
 from shiplift.runtime.serving.packaging.earlier_versions import require_as_promoted
 from shiplift.runtime.serving.production import production
+from shiplift.runtime.serving.retired import require_not_retired
 from shiplift.runtime.serving.scaling.capacity import capacity_if_measured
 from shiplift.runtime.spec.groups import Delivery
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -73,7 +71,7 @@ def promote(
         require_unchanged(site, ledger.info, model_version, registry)  # only what the registry has may serve
         now = champion_state(site, request.model, registry, place)
         restore_aliases(site, now, registry, place)
-        _require_not_retired(site, registry, request, champion)
+        require_not_retired(site, registry, request, champion)
         _check_order(now.champion, request, trigger, champion)
         promotion = Promotion(
             model=request.model,
@@ -117,23 +115,6 @@ def _others(deployment: Deployment, verdict: Verdict) -> tuple[Beside, ...]:
     return tuple(
         Beside(package=package, capacity=capacity_if_measured(by_target.get(package.target))) for package in packages
     )
-
-
-def _require_not_retired(site: Site, registry: Registry, request: Request, champion: Champion) -> None:
-    """Refuses a promotion of a release that began before the model was retired: only a new release brings it back."""
-    for version in (champion.version, request.version if champion.own else 0):
-        if version and (retirement := _retirement(site, registry, request.model, version)):
-            raise PromotionConflict(
-                f"{request.model} was {retirement.sentence}, after this release of version {request.version} had begun",
-                do=f"If it should serve again, release it anew: `shiplift rerun {request.model}/{request.version}`.",
-            )
-
-
-def _retirement(site: Site, registry: Registry, model: str, version: int) -> Retirement | None:
-    with suppress(NotFound):  # deleted since
-        recorded = Ledger(site, Request(model=model, version=version), registry=registry).recorded_promotion()
-        return recorded.retired if recorded else None
-    return None
 
 
 def _check_order(before: int, request: Request, trigger: Trigger, champion: Champion) -> None:
