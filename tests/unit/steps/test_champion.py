@@ -45,6 +45,7 @@ from shiplift.runtime.serving.champion import champion_state
 from shiplift.runtime.serving.machine import baking as noted
 from shiplift.runtime.serving.machine import moving
 from shiplift.runtime.serving.production import Production
+from shiplift.runtime.serving.retired import require_not_retired
 from shiplift.runtime.spec.baking import Bake
 from shiplift.runtime.spec.groups import Delivery
 from shiplift.runtime.spec.promoting import Promoting
@@ -692,9 +693,7 @@ def test_a_retired_model_is_brought_back_by_nothing_but_a_new_release(world: Wor
     assert reinstating.reinstate(world.site, "digits").moved == ()
     assert world.place.declared == []
     with pytest.raises(PromotionConflict, match=r"retired by ana .*after this release of version 3 had begun"):
-        promoting._require_not_retired(
-            world.site, cast("Registry", world.registry), Request(model="digits", version=3), old
-        )
+        require_not_retired(world.site, cast("Registry", world.registry), Request(model="digits", version=3), old)
 
     world.registry.names.clear()
     world.promote(2)
