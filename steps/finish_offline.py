@@ -1,6 +1,5 @@
 """Finish: all parts of a scored dataset are there."""
 
-from shiplift.runtime.offline.running import finished
 from shiplift.runtime.records.offline import OfflineOrder, OfflinePlan, OfflineResult, ShareScored
 
 
@@ -12,4 +11,6 @@ def finish_offline(
     Raises:
         PartsFailed: parts are missing.
     """
+    from shiplift.runtime.offline.running import finished  # noqa: PLC0415 - only this needs pyarrow, a definition of the pipeline does not
+
     return finished(offline_order, offline_plan, share_scored)

@@ -1,7 +1,6 @@
 """Plan: which package scores a dataset, and which parts the dataset has."""
 
 from shiplift.runtime.offline.choosing import package_of
-from shiplift.runtime.offline.running import planned
 from shiplift.runtime.records.offline import OfflineOrder, OfflinePlan
 from shiplift.runtime.records.site import Site
 
@@ -18,4 +17,6 @@ def plan_offline(site: Site, offline_order: OfflineOrder) -> OfflinePlan:
         StorageFull: no space is left.
         Temporary: the registry or production does not respond.
     """
+    from shiplift.runtime.offline.running import planned  # noqa: PLC0415 - only this needs pyarrow, a definition of the pipeline does not
+
     return planned(site, offline_order, package_of(site, offline_order))

@@ -1,6 +1,5 @@
 """Score a share: some of a dataset's parts, with a private server."""
 
-from shiplift.runtime.offline.running import scored
 from shiplift.runtime.records.offline import OfflineOrder, OfflinePlan, OfflineShare, ShareScored
 from shiplift.runtime.records.site import Site
 
@@ -16,4 +15,6 @@ def score_share(
         ServerFailed, MissingTool, ArtifactCorrupt: the package can't be served.
         StorageFull: no space is left.
     """
+    from shiplift.runtime.offline.running import scored  # noqa: PLC0415 - only this needs pyarrow, a definition of the pipeline does not
+
     return scored(site, offline_order, offline_plan, offline_share)

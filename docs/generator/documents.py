@@ -91,7 +91,7 @@ def _document(record: type[Record], comments: Mapping[str, Mapping[str, str]]) -
 
 
 def _anchor(path: str) -> str:
-    return re.sub(r"[^\w-]", "", path).lower()
+    return re.sub(r"[^\w-]", "", path.replace(" ", "-")).lower()
 
 
 def _comments(template: str) -> Mapping[str, Mapping[str, str]]:

@@ -37,6 +37,7 @@ _LOCAL = (
     "openvino",
     "optuna",
     "pandas",
+    "pyarrow",
     "scipy",
     "uvicorn",
 )
