@@ -17,7 +17,7 @@ from shiplift.pipelines.engines.protocol import Engine
 from shiplift.pipelines.page.app import create_app
 from shiplift.pipelines.page.doors import Access
 from shiplift.runtime.base.daemon import log_as_json, run_main
-from shiplift.runtime.host.listeners import ConnectionLimits, listener
+from shiplift.runtime.host.listeners import ConnectionLimits, listener, serve_until_stopped
 
 TOKEN = "SHIPLIFT_PAGE_TOKEN"  # noqa: S105 - the variable's name
 _LIMITS = ConnectionLimits(connections=1024, connections_per_source=512)  # a browser keeps one open per live view
@@ -35,7 +35,7 @@ def serve(engine: Engine, access: Access, port: int, *, started: Callable[[], ob
             started()
 
     Thread(target=tell, daemon=True).start()
-    server.run()
+    serve_until_stopped(server)
 
 
 def _engine(home: Path, namespace: str) -> Engine:

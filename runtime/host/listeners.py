@@ -9,6 +9,7 @@ has no time-out for headers. The same is true of its alternatives (hypercorn, gr
 """
 
 import asyncio
+import contextlib
 import ipaddress
 from collections import Counter
 from collections.abc import Callable
@@ -180,6 +181,15 @@ def listener(
         **more,
     }
     return uvicorn.Config(app, host=host, port=port, http=guarded(limits, exempt=exempt), **settings)
+
+
+def serve_until_stopped(server: uvicorn.Server) -> None:
+    """Serves until SIGTERM or Ctrl-C; what a person stops in a terminal has not failed.
+
+    Uvicorn raises the signal again once it has ended, which would make it an interrupted command.
+    """
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
 
 
 def is_loopback(host: str) -> bool:

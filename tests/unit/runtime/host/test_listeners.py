@@ -23,7 +23,7 @@ from shiplift.pipelines.triggers.receiver import create_app as receiver
 from shiplift.runtime.guest.pod import heartbeat
 from shiplift.runtime.guest.pod.meter import Meter
 from shiplift.runtime.host.bounded_threads import BoundedThreads, Received
-from shiplift.runtime.host.listeners import ConnectionLimits, listener
+from shiplift.runtime.host.listeners import ConnectionLimits, listener, serve_until_stopped
 from shiplift.runtime.serving.openai.app import create_app as openai
 from shiplift.runtime.serving.scoring.app import ScoringApp
 
@@ -213,3 +213,13 @@ def test_a_body_is_not_read_after_the_refusal(tmp_path: Path, name: str) -> None
         short = _opened(stack, port, head[:-4].replace(str(32 << 20).encode(), b"9") + b"\r\n\r\nx")
         if name == "openai":
             assert short.recv(1 << 12).startswith(b"HTTP/1.1 401 ")
+
+
+def test_a_server_that_a_person_stops_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = uvicorn.Server(listener(lambda *_: None, "127.0.0.1", 0, ConnectionLimits(connections=1)))
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server, "run", interrupted)
+    serve_until_stopped(server)
