@@ -4,6 +4,10 @@ Needs `data_claim` in the values; the claim is made here, and filled by a pod of
 """
 
 import json
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.cluster.conftest import Lab
 
@@ -18,9 +22,10 @@ for at in range(4):
 """
 
 
-def test_pods_share_a_dataset(lab: Lab) -> None:
+def test_pods_share_a_dataset(lab: Lab, tmp_path: Path) -> None:
     lab.log_classifier("offline")
     lab.kube.shiplift("release", "offline", "--engine", "argo", "--watch", "--namespace", lab.namespace)
+    _claim(lab, tmp_path)
     _on_the_claim(lab, "fill", FILL)
     arguments = ["--input", "/data/rows", "--output", "/data/scored", "--workers", "2", "--json"]
     command = ["predict", "offline", "--engine", "argo", "--namespace", lab.namespace, *arguments]
@@ -29,26 +34,51 @@ def test_pods_share_a_dataset(lab: Lab) -> None:
         assert (result["rows"], result["parts"], result["failed"]) == (400, 4, [])
 
 
+def _claim(lab: Lab, folder: Path) -> None:
+    """Makes the claim. A cluster that provisions no volumes gets one in a folder, if it runs on this machine."""
+    meta = {"namespace": lab.namespace, "name": "data"}
+    asked: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "100Mi"}}}
+    if not lab.kube("get", "storageclass", "-o", "name"):
+        if not lab.kube.here:
+            pytest.skip("this cluster provisions no volumes, and its nodes have no folder of this machine")
+        for each in (folder, *folder.parents[:3]):
+            each.chmod(0o777)  # the pods run as another user
+        name = f"data-{lab.namespace}"
+        volume = {
+            "capacity": {"storage": "100Mi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "",
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": str(folder)},
+        }
+        lab.kube.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
+        asked |= {"storageClassName": "", "volumeName": name}
+    lab.kube.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": asked})
+
+
 def _on_the_claim(lab: Lab, name: str, code: str) -> None:
     """Runs Python in a pod that mounts the claim."""
     template = lab.kube.get("workflowtemplate", lab.namespace, "predict")["spec"]
     image = template["templates"][0]["container"]["image"]
-    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "100Mi"}}}
-    meta = {"namespace": lab.namespace}
-    lab.kube.apply(
-        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {**meta, "name": "data"}, "spec": claim}
-    )
     container = {
         "name": "main",
         "image": image,
         "command": ["python", "-c", code],
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     spec = {
         "restartPolicy": "Never",
-        "securityContext": {"runAsUser": 10001, "fsGroup": 10001},
+        "securityContext": {
+            "runAsUser": 10001,
+            "runAsNonRoot": True,
+            "fsGroup": 10001,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "containers": [container],
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
     }
-    lab.kube.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {**meta, "name": name}, "spec": spec})
+    lab.kube.apply(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": lab.namespace, "name": name}, "spec": spec}
+    )
     lab.kube("wait", "-n", lab.namespace, "--for=jsonpath={.status.phase}=Succeeded", f"pod/{name}", "--timeout=120s")

@@ -446,7 +446,9 @@ def _wire(
         if isinstance(node, FanOut):
             where = source[node.source].removeprefix("{{").removesuffix("}}")
             items = f"{{{{=toJson(jsonpath({_bracketed(where)}, '$.{node.attribute}[*].name'))}}}}"
-            values += [Parameter(name=node.source, value=source[node.source]), Parameter(name="item", value="{{item}}")]
+            if node.source not in node.takes:  # a stage inside may take it, too
+                values.append(Parameter(name=node.source, value=source[node.source]))
+            values.append(Parameter(name="item", value="{{item}}"))
             if node.within:
                 output = node.gives.parameter()
                 done = f"{{{{tasks.{dashed(node.within)}.outputs.parameters.{output}}}}}"

@@ -94,6 +94,18 @@ def by_name(**changes: Any) -> dict[str, Any]:
     return {template["name"]: template for template in rendered(**changes)["release"]["templates"]}
 
 
+def test_no_task_passes_a_parameter_twice() -> None:
+    """Argo refuses such a Workflow, but only when it starts."""
+    passed = [
+        [parameter["name"] for parameter in task.get("arguments", {}).get("parameters", [])]
+        for spec in rendered().values()
+        for template in spec["templates"]
+        for task in template.get("dag", {}).get("tasks", [])
+    ]
+    assert passed
+    assert [names for names in passed if len(set(names)) < len(names)] == []
+
+
 def test_stages_that_may_share_a_pod_do() -> None:
     stages = {
         name: template["metadata"]["labels"]["shiplift.dev/stages"]
