@@ -4,6 +4,7 @@ Needs `data_claim` in the values; the claim is made here, and filled by a pod of
 """
 
 import json
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ for at in range(4):
 """
 
 
-def test_pods_share_a_dataset(lab: Lab, tmp_path: Path) -> None:
+def test_pods_share_a_dataset(lab: Lab, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     lab.log_classifier("offline")
     lab.kube.shiplift("release", "offline", "--engine", "argo", "--watch", "--namespace", lab.namespace)
-    _claim(lab, tmp_path)
+    _claim(lab, tmp_path, request)
     _on_the_claim(lab, "fill", FILL)
     arguments = ["--input", "/data/rows", "--output", "/data/scored", "--workers", "2", "--json"]
     command = ["predict", "offline", "--engine", "argo", "--namespace", lab.namespace, *arguments]
@@ -34,7 +35,7 @@ def test_pods_share_a_dataset(lab: Lab, tmp_path: Path) -> None:
         assert (result["rows"], result["parts"], result["failed"]) == (400, 4, [])
 
 
-def _claim(lab: Lab, folder: Path) -> None:
+def _claim(lab: Lab, folder: Path, request: pytest.FixtureRequest) -> None:
     """Makes the claim. A cluster that provisions no volumes gets one in a folder, if it runs on this machine."""
     meta = {"namespace": lab.namespace, "name": "data"}
     asked: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "100Mi"}}}
@@ -43,7 +44,8 @@ def _claim(lab: Lab, folder: Path) -> None:
             pytest.skip("this cluster provisions no volumes, and its nodes have no folder of this machine")
         for each in (folder, *folder.parents[:3]):
             each.chmod(0o777)  # the pods run as another user
-        name = f"data-{lab.namespace}"
+        name = f"data-{secrets.token_hex(4)}"  # a volume is the cluster's, and outlives its claim
+        request.addfinalizer(lambda: lab.kube("delete", "persistentvolume", name, "--wait=false"))
         volume = {
             "capacity": {"storage": "100Mi"},
             "accessModes": ["ReadWriteOnce"],
