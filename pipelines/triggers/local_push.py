@@ -4,7 +4,6 @@
 handled commit of each repository, so that a spec is released only when it changes.
 """
 
-import fcntl
 import hashlib
 import tempfile
 from pathlib import Path
@@ -14,7 +13,7 @@ from shiplift.pipelines.triggers.pushes import NO_COMMIT
 from shiplift.pipelines.triggers.services import MAX_FILE_BYTES, Newest, Register, register_services
 from shiplift.runtime.base.errors import ShipliftError, Temporary
 from shiplift.runtime.base.git import Commits, Origin
-from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.base.storage import locked, write_atomically
 from shiplift.runtime.records.base import Record
 
 
@@ -47,9 +46,7 @@ class LocalPush:
             NotFound: the branch does not exist.
             Temporary: the repository or the registry does not respond; running it again is harmless.
         """
-        self._handled.parent.mkdir(parents=True, exist_ok=True)
-        with self._handled.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # two simultaneous pushes must not register a service twice
+        with locked(self._handled.with_suffix(".lock")):  # two simultaneous pushes must not register a service twice
             return self._handle(newest, register, accept)
 
     def _handle(

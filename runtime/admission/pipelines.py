@@ -11,7 +11,7 @@ import numpy as np
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
 from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.signature import pipeline_signature
-from shiplift.runtime.model.contracts import LoggedModel, metadata
+from shiplift.runtime.model.contracts import LoggedModel, has_flavor
 from shiplift.runtime.model.tensors import Arrays, as_input, fits, load_npz
 from shiplift.runtime.records.model import PIPELINE
 from shiplift.runtime.records.tensor import FLOATS, TensorSpec
@@ -27,8 +27,7 @@ def is_pipeline(folder: Path) -> bool:
     Raises:
         NotAdmitted: its `MLmodel` file is missing, or can't be read.
     """
-    flavors = metadata(folder).get("flavors")
-    return isinstance(flavors, dict) and PIPELINE in flavors
+    return has_flavor(folder, PIPELINE)
 
 
 def read_pipeline(folder: Path) -> tuple[LoggedModel, tuple[str, ...]]:

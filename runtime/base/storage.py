@@ -1,6 +1,7 @@
 """Atomic file writes: after a kill or a full disk, the old or the new file is there, never half of one."""
 
 import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +29,15 @@ def room_for(content: str, folder: Path) -> Iterator[None]:
             f"no space is left in {folder} while writing {content}",
             do="Free some space, then run the same command again.",
         ) from error
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Holds the lock `file` alone; the kernel releases it if its holder dies. The file stays."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def write_atomically(path: Path, body: str | bytes, *, mode: int = 0o644) -> None:

@@ -236,6 +236,16 @@ def metadata(folder: Path) -> dict[str, Any]:
     return meta
 
 
+def has_flavor(folder: Path, flavor: str) -> bool:
+    """Whether the model that was logged in a folder has a flavor.
+
+    Raises:
+        NotAdmitted: its `MLmodel` file is missing, or can't be read.
+    """
+    flavors = metadata(folder).get("flavors")
+    return isinstance(flavors, dict) and flavor in flavors
+
+
 def likely_flavor(folder: Path) -> str:
     """Guesses the flavor from the text of `MLmodel`, without parsing it, so it is safe anywhere; empty if unclear.
 

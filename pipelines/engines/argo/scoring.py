@@ -4,16 +4,13 @@ from collections.abc import Iterator
 
 from shiplift.pipelines.engines.argo.following import events
 from shiplift.pipelines.engines.argo.layout import DATA
-from shiplift.pipelines.engines.argo.releases import MANAGED
-from shiplift.pipelines.engines.argo.single import record
+from shiplift.pipelines.engines.argo.single import body_of, record
 from shiplift.pipelines.engines.argo.workflows import as_parameter
 from shiplift.pipelines.offline import PREDICT
 from shiplift.runtime.base.errors import UsageError
-from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.records.offline import OfflineOrder, OfflineResult
 from shiplift.runtime.records.release import Event
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
-from shiplift.runtime.serving.kubernetes.connection import Object
 
 
 def score(api: KubernetesClient, order: OfflineOrder) -> Iterator[Event | OfflineResult | None]:
@@ -29,21 +26,8 @@ def score(api: KubernetesClient, order: OfflineOrder) -> Iterator[Event | Offlin
                 f"{name} {place} is on this machine, which the cluster's pods can't reach",
                 do=f"Name a URI such as s3://BUCKET/FOLDER, or {DATA}/FOLDER of the claim in the values' `data_claim`.",
             )
-    name = api.create(body_of(order))["metadata"]["name"]
+    values = {OfflineOrder.parameter(): as_parameter(order), "output": order.output}
+    name = api.create(body_of(PREDICT.name, order.model, values))["metadata"]["name"]
     yield Event(stage=PREDICT.name, kind="progress", message=f"Workflow {name}")
     yield from events.of(api, name, PREDICT)
     yield record(events.workflow(api, name), OfflineResult)
-
-
-def body_of(order: OfflineOrder) -> Object:
-    """The Workflow of an order."""
-    values = {OfflineOrder.parameter(): as_parameter(order), "output": order.output}
-    return {
-        "apiVersion": "argoproj.io/v1alpha1",
-        "kind": "Workflow",
-        "metadata": {"generateName": f"{PREDICT.name}-{dns_name(order.model)}-", "labels": MANAGED},
-        "spec": {
-            "workflowTemplateRef": {"name": PREDICT.name},
-            "arguments": {"parameters": [{"name": key, "value": value} for key, value in values.items()]},
-        },
-    }

@@ -27,7 +27,7 @@ def run(api: KubernetesClient, stage: Stage, gives: type[R], model: str, paramet
         ShipliftError: what the stage raised.
         Temporary: it took too long, or its pod was lost.
     """
-    name = api.create(_body(stage, model, parameters))["metadata"]["name"]
+    name = api.create(body_of(stage.name, model, {"model": model, **parameters}))["metadata"]["name"]
     deadline = time.monotonic() + _RUN_S
     while time.monotonic() < deadline:
         body = workflow(api, name)
@@ -37,14 +37,14 @@ def run(api: KubernetesClient, stage: Stage, gives: type[R], model: str, paramet
     raise Temporary(f"Workflow {name} has not ended after {_RUN_S} s", do=f"Look at it with `argo get {name}`.")
 
 
-def _body(stage: Stage, model: str, parameters: Mapping[str, str]) -> Object:
-    values = {"model": model, **parameters}
+def body_of(template: str, model: str, values: Mapping[str, str]) -> Object:
+    """The Workflow of a WorkflowTemplate with these parameters, named after the template and a model."""
     return {
         "apiVersion": "argoproj.io/v1alpha1",
         "kind": "Workflow",
-        "metadata": {"generateName": f"{stage.name}-{dns_name(model)}-", "labels": MANAGED},
+        "metadata": {"generateName": f"{template}-{dns_name(model)}-", "labels": MANAGED},
         "spec": {
-            "workflowTemplateRef": {"name": stage.name},
+            "workflowTemplateRef": {"name": template},
             "arguments": {"parameters": [{"name": key, "value": value} for key, value in values.items()]},
         },
     }

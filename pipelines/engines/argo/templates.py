@@ -86,18 +86,11 @@ def release(settings: TemplateSettings, pipeline: Pipeline) -> str:
             semaphores=[m.SemaphoreRef(config_map_key_ref=m.ConfigMapKeySelector(name=LIMITS, key="releases"))],
         )
         tasks = pods.of(pipeline)
-        built = {
-            task.name: _fan_out(settings, task) if isinstance(task, FanOut) else _pod(settings, task) for task in tasks
-        }
+        built = _built(settings, tasks)
         if last is not None:
             _last(settings, last, workflow="{{workflow.name}}")
             template.on_exit = last.name
-        with DAG(name="pipeline"):
-            _wire(
-                tasks,
-                built,
-                {kind.parameter(): f"{{{{workflow.parameters.{kind.parameter()}}}}}" for kind in pipeline.inputs},
-            )
+        _walked(pipeline, tasks, built)
     return _text(template)
 
 
@@ -132,26 +125,15 @@ def predict(settings: TemplateSettings, pipeline: Pipeline) -> str:
         template.synchronization = m.Synchronization(
             mutexes=[m.Mutex(name="shiplift-predict-{{=sprig.sha256sum(workflow.parameters.output)}}")]
         )
-        given = (Site.parameter(),)
         tasks = pods.of(pipeline)
-        built = {
-            task.name: _fan_out(settings, task, given)
-            if isinstance(task, FanOut)
-            else _pod(settings, task, given=given)
-            for task in tasks
-        }
+        built = _built(settings, tasks, (Site.parameter(),))
         if settings.data_claim:
             claim = m.PersistentVolumeClaimVolumeSource(claim_name=settings.data_claim)
             template.volumes.append(m.Volume(name="data", persistent_volume_claim=claim))
             for each in template.templates:
                 if isinstance(each, Container):
                     each.volume_mounts.append(m.VolumeMount(name="data", mount_path=DATA))
-        with DAG(name="pipeline"):
-            _wire(
-                tasks,
-                built,
-                {kind.parameter(): f"{{{{workflow.parameters.{kind.parameter()}}}}}" for kind in pipeline.inputs},
-            )
+        _walked(pipeline, tasks, built)
     return _text(template)
 
 
@@ -378,6 +360,26 @@ def _on_target(settings: TemplateSettings, pod: Pod) -> str:
         f'"tolerations": {{{{=toJson({at.format("tolerations")})}}}}, '
         f'"containers": [{{"name": "main", {image}"resources": {{"limits": {{{{={gpu}}}}}}}}}]}}'
     )
+
+
+def _built(
+    settings: TemplateSettings, tasks: Sequence[Pod | FanOut], given: Sequence[str] = _OF_RELEASE
+) -> dict[str, Container | DAG]:
+    """The template of each task, by name."""
+    return {
+        task.name: _fan_out(settings, task, given) if isinstance(task, FanOut) else _pod(settings, task, given=given)
+        for task in tasks
+    }
+
+
+def _walked(pipeline: Pipeline, tasks: Sequence[Pod | FanOut], built: Mapping[str, Container | DAG]) -> None:
+    """The graph of a pipeline, which takes its inputs from the Workflow."""
+    with DAG(name="pipeline"):
+        _wire(
+            tasks,
+            built,
+            {kind.parameter(): f"{{{{workflow.parameters.{kind.parameter()}}}}}" for kind in pipeline.inputs},
+        )
 
 
 def _fan_out(settings: TemplateSettings, fan_out: FanOut, given: Sequence[str] = _OF_RELEASE) -> DAG:

@@ -5,14 +5,13 @@ independent of each other and of the command that started them: production keeps
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
@@ -25,7 +24,7 @@ from shiplift.runtime.base.errors import RegistryHeld, ServerFailed, ShipliftErr
 from shiplift.runtime.base.plain_http import NO_AUTHORITIES
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.base.secrets import load_secrets, make_private
-from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.base.storage import locked, write_atomically
 from shiplift.runtime.host.folders import sweep
 from shiplift.runtime.host.processes import alive, free_port, inherited, memory_mb, require_free, start_daemon, stop
 from shiplift.runtime.records.base import Record
@@ -237,12 +236,8 @@ def models_memory(stack: Stack) -> float:
     return 0.0
 
 
-@contextmanager
-def _locked(home: Path) -> Iterator[None]:
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _locked(home: Path) -> AbstractContextManager[None]:
+    return locked(home / ".lock")
 
 
 def _new_holder() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shiplift.runtime.admission.pipelines import EXAMPLE_FILE, logged_requests
 from shiplift.runtime.base.errors import NotAdmitted
-from shiplift.runtime.model.contracts import LoggedModel, metadata
+from shiplift.runtime.model.contracts import LoggedModel, has_flavor, metadata
 from shiplift.runtime.records.adopted import FoundModel
 from shiplift.runtime.records.model import ADOPTED
 
@@ -21,8 +21,7 @@ def is_adopted(folder: Path) -> bool:
     Raises:
         NotAdmitted: its `MLmodel` file is missing, or can't be read.
     """
-    flavors = metadata(folder).get("flavors")
-    return isinstance(flavors, dict) and ADOPTED in flavors
+    return has_flavor(folder, ADOPTED)
 
 
 def adopted_model(folder: Path) -> tuple[FoundModel, int, dict[str, FoundModel]]:

@@ -4,9 +4,10 @@ from shiplift.runtime.admission.inspection import Inspected
 from shiplift.runtime.base.errors import PolicyRefused, SpecInvalid
 from shiplift.runtime.families import spec_checks
 from shiplift.runtime.families.adopted.package import package_adopted
+from shiplift.runtime.families.as_logged import as_logged
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
 from shiplift.runtime.measure.requests import Requests, split, whole
-from shiplift.runtime.model.tensors import Arrays, dump_npz, inputs_in, load_npz
+from shiplift.runtime.model.tensors import Arrays, inputs_in
 from shiplift.runtime.records.kinds.contract import DeclaredAdopted
 from shiplift.runtime.records.kinds.exported import Exported, ExportedAdopted
 from shiplift.runtime.records.kinds.package import AdoptedPackage
@@ -59,16 +60,7 @@ class AdoptedFamily:
 
     def export(self, work: Exporting[DeclaredAdopted]) -> Exported:
         """The logged files with their requests. Nothing is converted, so there is no parity to prove."""
-        spec_checks.require_no_pixels(work.conversion)
-        example = load_npz(work.store.read(work.contract.example))
-        reference = dump_npz({f"input/{name}": array for name, array in example.items()})
-        return ExportedAdopted(
-            model=work.version.files,
-            signature=work.contract.signature,
-            graph=work.version.digest,
-            reference=work.store.put_bytes(reference),
-            notes=work.contract.notes,
-        )
+        return as_logged(work, ExportedAdopted)
 
     def candidates(self, work: Quantizing[ExportedAdopted]) -> Candidates:
         """Its only candidate: itself."""

@@ -3,10 +3,11 @@
 from shiplift.runtime.admission.inspection import Inspected
 from shiplift.runtime.base.errors import PolicyRefused, SpecInvalid
 from shiplift.runtime.families import spec_checks
+from shiplift.runtime.families.as_logged import as_logged
 from shiplift.runtime.families.pipeline.package import package_pipeline
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
 from shiplift.runtime.measure.requests import Requests, split, whole
-from shiplift.runtime.model.tensors import Arrays, dump_npz, inputs_in, load_npz
+from shiplift.runtime.model.tensors import Arrays, inputs_in
 from shiplift.runtime.records.kinds.contract import DeclaredPipeline
 from shiplift.runtime.records.kinds.exported import Exported, ExportedPipeline
 from shiplift.runtime.records.kinds.package import PipelinePackage
@@ -60,16 +61,7 @@ class PipelineFamily:
 
     def export(self, work: Exporting[DeclaredPipeline]) -> Exported:
         """The logged files with their requests. Nothing is converted, so there is no parity to prove."""
-        spec_checks.require_no_pixels(work.conversion)
-        example = load_npz(work.store.read(work.contract.example))
-        reference = dump_npz({f"input/{name}": array for name, array in example.items()})
-        return ExportedPipeline(
-            model=work.version.files,
-            signature=work.contract.signature,
-            graph=work.version.digest,
-            reference=work.store.put_bytes(reference),
-            notes=work.contract.notes,
-        )
+        return as_logged(work, ExportedPipeline)
 
     def candidates(self, work: Quantizing[ExportedPipeline]) -> Candidates:
         """Its only candidate. It is scored once its members are put together, in the precisions as promoted."""

@@ -1,14 +1,13 @@
 """Which versions bake on this machine. Each note is a file, so that the watch goes on after any restart."""
 
-import fcntl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.base.storage import locked, write_atomically
 from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.serving.machine.served import served
 
@@ -58,13 +57,8 @@ def change(home: Path, known: Baking, after: Callable[[Baking], Baking]) -> Baki
         return now if changed == now else _write(home, changed)
 
 
-@contextmanager
-def _locked(home: Path, model: str) -> Iterator[None]:
-    lock = _file(home, model).with_suffix(".lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+def _locked(home: Path, model: str) -> AbstractContextManager[None]:
+    return locked(_file(home, model).with_suffix(".lock"))
 
 
 def _write(home: Path, known: Baking) -> Baking:

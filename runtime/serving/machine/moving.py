@@ -3,15 +3,13 @@
 An order to abort and the commit are both writes under the same lock: whichever comes second sees the first.
 """
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.base.storage import locked, write_atomically
 from shiplift.runtime.records.promotion import Abort, Moving
 
 
@@ -62,13 +60,8 @@ def forget(home: Path, model: str, version: int) -> None:
             _file(home, model).unlink(missing_ok=True)
 
 
-@contextmanager
-def _locked(home: Path, model: str) -> Iterator[None]:
-    lock = _file(home, model).with_suffix(".lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+def _locked(home: Path, model: str) -> AbstractContextManager[None]:
+    return locked(_file(home, model).with_suffix(".lock"))
 
 
 def _write(home: Path, model: str, promotion: Moving) -> Moving:
