@@ -212,6 +212,7 @@ def test_a_new_replica_s_counters_are_its_increase() -> None:
     assert sum(increase) / 10 == pytest.approx(60, rel=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy", [policies.keda_pending(1), policies.hpa_cpu(0.7), policies.knative(3)], ids=["keda", "hpa", "knative"]
 )
@@ -255,6 +256,7 @@ def test_adding_a_pod_costs_its_start_and_drain() -> None:
 # --- traces ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_there_are_twenty_traces_and_more_and_they_are_the_same_each_time() -> None:
     listed, again = catalogue(), catalogue()
     assert len(listed) >= 20

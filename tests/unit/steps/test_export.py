@@ -54,6 +54,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_model_is_converted_in_the_sandbox_and_compared_outside(bench: Bench, tmp_path: Path) -> None:
     result = bench.export()
     assert (result.signature, result.opset) == (signature(), 20)

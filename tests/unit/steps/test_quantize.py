@@ -550,6 +550,7 @@ def test_each_way_of_calibration_gives_a_model_close_to_the_original(bench: Benc
     ]
 
 
+@pytest.mark.slow
 def test_looking_at_few_tensors_at_a_time_finds_the_same(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -393,6 +393,7 @@ def chromium(folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to look at the page with")
 @pytest.mark.parametrize("which_page", ["release", "comparison", "index"])
 def test_a_phone_shows_the_page_whole_and_not_blank(which_page: str, tmp_path: Path) -> None:
@@ -427,6 +428,7 @@ def test_a_phone_shows_the_page_whole_and_not_blank(which_page: str, tmp_path: P
     assert len({tuple(pixel) for pixel in pixels[::7, ::7].reshape(-1, 3).round(2)}) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to look at the page with")
 def test_a_dark_screen_shows_the_page_dark_with_light_ink(tmp_path: Path) -> None:
     from matplotlib.image import imread

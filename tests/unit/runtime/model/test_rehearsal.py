@@ -59,6 +59,7 @@ def test_after_a_rehearsal_a_conversion_imports_nothing(flavor: str) -> None:
     assert ended.stdout.splitlines()[-1] == f"[] {flavor == 'pytorch'}"
 
 
+@pytest.mark.slow
 def test_a_rehearsed_scan_asks_for_the_second_opinion_and_leaves_nothing(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

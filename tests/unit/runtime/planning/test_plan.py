@@ -51,6 +51,7 @@ def test_what_an_answer_takes_besides_is_part_of_the_limit() -> None:
         plan(replace(slower, p99_ms=4))
 
 
+@pytest.mark.slow
 def test_the_pipeline_has_no_more_instances_than_it_needs() -> None:
     asked = problem("cascade", rate=60, p99_ms=100, grid=SMALL)
     made = plan(asked)

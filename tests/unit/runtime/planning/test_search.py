@@ -66,6 +66,7 @@ def test_the_search_finds_what_trying_everything_finds(name: str, p99_ms: float)
     assert search.cost(found)[0] <= 1.05 * search.cost(best)[0]
 
 
+@pytest.mark.slow
 def test_a_tighter_limit_or_a_higher_rate_never_costs_less() -> None:
     def cores(rate: float, p99_ms: float) -> float:
         search = SettingsSearch(problem("chain", configuration(), FAST, rate=rate, p99_ms=p99_ms, grid=SMALL))

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from shiplift.pipelines.daemons.operator import baking
 from shiplift.pipelines.daemons.operator.baking import BakeWatch
 from shiplift.runtime.gates.alarms import LOOK_S
 from shiplift.runtime.records.baking import Alarm, Baking
@@ -106,7 +107,8 @@ def test_another_revision_ends_it_and_a_conflict_is_tried_again(bake: Bake) -> N
     assert (ended.state, ended.reason) == ("ended", f"{name_of(2)} serves instead")
 
 
-def test_only_the_leader_watches(bake: Bake) -> None:
+def test_only_the_leader_watches(bake: Bake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baking, "LOOK_S", 0.01)
     stop = threading.Event()
     calls: list[bool] = []
 

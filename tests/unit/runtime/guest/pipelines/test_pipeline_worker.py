@@ -163,6 +163,7 @@ def test_a_function_allocates_no_more_than_it_may(tmp_path: Path) -> None:
         assert header["error"].startswith("MemoryError")
 
 
+@pytest.mark.slow
 def test_inputs_that_are_kept_count_as_what_a_function_allocated(tmp_path: Path) -> None:
     source = "kept = []\ndef run(x):\n    kept.append(x)\n    return {'y': x[:1]}\n"
     file, image = str(tmp_path / "call"), np.zeros(64 << 20, np.uint8)

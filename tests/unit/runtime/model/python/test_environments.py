@@ -133,7 +133,8 @@ def test_environments_are_beside_the_bundled_server_or_in_the_home_of_a_pod(site
     assert environments.readable(Path("/a"), Path("/b"))[0::2] == ["/a", "/b"]
 
 
-def test_what_grows_beyond_the_limit_is_ended(tmp_path: Path) -> None:
+def test_what_grows_beyond_the_limit_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pip, "_LOOK_S", 0.1)
     grow = "import time\nfor at in range(600):\n    open(str(at), 'wb').write(bytes(1 << 20))\n    time.sleep(0.05)"
     with pytest.raises(PolicyRefused, match=r"have \d+ MiB so far, the limit is 5 MiB"):
         pip._run([sys.executable, "-c", grow], {}, tmp_path, 5)
