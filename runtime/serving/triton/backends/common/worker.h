@@ -10,31 +10,7 @@
 #include "control.h"
 #include "guard.h"
 #include "engine.h"
-
-/* --- errors, which in the server are Triton's ---------------------------------------------------------------------- */
-
-struct Error { int code; char text[TEXT_MOST]; };
-
-Error *TRITONSERVER_ErrorNew(int code, const char *message) {
-  static Error none = {ERROR_INTERNAL, "out of memory"};
-  Error *error = malloc(sizeof *error);
-  if (!error) return &none; /* is never deleted */
-  error->code = code;
-  snprintf(error->text, sizeof error->text, "%s", message);
-  return error;
-}
-
-void TRITONSERVER_ErrorDelete(Error *error) {
-  if (error && strcmp(error->text, "out of memory")) free(error);
-}
-
-const char *TRITONSERVER_ErrorMessage(Error *error) { return error->text; }
-
-Error *TRITONSERVER_LogMessage(int level, const char *file, int line, const char *message) {
-  (void) level, (void) file, (void) line;
-  fprintf(stderr, "shiplift: %s\n", message);
-  return NULL;
-}
+#include "worker_errors.h"
 
 /* --- an instance ------------------------------------------------------------------------------------------------- */
 
