@@ -27,7 +27,7 @@ from pathlib import Path
 MISMATCH = 40  # ServerFailed's exit code
 STAMP = "plan.json"
 KEY = "SHIPLIFT_REPOSITORY_KEY"
-_RESTRICTED_APIS = "model-repository,shared-memory"
+_RESTRICTED_APIS = "model-repository,shared-memory,trace,logging"
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/local/tensorrt/lib", "/usr/lib64")
 
 

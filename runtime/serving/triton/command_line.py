@@ -1,8 +1,9 @@
 """The command line and the environment variables with which Triton is started, on a machine and in a pod.
 
 It runs with explicit model control (except in a pod, where the models never change), strict readiness and complete
-configurations: without auto-complete a model loads in 0.15 s instead of 1.4 s. The shared-memory API would let a client
-name regions of memory that the server then reads and writes, so it is closed with a random key that is not kept.
+configurations: without auto-complete a model loads in 0.15 s instead of 1.4 s. What lets a client change the server is
+closed with a random key that is not kept: the shared-memory API, which names regions of memory that the server then
+reads and writes, the settings of traces and logs, which name files, and over HTTP the model repository's API.
 """
 
 import os
@@ -20,6 +21,7 @@ from shiplift.runtime.serving.triton.environment import ServerEnvironment
 _EXIT_S = 20
 _LOADS = 32  # at a time: threads, most of which wait for a model's own process
 HTTP_THREADS = 8  # Triton's default
+CLOSED = "shared-memory,trace,logging"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +68,8 @@ def command(
     With `control` "none" it serves all of its repository, which can't be changed. With a `repository_key`, only holders
     of the key can load and unload models.
     """
-    apis = "model-repository,shared-memory" if repository_key else "shared-memory"
-    closed = f"{apis}:shiplift={repository_key or secrets.token_hex(16)}"
+    key = repository_key or secrets.token_hex(16)
+    http, grpc = f"model-repository,{CLOSED}", f"model-repository,{CLOSED}" if repository_key else CLOSED
     return [
         environment.tritonserver,
         *_flags(repository, ports, features, control),
@@ -77,8 +79,8 @@ def command(
         f"--cache-directory={environment.caches}",
         f"--http-thread-count={features.http_threads or min(usable_cores(), HTTP_THREADS)}",
         "--allow-gpu-metrics=false",
-        f"--http-restricted-api={closed}",
-        f"--grpc-restricted-protocol={closed}",
+        f"--http-restricted-api={http}:shiplift={key}",
+        f"--grpc-restricted-protocol={grpc}:shiplift={key}",
     ]
 
 
@@ -120,6 +122,8 @@ def variables(environment: ServerEnvironment, features: Features | None = None) 
     virtual environment, that is one that the confined server may not read, so the server's own folder comes first.
     """
     own = str(environment.root / "bin")
+    captures = [environment.capture_library] if features and features.captures else []
+    preloaded = [environment.requests_library, *captures]
     return {
         **inherited(("LANG", "TZ")),
         "PATH": os.pathsep.join((own, os.environ.get("PATH", os.defpath))),
@@ -130,5 +134,5 @@ def variables(environment: ServerEnvironment, features: Features | None = None) 
         "SHIPLIFT_ENVIRONMENTS": str(environment.environments),
         "SHIPLIFT_ALLOW_WITHOUT": " ".join(features.allow_without if features else ()),
         "OMP_NUM_THREADS": "1",
-        **({"LD_PRELOAD": str(environment.capture_library)} if features and features.captures else {}),
+        "LD_PRELOAD": os.pathsep.join(map(str, preloaded)),
     }

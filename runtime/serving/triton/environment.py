@@ -55,7 +55,12 @@ class ServerEnvironment:
     @property
     def capture_library(self) -> Path:
         """The library that is preloaded into a server whose requests are captured."""
-        return self.root / native.CAPTURE_LIBRARY
+        return self.root / native.CAPTURE.file
+
+    @property
+    def requests_library(self) -> Path:
+        """The library that is preloaded into every server, and refuses requests that would end it."""
+        return self.root / native.REQUESTS.file
 
     @property
     def caches(self) -> Path:

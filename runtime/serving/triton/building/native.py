@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shiplift.runtime.base.errors import MissingTool
+from shiplift.runtime.serving.triton.building import patches
 
 COMMON = Path(__file__).parent.parent / "backends" / "common"
 COMPILER = "ziglang==0.17.1"
@@ -70,13 +71,32 @@ BACKENDS = (
 )
 
 
-CAPTURE = COMMON.with_name("capture")
-CAPTURE_LIBRARY = "libshiplift_capture.so"
+@dataclass(frozen=True, kw_only=True)
+class Preloaded:
+    """A library that the server is started with: the only source, and the compiler's further words."""
+
+    source: Path
+    file: str
+    does: str
+    words: tuple[str, ...] = ()
+
+
+CAPTURE = Preloaded(source=COMMON.with_name("capture"), file="libshiplift_capture.so", does="captures requests")
+REQUESTS = Preloaded(
+    source=COMMON.with_name("requests"),
+    file="libshiplift_requests.so",
+    does="refuses requests",
+    words=(
+        f"-DQUESTIONS={patches.QUESTIONS:#x}",
+        f"-DSLOTS={patches.SLOTS:#x}",
+        f'-DMARK="{patches.MARK.decode()}"',
+    ),
+)
 
 
 def sources() -> list[Path]:
-    """Every file that the backends and the library that captures are built from, in a fixed order."""
-    folders = (COMMON, *(backend.source for backend in BACKENDS), CAPTURE)
+    """Every file that the backends and the preloaded libraries are built from, in a fixed order."""
+    folders = (COMMON, *(backend.source for backend in BACKENDS), CAPTURE.source, REQUESTS.source)
     return [file for folder in folders for file in sorted(folder.glob("*.[ch]"))]
 
 
@@ -89,7 +109,8 @@ def build_all(to: Path, packages: Path) -> None:
     with _compiler() as command:
         for backend in BACKENDS:
             build(backend, to / backend.name, packages, command)
-        build_capture(to.parent, command)
+        for library in (CAPTURE, REQUESTS):
+            build_preloaded(library, to.parent, command)
 
 
 def build(backend: Backend, to: Path, packages: Path, compiler: Sequence[str | Path]) -> None:
@@ -114,15 +135,16 @@ def build(backend: Backend, to: Path, packages: Path, compiler: Sequence[str | P
         )
 
 
-def build_capture(to: Path, compiler: Sequence[str | Path]) -> None:
-    """Builds the library that is preloaded into the server to capture requests, in the folder `to`.
+def build_preloaded(library: Preloaded, to: Path, compiler: Sequence[str | Path]) -> None:
+    """Builds a library that is preloaded into the server, in the folder `to`.
 
     Raises:
         MissingTool: it can't be compiled; the message quotes the compiler.
     """
+    source = library.source / f"{library.source.name}.c"
     run(
-        [*compiler, *FLAGS, CAPTURE / "capture.c", "-fPIC", "-shared", "-o", to / CAPTURE_LIBRARY, *LIBRARIES],
-        failed=f"the library that captures requests can't be built: {Path(compiler[0]).name}",
+        [*compiler, *FLAGS, *library.words, source, "-fPIC", "-shared", "-o", to / library.file, *LIBRARIES],
+        failed=f"the library that {library.does} can't be built: {Path(compiler[0]).name}",
         do="Check that this compiler can build a shared library from C; with none on the PATH, one is downloaded.",
     )
 

@@ -84,8 +84,8 @@ def test_a_plan_that_fits_is_served_by_the_same_process(container: Path) -> None
     pid, *words = out.split()
     assert int(pid) == child.pid
     assert words[0] == "--model-repository=/models"
-    assert words[1].startswith("--http-restricted-api=model-repository,shared-memory:shiplift=")
-    assert words[2].startswith("--grpc-restricted-protocol=model-repository,shared-memory:shiplift=")
+    assert words[1].startswith("--http-restricted-api=model-repository,shared-memory,trace,logging:shiplift=")
+    assert words[2].startswith("--grpc-restricted-protocol=model-repository,shared-memory,trace,logging:shiplift=")
 
 
 def test_another_gpu_is_refused_with_both_named(container: Path) -> None:

@@ -32,10 +32,20 @@ def test_the_server_listens_on_the_loopback_and_takes_models_by_order_alone(tmp_
         assert flag in flags
 
 
-def test_shared_memory_is_closed_with_a_key_that_is_not_kept(tmp_path: Path) -> None:
+def test_what_changes_the_server_is_closed_with_a_key_that_is_not_kept(tmp_path: Path) -> None:
     closed = [[flag for flag in arguments(tmp_path) if "restricted" in flag] for _ in range(2)]
-    assert all(len(flags) == 2 and all("shared-memory" in flag for flag in flags) for flags in closed)
+    for flags in closed:
+        http, grpc = (flag.split("=")[1].split(":")[0].split(",") for flag in flags)
+        assert {*http} == {"model-repository", "shared-memory", "trace", "logging"}
+        assert {*grpc} == {"shared-memory", "trace", "logging"}  # Shiplift loads models over gRPC
     assert closed[0] != closed[1]
+
+
+def test_every_server_refuses_what_would_end_it(tmp_path: Path) -> None:
+    environment = ServerEnvironment(tmp_path)
+    assert variables(environment)["LD_PRELOAD"] == str(environment.requests_library)
+    captures = variables(environment, Features(captures=True))["LD_PRELOAD"].split(os.pathsep)
+    assert captures == [str(environment.requests_library), str(environment.capture_library)]
 
 
 @pytest.mark.parametrize(

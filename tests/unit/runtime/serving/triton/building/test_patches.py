@@ -59,7 +59,7 @@ def test_patches_that_give_something_else_are_refused_and_change_nothing(tmp_pat
 def test_the_server_s_patches_keep_every_length_and_do_not_overlap() -> None:
     for patched in (TRITONSERVER, LIBRARY):
         end = 0
-        for patch in patched.patches:
+        for patch in sorted(patched.patches, key=lambda patch: patch.offset):
             assert len(patch.old) == len(patch.new) > 0
             assert patch.old != patch.new
             assert patch.offset >= end
