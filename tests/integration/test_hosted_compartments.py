@@ -45,16 +45,22 @@ def with_state(model: Any, datatype: int) -> Any:
     return model
 
 
-@contextmanager
-def serving(work: Path, model: Any, **limits: str) -> Iterator[tuple[Server, TritonClient, list[str]]]:
-    """A server with the model as `m`, and a neighbour under traffic, with the errors that its clients see."""
+def put_hosted(work: Path, model: Any, name: str = "m", **limits: str) -> None:
+    """Adds a model with a state to the server's repository."""
     states = SequenceBatching(states={"state": "next_state"})
     whole = signature_of(model)
     signature = Signature(inputs=whole.inputs[:-1], outputs=whole.outputs[:-1])
-    (work / "onnx").mkdir()
-    (work / "onnx" / "model.onnx").write_bytes(model.SerializeToString())
+    folder = work / f"{name}-onnx"
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
     described = Serving(warmup=False, sequence_batching=states, request_timeout_s=1)
-    put_files(work, work / "onnx", signature, settings=limits, serving=described)
+    put_files(work, folder, signature, name, settings=limits, serving=described)
+
+
+@contextmanager
+def serving(work: Path, model: Any, **limits: str) -> Iterator[tuple[Server, TritonClient, list[str]]]:
+    """A server with the model as `m`, and a neighbour under traffic, with the errors that its clients see."""
+    put_hosted(work, model, **limits)
     put(work, two_by_two(), "neighbour")
     with server_for(work) as (server, client):
         client.load("neighbour")
@@ -160,9 +166,9 @@ def test_a_process_beyond_its_limits_is_ended_between_requests_and_says_which(
         assert failures == []
 
 
-def first(work: Path, code: str) -> None:
-    """Lets the process of `m` run code before it loads the model: the process belongs to whoever took it over."""
-    folder = work / "models" / "m" / "1"
+def first(work: Path, code: str, name: str = "m") -> None:
+    """Lets a model's process run code before it loads the model: the process belongs to whoever took it over."""
+    folder = work / "models" / name / "1"
     (folder / "inner.py").rename(folder / "model_code.py")
     (folder / "inner.py").write_text(f"{code}from model_code import TritonPythonModel\n")
 

@@ -1,5 +1,6 @@
 """Production's server starts with whatever it can serve: a slow or broken model keeps no other away."""
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.command_line import Features, Ports
 from tests.integration.backends import ENVIRONMENT, ask, put, two_by_two
 from tests.integration.conftest import until
+from tests.integration.test_compartments import dividing
+from tests.integration.test_hosted_compartments import first, put_hosted, with_state
 
 pytestmark = pytest.mark.integration
 HEALTHY = tuple(f"healthy{number}" for number in range(17))
@@ -22,6 +25,11 @@ ROW = {"a": np.ones((1, 2), np.float32), "b": np.ones((1, 1), np.float32)}
 LATE = "time.sleep(60)"
 RAISES = "raise RuntimeError('its loading fails since today')"
 DIES = "os.kill(os.getpid(), signal.SIGSEGV)"
+IN_PROCESS = {
+    "crashes": "import os\nos.abort()\n",
+    "hangs": "import time\ntime.sleep(600)\n",
+    "eats": "kept = [bytearray(16 << 20) for _ in range(10**6)]\n",
+}
 TENSOR = "{{ name: '{}' data_type: TYPE_FP32 dims: [1] }}"
 
 
@@ -53,19 +61,26 @@ def production(work: Path) -> Iterator[Server]:
 
 @pytest.mark.slow
 def test_of_twenty_models_those_that_are_not_broken_serve_within_30_s(tmp_path: Path) -> None:
+    """Those in processes of their own that crash, hang or eat memory as they load, and those of Triton's that do."""
     for name in HEALTHY:
         put(tmp_path, two_by_two(), name)
-    repository = tmp_path / "models"
+    for name, loading in IN_PROCESS.items():
+        put_hosted(tmp_path, with_state(dividing(), 6), name, memory_mb="300")
+        first(tmp_path, loading, name)
     for name, loading in {"late": LATE, "raises": RAISES, "dies": DIES}.items():
-        put_python(repository, name, loading)
-    for _ in range(2):  # at first nobody knows which ones are broken
+        put_python(tmp_path / "models", name, loading)
+    for start in (1, 2):  # at first nobody knows which ones are broken
         began = time.monotonic()
         with production(tmp_path) as server:
             assert time.monotonic() - began < 30
             assert all(ask(server, ROW, name=name).as_numpy("sum").tolist() == [[2.0, 2.0]] for name in HEALTHY)
+            for name in ("crashes", "eats", "raises", "dies"):
+                assert until(lambda name=name: attempts(tmp_path)[name].failures >= start)  # type: ignore[misc]
     failed = attempts(tmp_path)
+    assert "died of SIGABRT" in failed["crashes"].why
+    assert re.search("the limit is 300 MiB|MemoryError", failed["eats"].why)
     assert "its loading fails since today" in failed["raises"].why
-    assert failed["raises"].failures >= 1 <= failed["dies"].failures
+    assert failed["hangs"].failures == 2
 
 
 def test_a_python_model_whose_warm_up_would_fail_is_loaded_without_it(tmp_path: Path) -> None:
