@@ -1,6 +1,7 @@
 """A Python model asked as MLflow's clients ask: the same body for MLflow's scoring server and for ours."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ from shiplift.runtime.admission import scan
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.guest.python.pyfunc import Model
 from shiplift.runtime.model.contracts import LoggedModel, read_model
+from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.scoring import AnswerForm
 from shiplift.runtime.serving.scoring.answers import body_of
-from shiplift.runtime.serving.scoring.requests import JSON, read_other
+from shiplift.runtime.serving.scoring.requests import JSON, Asked, read_other
 from shiplift.runtime.serving.scoring.schema import InputSchema, schema_from
 
 _UNPACKED_MB = 2048
@@ -41,12 +43,20 @@ def ours(folder: Path, asked: Any) -> Any:
     if refused := scan.objections(judged):
         raise scan.refusal(refused)
     try:
-        model = Model({"model": str(folder), "outputs": [spec.name for spec in logged.signature.outputs]})
         request = read_other(JSON, json.dumps(asked).encode(), _schema(logged))
-        answer = model.answer(request.inputs, json.loads(request.params) if request.params else None)
+        form, answer = _answered(folder, logged, request, ())
+        if as_json := [part.tensor for part in form.parts if part.holds == "json"]:  # as the export does
+            form, answer = _answered(folder, logged, request, as_json)
     except Exception as error:  # the author's code may raise anything
         raise ExportFailed(f"{type(error).__name__}: {error}", do="") from error
-    return _decoded(body_of(AnswerForm.model_validate(model.form), [answer]))
+    return _decoded(body_of(form, [answer]))
+
+
+def _answered(folder: Path, logged: LoggedModel, request: Asked, as_json: Sequence[str]) -> tuple[AnswerForm, Arrays]:
+    outputs = [spec.name for spec in logged.signature.outputs]
+    model = Model({"model": str(folder), "outputs": outputs, "json": as_json})
+    answer = model.answer(request.inputs, json.loads(request.params) if request.params else None)
+    return AnswerForm.model_validate(model.form), answer
 
 
 def _decoded(body: str | bytes) -> Any:

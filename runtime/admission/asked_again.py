@@ -48,6 +48,7 @@ def ask_process(  # noqa: PLR0913 - an entry takes JSON by name
     read: list[str],
     rows: str,
     inputs: list[dict[str, Any]],
+    json: list[str],
     memory_mb: int,
     limit_s: float,
     allow_without: list[str],
@@ -59,7 +60,7 @@ def ask_process(  # noqa: PLR0913 - an entry takes JSON by name
         ExportFailed: the model does not load.
     """
     specs = [TensorSpec.model_validate(spec) for spec in inputs]
-    with asking(code, environment, settings_of(model, [], read, memory_mb, allow_without)) as host:
+    with asking(code, environment, settings_of(model, [], read, memory_mb, allow_without, json)) as host:
 
         def ask(given: Arrays) -> Arrays:
             host.start()

@@ -14,7 +14,8 @@ import numpy as np
 
 from shiplift.runtime.admission.known_rows import GIVEN
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.guest.python.pyfunc import Model, Unservable
+from shiplift.runtime.guest.python.outputs import Unservable
+from shiplift.runtime.guest.python.pyfunc import Model
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers

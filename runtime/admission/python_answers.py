@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shiplift.runtime.admission.known_rows import asked_of, known_rows
+from shiplift.runtime.admission.known_rows import GIVEN, asked_of, known_rows
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.guest.python.host import Host
-from shiplift.runtime.guest.python.values import as_served
+from shiplift.runtime.guest.python.values import all_missing, as_served
 from shiplift.runtime.model.python.asking import asking, restored, settings_of, with_leaping_clock
 from shiplift.runtime.model.samples import random_like
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz
@@ -39,6 +39,7 @@ from shiplift.runtime.proof.settings import (
     together,
 )
 from shiplift.runtime.records.facts import ColumnFacts, ModelFacts
+from shiplift.runtime.records.scoring import AnswerForm
 from shiplift.runtime.records.tensor import TensorSpec
 
 ANSWERS = "answers.npz"
@@ -73,6 +74,8 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     of the set `neighbours` in one batch, turned by N. `repeat/place-N` and `repeat/batch/SET` are the same batches once
     more, where an answer differs from that alone. `shapes/NAME` are the shapes of an output's rows.
 
+    An output whose values are of several types, or of one that no tensor has, is asked as JSON: `json` names these.
+
     `known` is where the author's data are, as `known_rows` takes it. A sandbox entry.
 
     Raises:
@@ -80,13 +83,18 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
         DataInvalid: the validation data do not match the model.
     """
     specs = [TensorSpec.model_validate(spec) for spec in inputs]
-    settings = settings_of(model, outputs, read, memory_mb, allow_without)
     given = known_rows(known, tuple(specs), restored(load_npz(Path(example)), specs))
-    seen = _Seen(limit_s / _SHARE)
-    with asking(code, environment, settings) as host:
-        progress("asking the model, each row alone")
-        seen.alone(host, given, specs)
-        form = host.form
+    as_json: tuple[str, ...] = ()
+    while True:
+        settings = settings_of(model, outputs, read, memory_mb, allow_without, as_json)
+        seen = _Seen(limit_s / _SHARE, as_json)
+        with asking(code, environment, settings) as host:
+            progress("asking the model, each row alone")
+            seen.alone(host, given, specs)
+            form = seen.form(host.form)
+        if not (more := seen.several_types()):
+            break
+        as_json = (*as_json, *more)
     with asking(code, environment, with_leaping_clock(settings)) as host:
         progress("asking a second process, and in batches")
         seen.in_places(host)
@@ -104,27 +112,38 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
         "places": seen.places,
         "left_out": seen.left_out,
         "answer": form,
+        "json": list(as_json),
     }
 
 
-class _Seen:
-    """What has been asked and answered so far, by set. A request may take `limit_s`."""
+def _told(form: Any) -> dict[str, str]:
+    """What each output holds, as the process told the form of its answer."""
+    told = AnswerForm.told(form)
+    return {part.tensor: part.holds for part in told.parts} if told else {}
 
-    def __init__(self, limit_s: float) -> None:
+
+class _Seen:
+    """What has been asked and answered so far, by set. A request may take `limit_s`; `as_json` are served as JSON."""
+
+    def __init__(self, limit_s: float, as_json: Sequence[str] = ()) -> None:
         self.rows: dict[str, Questions] = {}
         self.right: dict[str, Answers] = {}
         self.left_out: list[str] = []
         self.places = 0
-        self._limit_s, self._seconds = limit_s, 0.0
+        self._limit_s, self._seconds, self._json = limit_s, 0.0, set(as_json)
         self._others: Arrays = {}
         self._shapes: dict[str, set[tuple[int, ...]]] = {}
         self._types: dict[str, np.dtype[Any]] = {}
+        self._latest: dict[str, tuple[str, int]] = {}
+        self._held: dict[str, set[tuple[str, int]]] = {}
 
     def alone(self, host: Host, given: KnownRows, specs: list[TensorSpec]) -> None:
         """Asks each row alone: the example, and questions made of it, the author's data and each column's kind."""
         ask, started = self._asker(host), time.monotonic()
         end = started + _ALONE_S
         self._ask_alone(EXAMPLE, ask, _example(given.example, specs), end, fewest=2)
+        if self.several_types():
+            return  # all is asked again, with these as JSON
         asked = asked_of(_facts(specs), given, self._seconds)
         self.left_out += asked.left_out
         for index, questions in enumerate(asked.questions):
@@ -137,6 +156,23 @@ class _Seen:
         later = together(ask, first)
         self._have_common_types()
         self._keep("again", first, self._like(EXAMPLE, replace(later, outputs=self._in_their_types(later.outputs))))
+
+    def several_types(self) -> list[str]:
+        """The outputs that answered the author's rows with values of several types, or of one that no tensor has."""
+        found = (name for name, held in self._held.items() if len(held) > 1 or ("json", 0) in held)
+        return [name for name in found if name not in self._json]
+
+    def form(self, told: Any) -> Any:
+        """The form of an answer, as the process told it, with what its outputs hold in all the author's rows."""
+        form = AnswerForm.told(told)
+        if form is None:
+            return told
+        parts = [part.model_copy(update={"holds": self._holds(part.tensor)}) for part in form.parts]
+        return form.model_copy(update={"parts": tuple(parts)}).model_dump(mode="json")
+
+    def _holds(self, name: str) -> str:
+        kinds = {kind for kind, _ in self._held.get(name, ())}
+        return "json" if name in self._json else "booleans" if kinds == {"b"} else ""
 
     def in_places(self, host: Host) -> None:
         """Asks rows that are answered alone in batches that begin with each of them."""
@@ -205,6 +241,7 @@ class _Seen:
 
     def _ask_alone(self, name: str, ask: Ask, rows: Questions, end: float, *, fewest: int = 1) -> None:
         """The rows of a set, until the time is up; but at least the `fewest`."""
+        ask = self._noting(ask, rows.origins)
         count, started = len(rows.origins), time.monotonic()
         parts = [alone(ask, rows_of(rows.inputs, range(min(fewest, count))))]
         if count > fewest and time.monotonic() < end:
@@ -217,6 +254,19 @@ class _Seen:
         self._late(count - done, "alone")
         self.rows[name] = Questions(inputs=rows_of(rows.inputs, range(done)), origins=rows.origins[:done])
         self.right[name] = right
+
+    def _noting(self, ask: Ask, origins: Sequence[str]) -> Ask:
+        """The same, for rows that are asked in this order, each alone: it notes what the author's are answered with."""
+        left = iter(origins)
+
+        def noting(inputs: Arrays) -> Arrays:
+            given = next(left, "") in GIVEN
+            answers = ask(inputs)
+            for name, kind in self._latest.items() if given else ():
+                self._held.setdefault(name, set()).add(kind)
+            return answers
+
+        return noting
 
     def _have_common_types(self) -> None:
         """Gives all answers the types that say what each of them says: a row by itself does not show an output's."""
@@ -234,6 +284,9 @@ class _Seen:
         def ask(inputs: Arrays) -> Arrays:
             host.start()  # a process that had to be killed loads the model again, which takes no time of the request
             answers: Arrays = host.ask(inputs, self._limit_s)
+            told = _told(host.form)
+            known = {name: array for name, array in answers.items() if not all_missing(array)}
+            self._latest = {name: _kind(array, told.get(name, "")) for name, array in known.items()}
             for name, array in answers.items():
                 self._shapes.setdefault(name, set()).add(array.shape[1:])
             return self._in_their_types(answers)
@@ -253,6 +306,13 @@ class _Seen:
     def _keep(self, name: str, rows: Arrays, answers: Answers, origins: Sequence[str] = ()) -> None:
         """Rows with their answers; those of `place-N` and others are known by their numbers, and have no origins."""
         self._others |= in_file({name: rows}, {name: answers}, {name: origins or ("",) * len(answers.errors)})
+
+
+def _kind(array: NDArray[Any], holds: str) -> tuple[str, int]:
+    """The type of an output as clients tell types apart, and its axes."""
+    if holds == "json":
+        return "json", 0
+    return {"i": "f", "u": "f"}.get(array.dtype.kind, array.dtype.kind), array.ndim
 
 
 def again(ask: Ask, rows: Arrays, right: Answers) -> Answers:

@@ -284,6 +284,8 @@ def _specs(text: str | None, kind: str) -> tuple[tuple[TensorSpec, ...], bool]:
 
 def _names(entries: list[dict[str, Any]], kind: str) -> list[str]:
     """The names of a signature's entries, as the author logged them; those without one are numbered."""
+    if any(entry.get("name") == "" for entry in entries):
+        raise NotAdmitted(f"an {kind} has an empty name", do="Give the column a name, and log the model again.")
     unnamed = kind if len(entries) == 1 else f"{kind}_{{}}"
     given = ("" if entry.get("name") is None else str(entry["name"]) for entry in entries)
     return [name or unnamed.format(at) for at, name in enumerate(given)]
@@ -373,6 +375,12 @@ def _table(body: Any, kind: str, *, nested: bool) -> tuple[list[str], list[list[
 def _column(values: list[Any], spec: TensorSpec, kind: str) -> NDArray[Any]:
     if spec.datatype == "BYTES":
         return np.asarray(texts(values, kind)).reshape(-1, 1)
+    if spec.datatype not in FLOATS and (missing := [row for row, value in enumerate(values) if value is None]):
+        raise NotAdmitted(
+            f"row {missing[0]} of the input example has no value in the column {spec.name!r}, which is {kind!r} in the "
+            "signature, and no such value can be missing",
+            do=f"Log floats: `x[{spec.name!r}].astype('float64')`, in the example and in the signature.",
+        )
     return as_input(np.array(values, dtype=object).reshape(-1, 1), spec)
 
 

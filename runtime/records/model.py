@@ -1,6 +1,7 @@
 """A model version on its way in: what was admitted, scanned and exported."""
 
 import hashlib
+import operator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -165,9 +166,11 @@ class PythonEnvironment(Record):
 class PythonModel(Record):
     """How a Python model runs: in this environment, in processes that may use `memory_mb` each.
 
-    `layer` is the environment as a file, if it has to travel.
+    `layer` is the environment as a file, if it has to travel. `json_outputs` are served as JSON, since their values are
+    of several types.
     """
 
     environment: PythonEnvironment
     memory_mb: int
     layer: Artifact | None = None
+    json_outputs: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)

@@ -63,6 +63,7 @@ def _own(
         "code": str(code),
         "environment": str(root),
         "read": readable(root, code, source),
+        "json": list(python.json_outputs),
         "memory_mb": python.memory_mb,
         "limit_s": limits.timeout_s,
         "allow_without": list(site.sandbox.allow_without),

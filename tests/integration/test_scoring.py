@@ -277,8 +277,28 @@ def log_series(lab: Lab) -> Callable[..., Any]:
     return lambda **kwargs: lab.mlflow.sklearn.log_model(model, signature=signature, input_example=x, **kwargs)
 
 
+def log_mixed(lab: Lab) -> Callable[..., Any]:
+    """Author's code that answers what no tensor holds: None, lists of several lengths, values of several types."""
+
+    class Mixed(lab.mlflow.pyfunc.PythonModel):  # type: ignore[name-defined, misc]
+        def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
+            import pandas
+
+            rows = list(zip(model_input["age"].tolist(), model_input["city"].tolist(), strict=True))
+            columns = {
+                "number": [None if age > 60 else age for age, _ in rows],
+                "logical": [None if age > 60 else age > 40 for age, _ in rows],
+                "many": [[city] * int(age // 20) for age, city in rows],
+                "any": [age if age < 40 else {"city": city} for age, city in rows],
+            }
+            return pandas.DataFrame({name: pandas.Series(each, dtype=object) for name, each in columns.items()})
+
+    options = {"python_model": Mixed(), "input_example": FRAME}
+    return lambda **kwargs: lab.mlflow.pyfunc.log_model(**options, **kwargs | {"pip_requirements": ["pandas==2.3.3"]})
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("log", [log_framed, log_series])
+@pytest.mark.parametrize("log", [log_framed, log_series, log_mixed])
 def test_other_answers_have_the_form_of_pyfuncs(lab: Lab, log: Callable[[Lab], Callable[..., Any]]) -> None:
     door = promoted(lab, f"scored-{log.__name__[4:]}", log(lab), PYTHON)
     require_same(door, {"dataframe_split": SPLIT})

@@ -200,6 +200,12 @@ _FORMS: dict[str, Form] = dict(
         _out("sparse", _sparse),
         _out("none-among-texts", lambda frame: [None if x < 0 else "ok" for x in frame["x"]]),
         _out("none-among-numbers", lambda frame: [None if x < 0 else x for x in frame["x"]]),
+        _out("none-among-booleans", lambda frame: [None if x < 0 else x > 1.5 for x in frame["x"]]),
+        _out("values-of-several-types", lambda frame: [None, 1, "1"][: len(frame)]),
+        _out(
+            "none-in-lists-of-several-lengths", lambda frame: [[x, None][: at % 3] for at, x in enumerate(frame["x"])]
+        ),
+        _out("frame-of-objects", lambda frame: frame.assign(many=[[x] * int(abs(x)) for x in frame["x"]])),
         _out("booleans", lambda frame: (frame["x"] > 0).to_numpy()),
         _out("dates", lambda frame: [datetime(2024, 1, 1 + int(abs(x))) for x in frame["x"]]),
         _out(

@@ -40,6 +40,7 @@ def score_python(work: Quantizing[ExportedPython]) -> Candidates:
             "validation": logged(work, place, "validation"),
             "metric": metric_file(work, place),
             "data": work.data.model_dump(mode="json"),
+            "json": list(exported.python.json_outputs),
             "memory_mb": min(exported.python.memory_mb, limits.memory_mb),
             "limit_s": limits.timeout_s,
             "allow_without": list(site.sandbox.allow_without),

@@ -90,7 +90,12 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
             model=work.version.files,
             signature=Signature.model_validate(told["signature"]),
             graph=work.version.digest,
-            python=PythonModel(environment=environment, memory_mb=limits.memory_mb, layer=layer),
+            python=PythonModel(
+                environment=environment,
+                memory_mb=limits.memory_mb,
+                layer=layer,
+                json_outputs=tuple(str(name) for name in result["json"]),
+            ),
             proof=Proof.model_validate(told["proof"]),
             parity=tuple(ParityCase.model_validate(case) for case in told["parity"]),
             reference=store.put_file(comparing.sandbox.work / "reference.npz"),

@@ -1,6 +1,6 @@
 """Loads a Python model in its process, and answers for it: `mlflow.pyfunc`.
 
-Process: the model's own process, as `python_host/served.py` beside `values.py` and `agents.py`.
+Process: the model's own process, as `python_host/served.py` beside `values.py`, `outputs.py` and `agents.py`.
 Python: the model's
 Packages: mlflow, numpy, pandas
 """
@@ -9,19 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from .agents import REQUEST, answered, is_agent  # noqa: TID251 - the same import in Shiplift and in a package
-from .values import (  # noqa: TID251 - the same import in Shiplift and in a package
-    column,
-    dates,
-    is_missing,
-    kind_of,
-    learned_none,
-    texts,
-    values,
-)
-
-
-class Unservable(ValueError):
-    """The model answers something that no tensor can hold."""
+from .outputs import Outputs, Unservable  # noqa: TID251
+from .values import column, dates, kind_of, learned_none, values  # noqa: TID251
 
 
 def load(settings: dict[str, Any]) -> "Model":
@@ -34,13 +23,15 @@ class Model:
 
     An estimator of scikit-learn that only transforms, which pyfunc can't call, answers what `transform` does.
 
-    Of the settings, `model` is MLflow's folder, and `outputs` are the names in the signature.
+    Of the settings, `model` is MLflow's folder, `outputs` are the names in the signature, and `json` (optional) are
+    those of the outputs that are served as JSON.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
         _trace_nothing()
         self._model = _loaded(settings["model"])
         self._outputs: list[str] = settings["outputs"]
+        self._made = Outputs(settings.get("json", ()))
         metadata = self._model.metadata
         schema = metadata.get_input_schema()
         self._tensors = schema.is_tensor_spec()
@@ -60,8 +51,8 @@ class Model:
             return answered(self._model.predict, inputs[REQUEST])
         rows = len(next(iter(inputs.values())))
         answer = self._model.predict(self._asked(inputs), **({"params": params} if params else {}))
-        arrays = {name: self._plain(name, value, rows) for name, value in self._by_name(answer).items()}
-        self.form = _form(answer, arrays)
+        arrays = {name: self._made.tensor(name, value, rows) for name, value in self._by_name(answer).items()}
+        self.form = _form(answer, arrays, self._made)
         return arrays
 
     def _asked(self, inputs: dict[str, Any]) -> Any:
@@ -104,45 +95,6 @@ class Model:
             raise Unservable(f"predict answered {what}, the signature says {', '.join(self._outputs)}")
         return {self._outputs[0] if self._outputs else "output": answer}
 
-    def _plain(self, name: str, value: Any, rows: int) -> Any:
-        """An array of numbers, or of texts, with a row for each sample.
-
-        Raises:
-            Unservable: it is neither.
-        """
-        array = _array(name, value, rows)
-        if array.dtype.kind == "O":
-            try:
-                array = self._of_objects(name, array)
-            except TypeError as error:
-                raise Unservable(
-                    f"predict answered a value as {name!r} that is no number and no text: {error}"
-                ) from None
-        if array.dtype.kind == "M":
-            array = texts(array.reshape(-1)).reshape(array.shape)
-        if array.dtype.kind in "OUS":
-            return array.astype(str).astype(object)
-        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-            raise Unservable(f"predict answered {name!r} of type {array.dtype}, which Triton can't carry")
-        return array.astype(array.dtype.newbyteorder("="))
-
-    def _of_objects(self, name: str, array: Any) -> Any:
-        """Objects as numbers, if that is what they are, or else as texts. A missing number is NaN; None alone, too."""
-        import numpy as np  # noqa: PLC0415 - from the environment
-
-        items = array.reshape(-1).tolist()
-        known = [item for item in items if not is_missing(item)]
-        if known and all(isinstance(item, (list, tuple, np.ndarray)) for item in known) and len(known) == len(items):
-            return _nested(name, array, items)
-        numbers = all(isinstance(item, _numbers()) for item in known)
-        if not numbers:
-            return texts(items).reshape(array.shape)
-        if len(known) == len(items):
-            return np.asarray([float(each) if hasattr(each, "as_tuple") else each for each in items]).reshape(
-                array.shape
-            )
-        return np.array([np.nan if is_missing(item) else float(item) for item in items]).reshape(array.shape)
-
 
 def _loaded(folder: str) -> Any:
     """The model in MLflow's folder, as pyfunc.
@@ -184,15 +136,7 @@ def _trace_nothing() -> None:
     disable()
 
 
-def _numbers() -> tuple[type, ...]:
-    import decimal  # noqa: PLC0415 - only for objects
-
-    import numpy as np  # noqa: PLC0415 - from the environment
-
-    return (bool, int, float, np.number, np.bool_, decimal.Decimal)
-
-
-def _form(answer: Any, arrays: dict[str, Any]) -> dict[str, Any]:
+def _form(answer: Any, arrays: dict[str, Any], made: Outputs) -> dict[str, Any]:
     """How the arrays that are served make up the answer as MLflow's scoring server would write it."""
     if hasattr(answer, "columns") or isinstance(answer, dict):
         kind = "records" if hasattr(answer, "columns") else "mapping"
@@ -203,7 +147,10 @@ def _form(answer: Any, arrays: dict[str, Any]) -> dict[str, Any]:
         kind, names = "records", dict.fromkeys(arrays, "0" if answer.name is None else str(answer.name))
     else:
         kind, names = "array", dict.fromkeys(arrays, "")
-    parts = [{"name": name, "tensor": tensor, "rank": arrays[tensor].ndim} for tensor, name in names.items()]
+    parts = [
+        {"name": name, "tensor": tensor, "rank": arrays[tensor].ndim, "holds": made.holds(tensor)}
+        for tensor, name in names.items()
+    ]
     return {"kind": kind, "parts": parts}
 
 
@@ -215,54 +162,3 @@ def _records(answer: Any, outputs: list[str]) -> bool:
     if not keys:
         return False
     return keys <= set(outputs) if outputs else all(set(each) == keys for each in answer)
-
-
-def _array(name: str, value: Any, rows: int) -> Any:
-    """A value as an array that begins with the rows; what a single sample gets may have no such axis."""
-    import numpy as np  # noqa: PLC0415 - from the environment
-
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    elif hasattr(value, "toarray"):
-        value = value.toarray()
-    elif isinstance(value, Mapping) or hasattr(value, "model_dump"):
-        value = _single(value)
-    array = _objects(value) if isinstance(value, (list, tuple)) else np.asarray(value)
-    if array.ndim and len(array) == rows:
-        return array
-    if rows != 1 or not array.size:
-        count = f"{len(array)} rows" if array.ndim else "a single value"
-        raise Unservable(f"predict answered {count} as {name!r} to {rows} samples, not one row per sample")
-    return array[None]
-
-
-def _objects(value: Any) -> Any:
-    """A list as an array; one of mappings, or of lists of several lengths, is one of objects."""
-    import numpy as np  # noqa: PLC0415 - from the environment
-
-    try:
-        array = np.asarray(value)
-    except ValueError:
-        return _single(*value)
-    return _single(*value) if array.dtype.kind == "S" else array  # such an array would lose zeros at the end
-
-
-def _single(*items: Any) -> Any:
-    import numpy as np  # noqa: PLC0415 - from the environment
-
-    array = np.empty(len(items), dtype=object)
-    array[:] = items
-    return array
-
-
-def _nested(name: str, array: Any, items: list[Any]) -> Any:
-    """Lists in an array of objects as further axes, if they are of one length."""
-    import numpy as np  # noqa: PLC0415 - from the environment
-
-    try:
-        inner = np.asarray(items)
-    except ValueError as error:
-        raise Unservable(f"predict answered lists of several lengths as {name!r}") from error
-    if inner.dtype.kind == "O":
-        return texts(items).reshape(array.shape)
-    return inner.reshape((*array.shape, *inner.shape[1:]))

@@ -18,9 +18,29 @@ from typing import Any
 
 MISSING = "\ufdd0"  # Unicode reserves this character for programs: no text has it
 _MISSING = ("nan", "NaT", "<NA>")  # as NumPy and pandas write what equals nothing
+_NONE_32 = 0x7FC007A2
+_NONE_64 = 0x7FF800F440000000  # the same number in FP64
 _JSON, _ANY = "json", "any"  # the latter is MLflow's own name
 _WIDER = {("b", "f"), ("f", "f"), *((of, to) for of in "iu" for to in "iuf")}  # kinds of types, as NumPy calls them
 _PLAIN_TYPES = ("boolean", "integer", "long", "float", "double", "string", "datetime", "binary")
+
+
+def none_number() -> Any:
+    """What stands for None among numbers: a NaN with bits of its own, as R has for NA; FP32 keeps them, too."""
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    return np.uint64(_NONE_64).view(np.float64)
+
+
+def is_none(array: Any) -> Any:
+    """Which values of an array of floats stand for None."""
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    if array.dtype == np.float64:
+        return array.view(np.uint64) == np.uint64(_NONE_64)
+    if array.dtype == np.float32:
+        return array.view(np.uint32) == np.uint32(_NONE_32)
+    return np.zeros(array.shape, dtype=np.bool_)
 
 
 def is_missing(value: Any) -> bool:
@@ -44,14 +64,17 @@ def texts(values: Iterable[Any], kind: str = "string") -> Any:
     """The values of a column of this kind as an array of texts, (values,)."""
     import numpy as np  # noqa: PLC0415 - from the environment
 
-    found = [_quoted(value) if kind == _ANY and isinstance(value, str) else text_of(value) for value in values]
+    found = [_quoted(value) if kind == _ANY else text_of(value) for value in values]
     array = np.empty(len(found), dtype=object)
     array[:] = found
     return array
 
 
-def _quoted(text: str) -> str:
-    """A text of a column that also has numbers and others: as JSON, where it would be read as one of those."""
+def _quoted(value: Any) -> str:
+    """A value of a column that has several types: a text is JSON, where it would be read as one of the others."""
+    text = text_of(value)
+    if not isinstance(value, str) and (is_missing(value) or _special(value) is None):
+        return text
     return text if _json(text) is text and text != MISSING else json.dumps(text)
 
 

@@ -163,6 +163,7 @@ class Sklearn(Original):
             graph = sklearn_linear.with_rows_of_labels(graph, model)
             graph = sklearn_linear.with_labels_of_scores(graph, model)
             graph = sklearn_methods.with_outputs(graph, self.method, self.count)
+            graph = sklearn_methods.with_logical_labels(graph, self.model)
         except Exception as error:
             raise failed("skl2onnx can't convert the model", error) from error
         return self.columns.in_front_of(graph, {each.name: each.columns for each in tensors}) if self.columns else graph

@@ -14,7 +14,8 @@ from shiplift.runtime.model.conversion.original import classified
 from shiplift.runtime.model.tensors import Arrays
 
 LOG_PROBABILITIES = "log_probabilities"
-_CALLED = ("predict", "predict_proba", "predict_log_proba", "predict_joint_log_proba", "score")  # by MLflow's pyfunc
+_CALLED = ("predict", "predict_proba", "predict_log_proba", "predict_joint_log_proba")  # by MLflow's pyfunc
+_SCORE = "score"  # which it calls, too
 
 
 def method_of(folder: Path, model: Any) -> str:
@@ -25,6 +26,11 @@ def method_of(folder: Path, model: Any) -> str:
     """
     flavors = yaml.safe_load((folder / "MLmodel").read_text())["flavors"]
     if name := flavors.get("python_function", {}).get("predict_fn"):
+        if name == _SCORE:
+            raise ExportFailed(
+                f"it was logged with `pyfunc_predict_fn={name!r}`, which rates all rows with one number",
+                do=f"Log it with one of {', '.join(_CALLED)}.",
+            )
         if name not in (*_CALLED, "transform"):
             raise ExportFailed(
                 f"it was logged with `pyfunc_predict_fn={name!r}`, which mlflow.pyfunc can't call of an estimator",
@@ -71,6 +77,21 @@ def with_outputs(graph: onnx.ModelProto, method: str, count: int) -> onnx.ModelP
     kept = onnx.utils.Extractor(graph).extract_model(inputs, [value.name for value in outputs][:count])
     del kept.graph.value_info[:]  # it lists the outputs, too, and a prefix would rename them
     return kept
+
+
+def with_logical_labels(graph: onnx.ModelProto, model: Any) -> onnx.ModelProto:
+    """The graph of a classifier of True and False with booleans as labels; skl2onnx writes 1 and 0."""
+    classes = np.asarray(getattr(model, "classes_", ()) if classifies(model) else ())
+    label = graph.graph.output[0]
+    if classes.dtype != np.bool_ or label.type.tensor_type.elem_type != onnx.TensorProto.INT64:
+        return graph
+    inner = f"{label.name}/number"
+    for node in graph.graph.node:
+        node.output[:] = [inner if name == label.name else name for name in node.output]
+        node.input[:] = [inner if name == label.name else name for name in node.input]
+    graph.graph.node.append(helper.make_node("Cast", [inner], [label.name], to=onnx.TensorProto.BOOL))
+    label.type.tensor_type.elem_type = onnx.TensorProto.BOOL
+    return graph
 
 
 def classifies(model: Any) -> bool:

@@ -1,7 +1,7 @@
 """A Python model's own process, asked in a sandbox by the code that will also host it in production."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,17 @@ CLOCK_STEP_S = (
 
 
 def settings_of(
-    model: str, outputs: list[str], read: list[str], memory_mb: int, allow_without: list[str]
+    model: str, outputs: list[str], read: list[str], memory_mb: int, allow_without: list[str], json: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The settings of the model's process."""
-    return {"model": model, "outputs": outputs, "read": read, "memory_mb": memory_mb, "allow_without": allow_without}
+    """The settings of the model's process; `json` are the outputs that are served as JSON."""
+    return {
+        "model": model,
+        "outputs": outputs,
+        "json": list(json),
+        "read": read,
+        "memory_mb": memory_mb,
+        "allow_without": allow_without,
+    }
 
 
 def with_leaping_clock(settings: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ machine that lacks it makes it from that record.
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from shiplift.runtime.guest import python
@@ -31,16 +32,23 @@ def write_python_backend(
     write_bundle(to)
     shutil.copyfile(PYTHON_MODEL, to / "model.py")
     shutil.copytree(logged, to / _LOGGED)
-    write_settings(to, signature, model.environment.digest, model.memory_mb, scoring)
+    write_settings(to, signature, model.environment.digest, model.memory_mb, scoring, json_outputs=model.json_outputs)
     return to
 
 
 def write_settings(
-    to: Path, signature: Signature, environment: str, memory_mb: int, scoring: Scoring | None = None
+    to: Path,
+    signature: Signature,
+    environment: str,
+    memory_mb: int,
+    scoring: Scoring | None = None,
+    *,
+    json_outputs: Sequence[str] = (),
 ) -> None:
     """Writes the settings that `python_model.py` reads: the signature that clients see, and its process's limits.
 
     Of the `scoring`, these are the names of the logged parameters, and the form of the answer to those logged.
+    `json_outputs` are served as JSON.
     """
     params = json.loads(scoring.params) if scoring and scoring.params else []
     answer = scoring.answer.model_dump(mode="json") if scoring and scoring.answer else None
@@ -50,6 +58,7 @@ def write_settings(
         "inputs": [{"name": s.name, "rank": len(s.shape), "datatype": s.datatype} for s in signature.inputs],
         "outputs": [{"name": s.name, "type": _type(s.datatype)} for s in signature.outputs],
         "declared": [spec.name for spec in signature.outputs],
+        **({"json": list(json_outputs)} if json_outputs else {}),
         **({"params": [param["name"] for param in params], "answer": answer} if params else {}),
     }
     (to / _SETTINGS).write_text(json.dumps(settings, indent=1) + "\n")

@@ -2,13 +2,13 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shiplift.runtime.guest.python.values import MISSING
+from shiplift.runtime.guest.python.values import MISSING, is_none
 from shiplift.runtime.model.tensors import Arrays, text_of
 from shiplift.runtime.records.scoring import AnswerForm, AnswerPart
 from shiplift.runtime.records.tensor import TensorSpec
@@ -32,7 +32,8 @@ def body_of(form: AnswerForm, chunks: Sequence[Arrays]) -> bytes:
 
 def value_of(form: AnswerForm, chunks: Sequence[Arrays]) -> Any:
     """The answer for programs: an array, a data frame, or arrays by name; `chunks` are as above."""
-    named = arrays_of(form, chunks)
+    arrays = arrays_of(form, chunks)
+    named = {part.name: _read(part, arrays[part.name]) for part in form.parts}
     if form.kind == "array":
         return named[form.parts[0].name]
     if form.kind == "mapping":
@@ -47,6 +48,15 @@ def arrays_of(form: AnswerForm, chunks: Sequence[Arrays]) -> Arrays:
     return {part.name: np.concatenate([_array(part, chunk[part.tensor]) for chunk in chunks]) for part in form.parts}
 
 
+def _read(part: AnswerPart, array: NDArray[Any]) -> NDArray[Any]:
+    """A part's array with the values that JSON stands for."""
+    if part.holds != "json":
+        return array
+    values = np.empty(array.shape, object)
+    values.ravel()[:] = [_decoded(item) for item in array.ravel()]
+    return values
+
+
 def _put_together(form: AnswerForm, parts: list[list[Any]]) -> Any:
     if form.kind == "array":
         return parts[0]
@@ -59,8 +69,17 @@ def _put_together(form: AnswerForm, parts: list[list[Any]]) -> Any:
 def _values(part: AnswerPart, array: NDArray[Any]) -> list[Any]:
     """A part's values, one for each row."""
     array = _shaped(part, array)
-    values: list[Any] = array.tolist()
-    return _texts(values) if array.dtype.kind == "O" else values
+    if array.dtype.kind == "O":
+        return _texts(array.tolist(), _decoded if part.holds == "json" else _text)
+    if array.dtype.kind != "f":
+        return list(array.tolist())
+    logical = part.holds == "booleans"
+    missing = np.isnan(array) if logical else is_none(array)
+    if not logical and not missing.any():
+        return list(array.tolist())
+    values = (array != 0 if logical else array).astype(object)
+    values[missing] = None
+    return list(values.tolist())
 
 
 def _array(part: AnswerPart, array: NDArray[Any]) -> NDArray[Any]:
@@ -82,12 +101,23 @@ def _shaped(part: AnswerPart, array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _texts(values: list[Any]) -> list[Any]:
-    return [_texts(item) if isinstance(item, list) else _text(item) for item in values]
+def _texts(values: list[Any], read: Callable[[Any], Any]) -> list[Any]:
+    return [_texts(item, read) if isinstance(item, list) else read(item) for item in values]
+
+
+def _decoded(item: Any) -> Any:
+    """The value of a text that is JSON; one that is none stands for itself."""
+    text = _text(item)
+    try:
+        return None if text is None else json.loads(text)
+    except (RecursionError, ValueError):
+        return text
 
 
 def _text(item: Any) -> str | None:
     """A text; None in place of one that is missing."""
+    if item is None:
+        return None
     text = text_of(item, errors="replace")
     return None if text == MISSING else text
 

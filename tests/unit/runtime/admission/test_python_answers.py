@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from shiplift.runtime.admission.known_rows import known_rows
 from shiplift.runtime.admission.python_answers import _Seen, again
 from shiplift.runtime.admission.python_proving import prove
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.guest.python.outputs import Outputs
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.proof.settings import alone
 from tests.unit.examples import tensor
@@ -44,7 +45,9 @@ def test_where_no_row_had_an_answer_none_has_to_be_like_it() -> None:
 def proved(folder: Path, predict: Callable[[Any], Any]) -> dict[str, Any]:
     """The proof of a model of one column, asked in this process."""
     spec, example = tensor("x", -1, 1), {"x": np.array([[1.0], [2.0], [3.0]], np.float32)}
-    host: Any = SimpleNamespace(start=lambda: None, ask=lambda inputs, _: {"y": predict(inputs["x"].ravel())})
+    host: Any = SimpleNamespace(
+        form=None, start=lambda: None, ask=lambda inputs, _: {"y": predict(inputs["x"].ravel())}
+    )
     seen = _Seen(60)
     seen.alone(host, known_rows(None, (spec,), example), [spec])
     seen.in_places(host)
@@ -60,6 +63,39 @@ def proved(folder: Path, predict: Callable[[Any], Any]) -> dict[str, Any]:
         inputs=[spec.model_dump(mode="json")],
         out=str(folder),
     )
+
+
+@pytest.mark.parametrize(
+    ("predict", "several", "holds"),
+    [
+        (lambda x: x.tolist(), [], ""),
+        (lambda x: [bool(v > 1) if v > 2 else None for v in x], [], "booleans"),
+        (lambda x: [int(v) if v < 2 else str(v) for v in x], ["y"], "json"),
+        (lambda x: [int(v) if v < 2 else bool(v) for v in x], ["y"], "json"),
+        (lambda x: [v if v < 2 else [v, v] for v in x.tolist()], ["y"], "json"),
+        (lambda x: [{"a": v} for v in x.tolist()], ["y"], "json"),
+        (lambda x: ["" if v == v else {"made": "row"} for v in x.tolist()], [], ""),  # noqa: PLR0124 - NaN
+    ],
+)
+def test_what_answers_the_author_s_rows_decides_whether_an_output_is_json(
+    predict: Callable[[Any], Any], several: list[str], holds: str
+) -> None:
+    spec, example = tensor("x", -1, 1), {"x": np.arange(1.0, 11.0, dtype=np.float32).reshape(-1, 1)}
+    for as_json in ((), several):
+        made, host = Outputs(as_json), SimpleNamespace(form=None, start=lambda: None)
+
+        def ask(inputs: Arrays, _: float, made: Outputs = made, host: Any = host) -> Arrays:
+            array = made.tensor("y", predict(inputs["x"].ravel()), len(inputs["x"]))
+            part = {"name": "", "tensor": "y", "rank": array.ndim, "holds": made.holds("y")}
+            host.form = {"kind": "array", "parts": [part]}
+            return {"y": array}
+
+        host.ask = ask
+        seen = _Seen(60, as_json)
+        seen.alone(cast("Any", host), known_rows(None, (spec,), example), [spec])
+        assert seen.several_types() == [name for name in several if name not in as_json]
+    assert seen.form(host.form)["parts"][0].get("holds", "") == holds
+    assert all(seen.right["example"].answered)
 
 
 def test_a_row_has_as_many_values_as_its_model_likes(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_the_columns_of_a_data_frame_are_inputs_of_one_number_a_sample(logged: L
     [
         ([[31, 1.8, "Bonn"]], "does not match the signature"),
         ([["old", 1.8, "Bonn", True]], "does not match the signature"),
-        ([[None, 1.8, "Bonn", True]], "does not match the signature"),
+        ([[None, 1.8, "Bonn", True]], "row 0 of the input example has no value in the column 'age'"),
         ([[31, float("inf"), "Bonn", True]], "'height' holds infinity"),
         ([], "no samples"),
     ],
@@ -173,6 +173,13 @@ def test_two_columns_of_one_name_are_refused(logged: Logged) -> None:
     table(logged)
     logged.meta["signature"]["inputs"] = json.dumps([{"type": "double", "name": "age"}] * 2)
     assert logged.refused() == "two inputs are called 'age'"
+
+
+def test_a_column_with_an_empty_name_is_refused(logged: Logged) -> None:
+    table(logged)
+    columns = [{"type": "double", "name": ""}, {"type": "double", "name": "b"}]
+    logged.meta["signature"]["inputs"] = json.dumps(columns)
+    assert logged.refused() == "an input has an empty name"
 
 
 def test_a_sparse_example_is_what_clients_send(logged: Logged) -> None:

@@ -188,6 +188,26 @@ def test_the_method_that_pyfunc_calls_comes_first(tmp_path: Path) -> None:
         np.testing.assert_allclose(answers[name], asked[name], atol=1e-4)
 
 
+@pytest.mark.parametrize("fitted", [LogisticRegression(), RandomForestClassifier(5, random_state=0)])
+def test_a_classifier_of_booleans_answers_booleans(fitted: Any, tmp_path: Path) -> None:
+    frame = people()
+    model = make_pipeline(prepared(), fitted).fit(frame, frame["city"] == "Rom")
+    original, logged = saved(model, frame, tmp_path / "model")
+    answers = served(original, logged, frame, tmp_path)
+    assert answers["label"].dtype == np.bool_
+    np.testing.assert_array_equal(answers["label"], model.predict(frame))
+    original.to_onnx(logged.example, 18, tmp_path)
+    double = onnx_models.session(original.to_double(18).SerializeToString())
+    assert onnx_models.answer(double, sent(frame, logged))["label"].dtype == np.bool_
+
+
+def test_a_score_of_all_rows_is_no_answer_to_each(tmp_path: Path) -> None:
+    frame = people()[["visits"]]
+    model = LogisticRegression().fit(frame, frame["visits"] > 4)
+    with pytest.raises(ExportFailed, match=r"rates all rows with one number"):
+        saved(model, frame, tmp_path / "model", pyfunc_predict_fn="score")
+
+
 def test_a_method_that_pyfunc_cannot_call_is_refused_by_name(tmp_path: Path) -> None:
     frame = people()[["visits"]]
     model = LogisticRegression().fit(frame, frame["visits"] > 4)

@@ -18,7 +18,8 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, Tens
 from sklearn.cluster import DBSCAN
 from sklearn.kernel_approximation import AdditiveChi2Sampler
 
-from shiplift.runtime.guest.python.pyfunc import Model, Unservable
+from shiplift.runtime.guest.python.outputs import Unservable
+from shiplift.runtime.guest.python.pyfunc import Model
 from shiplift.runtime.guest.python.values import MISSING, texts
 
 
@@ -64,6 +65,8 @@ FORMS: list[tuple[Callable[[Any], Any], dict[str, list[Any]]]] = [
     (lambda x: [[{"y": v}] for v in x], {"output": [['{"y": 1.0}'], ['{"y": 2.0}']]}),
     (lambda x: [bytes([int(v), 0]) for v in x], {"output": ["AQA=", "AgA="]}),
     (lambda x: pd.Series(pd.Categorical([str(v) for v in x])), {"output": ["1.0", "2.0"]}),
+    (lambda x: [[1.0] * int(v) for v in x], {"output": ["[1.0]", "[1.0, 1.0]"]}),
+    (lambda x: [1, "1"], {"output": ["1", '"1"']}),
     (lambda x: pd.to_datetime(x, unit="D"), {"output": ["1970-01-02T00:00:00", "1970-01-03T00:00:00"]}),
 ]
 
@@ -93,7 +96,7 @@ def test_what_one_sample_gets_may_lack_the_axis_of_samples(tmp_path: Path) -> No
 
 def test_what_no_tensor_holds_is_named(tmp_path: Path) -> None:
     model = loaded(tmp_path / "model", lambda frame: frame["x"], [ColSpec("double", "x")])
-    forms: tuple[Any, ...] = (lambda x: x * 1j, lambda x: [[1.0] * int(v) for v in x], lambda x: [{v} for v in x])
+    forms: tuple[Any, ...] = (lambda x: x * 1j, lambda x: [{v} for v in x])
     for form in (*forms, lambda x: (v for v in x)):
         model._model._model_impl.python_model.how = lambda frame, form=form: form(frame["x"])
         with pytest.raises(Unservable, match="'output'"):

@@ -1,0 +1,227 @@
+"""The outputs of `predict` as tensors: numbers, booleans and texts as they are, and any other values as JSON.
+
+An output whose values are of several types has no type as a tensor. Each of its rows is a text then, which is JSON.
+None among numbers is NaN, with bits that tell it from a number that is none: clients of MLflow's protocol get null.
+
+Process: the model's own process, as `python_host/outputs.py` beside `values.py`; Shiplift.
+Python: the model's
+Packages: numpy
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from .values import is_missing, none_number, texts  # noqa: TID251 - the same import in Shiplift and in a package
+
+_ANY = "any"  # a text of such a value is quoted where it would be read as JSON
+_NUMBERS, _BOOLEANS, _TEXTS, _JSON = "numbers", "booleans", "texts", "json"
+_EXACT = 1 << 53  # larger whole numbers are not all floats
+
+
+class Unservable(ValueError):
+    """The model answers something that no tensor can hold."""
+
+
+class Outputs:
+    """Makes tensors of outputs, and knows what each held last. Those named in `json` are JSON, row by row."""
+
+    def __init__(self, json: Iterable[str] = ()) -> None:
+        self._json = frozenset(json)
+        self._kinds: dict[str, str] = {}
+
+    def tensor(self, name: str, value: Any, rows: int) -> Any:
+        """An array of numbers, or of texts, with a row for each sample.
+
+        Raises:
+            Unservable: it is neither, or has another number of rows.
+        """
+        if name in self._json:
+            return _json_rows(name, value, rows)
+        self._kinds[name], array = _typed(name, _array(name, value, rows))
+        return array
+
+    def holds(self, name: str) -> str:
+        """What else a client has to know to read an output, as `records.scoring.AnswerPart.holds`."""
+        kind = _JSON if name in self._json else self._kinds.get(name)
+        return kind if kind in (_JSON, _BOOLEANS) else ""
+
+
+def _json_rows(name: str, value: Any, rows: int) -> Any:
+    """Each row's value as JSON, (rows,)."""
+    listed = isinstance(value, (list, tuple))
+    array = _single(*value) if listed and len(value) == rows else _array(name, value, rows)
+    items = [item.tolist() if hasattr(item, "tolist") else item for item in array]
+    try:
+        return _as_json(items)
+    except TypeError as error:
+        raise _no_value(name, error) from None
+
+
+def _as_json(items: list[Any]) -> Any:
+    """Values as JSON, (values,); NaN is not missing there, and MLflow's server writes it as it is."""
+    found = texts(items, _ANY)
+    for at, item in enumerate(items):
+        if isinstance(item, float) and is_missing(item):
+            found[at] = "NaN"
+    return found
+
+
+def _typed(name: str, array: Any) -> tuple[str, Any]:
+    """What an array holds (empty: it is all missing), and the array that Triton carries."""
+    if array.dtype.kind == "O":
+        try:
+            return _of_objects(array)
+        except TypeError as error:
+            raise _no_value(name, error) from None
+    if array.dtype.kind == "M":
+        return _TEXTS, texts(array.reshape(-1)).reshape(array.shape)
+    if array.dtype.kind in "US":
+        return _TEXTS, array.astype(str).astype(object)
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        raise Unservable(f"predict answered {name!r} of type {array.dtype}, which Triton can't carry")
+    if array.dtype.kind == "f" and array.size and (array != array).all():  # noqa: PLR0124 - only NaN is not itself
+        return "", array.astype(array.dtype.newbyteorder("="))
+    return _BOOLEANS if array.dtype.kind == "b" else _NUMBERS, array.astype(array.dtype.newbyteorder("="))
+
+
+def _no_value(name: str, error: TypeError) -> Unservable:
+    return Unservable(f"predict answered a value as {name!r} that is no number and no text: {error}")
+
+
+def _of_objects(array: Any) -> tuple[str, Any]:
+    """Objects as what they are, if all are of one type, or else as JSON. What is missing among them is of any type."""
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    items = array.reshape(-1).tolist()
+    known = [item for item in items if not is_missing(item)]
+    if known and len(known) == len(items) and all(isinstance(item, (list, tuple, np.ndarray)) for item in known):
+        return _of_lists(array, items)
+    kind = _kind_of(known)
+    if kind in (_TEXTS, _JSON):
+        return kind, (_as_json(items) if kind == _JSON else texts(items)).reshape(array.shape)
+    if kind and len(known) == len(items):
+        plain = np.asarray([float(each) if hasattr(each, "as_tuple") else each for each in items])
+    else:
+        plain = np.array([none_number() if is_missing(item) else float(item) for item in items])
+        for at, item in enumerate(items):
+            if isinstance(item, float) and is_missing(item):
+                plain[at] = item
+    return kind, plain.reshape(array.shape)
+
+
+def _of_lists(array: Any, items: list[Any]) -> tuple[str, Any]:
+    """Lists in an array of objects as further axes, if they are of one length and of one type."""
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    try:
+        inner = np.asarray(items)
+    except ValueError:
+        return _JSON, _as_json(items).reshape(array.shape)
+    kind, typed = (_JSON, inner) if inner.dtype.kind == "O" or _mixed(items, inner) else _typed("", inner)
+    if kind == _JSON:
+        return _JSON, _as_json(items).reshape(array.shape)
+    return kind, typed.reshape((*array.shape, *inner.shape[1:]))
+
+
+def _kind_of(known: list[Any]) -> str:
+    """What values that are not missing are, all of them; empty if there are none."""
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    logical = [isinstance(item, (bool, np.bool_)) for item in known]
+    if all(logical):
+        return _BOOLEANS if known else ""
+    if not any(logical) and all(isinstance(item, _numbers()) for item in known):
+        exact = all(abs(int(item)) <= _EXACT for item in known if isinstance(item, (int, np.integer)))
+        return _NUMBERS if exact or np.asarray(known).dtype.kind in "iu" else _JSON
+    return _TEXTS if all(_textual(item) for item in known) else _JSON
+
+
+def _textual(item: Any) -> bool:
+    """Whether it is a text, bytes or a date: what is a text in MLflow's JSON."""
+    return (
+        isinstance(item, (str, bytes, bytearray)) or hasattr(item, "isoformat") or type(item).__name__ == "datetime64"
+    )
+
+
+def _numbers() -> tuple[type, ...]:
+    import decimal  # noqa: PLC0415 - only for objects
+
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    return (bool, int, float, np.number, np.bool_, decimal.Decimal)
+
+
+def _array(name: str, value: Any, rows: int) -> Any:
+    """A value as an array that begins with the rows; what a single sample gets may have no such axis."""
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    elif hasattr(value, "toarray"):
+        value = value.toarray()
+    elif isinstance(value, Mapping) or hasattr(value, "model_dump"):
+        value = _single(value)
+    if isinstance(value, (list, tuple)) and rows == 1 < len(value) and all(_whole(item) for item in value):
+        raise Unservable(
+            f"predict answered {len(value)} arrays as {name!r}, each with a row per sample: without names of their own"
+        )
+    array = _objects(value) if isinstance(value, (list, tuple)) else np.asarray(value)
+    if array.ndim and len(array) == rows:
+        return array
+    if rows != 1 or not array.size:
+        count = f"{len(array)} rows" if array.ndim else "a single value"
+        raise Unservable(f"predict answered {count} as {name!r} to {rows} samples, not one row per sample")
+    return array[None]
+
+
+def _whole(item: Any) -> bool:
+    """Whether it is an array, or a sparse matrix, with one row."""
+    shape: tuple[int, ...] = getattr(item, "shape", ())
+    return bool(shape) and shape[0] == 1
+
+
+def _objects(value: Any) -> Any:
+    """A list as an array; one of mappings, of lists of several lengths, or of several types, is one of objects."""
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return _single(*value)
+    lossy = array.dtype.kind == "S"  # such an array would lose zeros at the end
+    return _single(*value) if lossy or _mixed(value, array) else array
+
+
+def _mixed(value: Any, array: Any) -> bool:
+    """Whether NumPy made values of several types one: numbers text, booleans numbers, or large whole numbers floats."""
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    if array.dtype.kind not in "Uiuf":
+        return False
+    kinds = set(map(type, _leaves(value)))
+    if array.dtype.kind == "U":
+        return not all(issubclass(kind, str) for kind in kinds)
+    if len(kinds) > 1 and kinds & {bool, np.bool_}:
+        return True
+    large = array.dtype.kind == "f" and any(issubclass(kind, (int, np.integer)) for kind in kinds)
+    return large and any(abs(int(item)) > _EXACT for item in _leaves(value) if isinstance(item, (int, np.integer)))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    for item in value:
+        if isinstance(item, (list, tuple)):
+            yield from _leaves(item)
+        elif isinstance(item, np.ndarray):
+            yield from item.flat[:1]  # the others are of its type
+        else:
+            yield item
+
+
+def _single(*items: Any) -> Any:
+    import numpy as np  # noqa: PLC0415 - from the environment
+
+    array = np.empty(len(items), dtype=object)
+    array[:] = items
+    return array
