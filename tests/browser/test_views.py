@@ -1,21 +1,29 @@
 """Every view in a real Chromium: accessible, within a phone's width, by keyboard alone, and hostile texts as text."""
 
+import base64
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from shiplift.pipelines.engines.answers import Incident, UnderWay
 from shiplift.runtime.base.errors import StackDown, Temporary
+from shiplift.runtime.records.asked import AskedAgain
 from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.kinds.contract import DeclaredImage
 from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.release import Event, StageRun
 from shiplift.runtime.records.verdict import Outcome
 from tests.browser.conftest import PHONE, Watched, serving
-from tests.unit.examples import admitted, check, config, package, trial
+from tests.huggingface import image_file
+from tests.unit.examples import admitted, artifact, check, config, package, signature, tensor, trial
 from tests.unit.pipelines.page.fakes import FakeEngine, report
+from tests.unit.pipelines.page.test_trying import served as model_of
 from tests.unit.pipelines.page.test_trying import table
 from tests.unit.pipelines.page.test_views import HOSTILE
 
@@ -34,6 +42,7 @@ VIEWS = (
     "/what-if?name=digits&slo.p99_ms=x",
     "/try?name=digits",
     "/try?name=digits&json=1",
+    "/ask?model=digits&version=2",
     "/act?action=rerun&model=digits&version=2",
     "/act?action=rollback&model=digits&version=2",
 )
@@ -180,6 +189,71 @@ def test_everything_is_reached_and_done_by_keyboard(opened: Opened, served: Serv
     page.wait_for_selector("text=Done:")
     assert engine.done == ["order digits/2 again=True"]
     assert next(entry["reason"] for _, _, entry in engine.tags) == "the data were wrong"
+
+
+def test_a_picture_is_dropped_shown_and_sent(opened: Opened, served: Served, tmp_path: Path) -> None:
+    picture = tmp_path / "seven.png"
+    picture.write_bytes(image_file(20, 20, "PNG"))
+    encoded = base64.b64encode(picture.read_bytes()).decode()
+    inputs = tensor("input", -1, 1, datatype="BYTES")
+    engine = FakeEngine(
+        recorded=[report(version=2)],
+        records=(admitted().model_copy(update={"contract": DeclaredImage(signature=signature(), example=artifact())}),),
+        served=[model_of(inputs, schema=[{"type": "string", "required": True}])],
+    )
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(200, json={"predictions": [{"label": "seven"}]})
+
+    base = served(engine, transport=httpx.MockTransport(answer))
+    watched = opened(base, viewport=PHONE)
+    page = watched.page
+    page.goto("/try?name=digits")
+    dropped = page.evaluate_handle(
+        """text => { const all = new DataTransfer(), bytes = Uint8Array.from(atob(text), each => each.charCodeAt(0));
+        all.items.add(new File([bytes], 'seven.png', {type: 'image/png'})); return all }""",
+        encoded,
+    )
+    chooser = page.locator("#column0-file")
+    chooser.evaluate(
+        "(chooser, all) => { chooser.files = all.files; chooser.dispatchEvent(new Event('change')) }", dropped
+    )
+    page.wait_for_selector("#column0-shown:not([hidden])")
+    assert watched.violations() == []
+    page.get_by_role("button", name="Send").click()
+    page.wait_for_selector("text=seven")
+    assert json.loads(asked[0].content) == {"inputs": [[encoded]]}
+    assert "base64 -w0 image.png" in page.locator("[aria-label=curl]").inner_text()
+    assert watched.overflow() <= 0
+    page.locator("#column0-file").set_input_files(picture)  # as chosen, instead of dropped
+    page.get_by_role("button", name="Send").click()
+    page.wait_for_selector("text=seven")
+    assert len(asked) == 2
+
+
+def test_a_refused_version_is_asked_and_its_answer_comes_by_itself(opened: Opened, served: Served) -> None:
+    release = threading.Event()
+
+    class Slow(FakeEngine):
+        def ask_given(self, *asked: Any) -> AskedAgain:
+            release.wait(60)
+            return super().ask_given(*asked)
+
+    engine = Slow(recorded=[report(version=2)], records=(admitted(),))
+    watched = opened(served(engine))
+    page = watched.page
+    page.goto("/release?model=digits&version=2")
+    watched.tab_to("ask")
+    page.keyboard.press("Enter")
+    watched.tab_to("Ask")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=is asked")
+    assert watched.violations() == []
+    release.set()
+    page.wait_for_selector("text=the same way twice")
+    assert watched.violations() == []
 
 
 def test_what_is_in_focus_stays_while_the_page_loads_itself_again(opened: Opened, served: Served) -> None:
