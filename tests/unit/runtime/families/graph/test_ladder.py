@@ -176,7 +176,7 @@ def test_a_refusal_has_every_reason_and_what_to_do_about_each(tmp_path: Path, er
 def test_what_only_the_author_can_change_is_the_only_advice(tmp_path: Path) -> None:
     wrong = ExportFailed("it does not answer a batch of 1", do=advice.LOG_ITS_EXAMPLE)
     with pytest.raises(ExportFailed) as refused:
-        export_first(work(tmp_path), ladder(failing(wrong), failing(SpecInvalid("no", do="Choose another target."))))
+        export_first(work(tmp_path), ladder(failing(wrong), failing(NotAdmitted("no", do="Choose another target."))))
     assert str(refused.value) == str(wrong)
 
 
