@@ -25,7 +25,7 @@ again = $(if $(SECOND_CHANCE),|| { echo "What failed runs again by itself: a tes
 SPREAD := -n logical --maxprocesses 4 --dist worksteal
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
-.PHONY: setup demo test test-all attack check check-style check-types check-imports check-github unit integration soak test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
+.PHONY: setup demo test test-all attack check check-style check-types check-imports check-github unit integration browser soak test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
 	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner bench-proof bench-scoring bench-text docs mutants fuzz zoo check-gpu constraints clean
 
 # The bundled server's environment is made while Python's packages are compiled.
@@ -66,6 +66,7 @@ test-all: check integration  ## the same, the tests that take longest, and prope
 	$(BIN)/pytest tests/unit $(SPREAD) -q
 	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q -m 'slow and not large and not alone'
 	$(BIN)/pytest tests/integration -q -m 'slow and alone'
+	$(BIN)/pytest tests/browser -q -rs
 
 # What takes seconds runs beside what takes a minute; the output of each is printed as a whole. mypy's own workers
 # (--num-workers) are not used: they must start within seconds, which on a busy machine they don't.
@@ -96,6 +97,16 @@ unit: setup
 integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
 	$(BIN)/pytest tests/integration -n 3 --dist loadgroup -q --durations=20 -m 'not large and not slow' \
 		$(call again,tests/integration)
+
+# The system's Chromium (`apt-get install chromium`, or SHIPLIFT_CHROMIUM); without one the tests are skipped. The
+# screenshots in docs/images are written by `make browser SCREENSHOTS=1`.
+BROWSER := $(VENV)/.installed-browser
+$(BROWSER): $(TESTS_INSTALLED)
+	$(INSTALL) -e '.[browser]'
+	@touch $@
+
+browser: setup $(BROWSER)  ## the live page in a real Chromium: accessible, by keyboard, on a phone, a release watched live
+	SHIPLIFT_SCREENSHOTS=$(SCREENSHOTS) $(BIN)/pytest tests/browser -q -rs
 
 # What SECURITY.md promises, attacked. Nothing of it writes outside of the tests' own folders, whatever does not hold.
 ATTACKS := tests/attack tests/unit/runtime/confinement tests/unit/runtime/host/test_listeners.py \

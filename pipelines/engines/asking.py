@@ -1,4 +1,4 @@
-"""Which of a release's records it takes to ask rows of its proof again."""
+"""Which of a release's records it takes to ask rows of its proof again, or a row that somebody gives."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
-from shiplift.runtime.search.repeating import ask, ask_model
+from shiplift.runtime.search.repeating import ask, ask_given, ask_model
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.store.history import History
 
@@ -33,17 +33,24 @@ def ask_again(site: Site, history: History, name: str, form: str, rows: Sequence
     return ask(site, admitted, exported, package, rows, clients)
 
 
-def ask_model_again(site: Site, history: History, name: str, inputs: Mapping[str, Any]) -> AskedAgain:
-    """Asks the original of `name` (MODEL/VERSION) a row, whatever became of its release once it was admitted.
+def ask_given_again(
+    site: Site, history: History, name: str, form: str, inputs: Mapping[str, Any], clients: int
+) -> AskedAgain:
+    """Asks `name` (MODEL/VERSION) a row, whatever became of its release once it was admitted.
+
+    Without a form, the original is asked alone, twice; with one, that form as well.
 
     Raises:
         NotFound: the version was not admitted.
-        UsageError: the row has no value for an input, or one that does not fit.
+        UsageError: it has no such form, or the row has no value for an input, or one that does not fit.
     """
-    admitted = history.last(Admitted)
+    admitted, exported = history.last(Admitted), history.last(Exported)
     if admitted is None:
         raise NotFound(f"{name} was not admitted", do="See `shiplift report`.")
-    return ask_model(site, admitted, history.last(Exported), inputs)
+    package = _chosen(history, name, form) if form else None
+    if package is None or exported is None:
+        return ask_model(site, admitted, exported, inputs)
+    return ask_given(site, admitted, exported, package, inputs, clients)
 
 
 def _chosen(history: History, name: str, form: str) -> Package | None:

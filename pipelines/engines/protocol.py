@@ -152,12 +152,15 @@ class PastReleases(Protocol):
             MissingTool, ServerFailed: the form can't be served on this machine.
         """
 
-    def ask_model(self, model: str, version: int, inputs: Mapping[str, Any]) -> AskedAgain:
+    def ask_given(self, model: str, version: int, form: str, inputs: Mapping[str, Any], clients: int) -> AskedAgain:
         """Asks the original of a version one row, a value for each input by name, as its newest release admitted it.
+
+        With a `form`, that form of it is asked as well, on a private server here.
 
         Raises:
             NotFound: the version was never admitted.
-            UsageError: the row does not fit the model's inputs.
+            UsageError: it has no such form, or the row does not fit the model's inputs.
+            MissingTool, ServerFailed: the form can't be served on this machine.
         """
 
     def members(self, pipeline: PipelineSpec) -> dict[str, Package | Unusable]:

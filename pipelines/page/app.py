@@ -13,6 +13,7 @@ from starlette.routing import Route
 from shiplift.pipelines.engines.protocol import Engine
 from shiplift.pipelines.page.acting import Acting
 from shiplift.pipelines.page.asking import Asking
+from shiplift.pipelines.page.candidates import Candidates
 from shiplift.pipelines.page.doors import Access, App, NotAllowed, guarded
 from shiplift.pipelines.page.following import Following
 from shiplift.pipelines.page.forms import Forms
@@ -41,6 +42,7 @@ def create_app(
     views, stream = Views(reading, access), Stream(reading, Following(engine))
     forms = Forms()
     acting, trying = Acting(engine, reading, access, forms), Trying(reading, access, forms, transport=transport)
+    candidates = Candidates(engine, reading, access, forms)
     routes = [
         Route("/", views.models),
         Route("/model", views.model),
@@ -50,6 +52,8 @@ def create_app(
         Route("/what-if", WhatIf(reading).show),
         Route("/try", trying.form, methods=["GET"]),
         Route("/try", trying.send, methods=["POST"]),
+        Route("/ask", candidates.form, methods=["GET"]),
+        Route("/ask", candidates.send, methods=["POST"]),
         Route("/act", acting.asks, methods=["GET"]),
         Route("/act", acting.does, methods=["POST"]),
         Route("/static/{name}", _static),

@@ -4,6 +4,7 @@ A form carries a token that is made from a cookie and a secret of this process. 
 form here, but it can read neither. A browser also says from where a form comes.
 """
 
+import asyncio
 import hashlib
 import hmac
 import secrets
@@ -39,15 +40,17 @@ class Forms:
         response.set_cookie(_COOKIE, cookie, httponly=True, samesite="strict")
         return response
 
-    async def read(self, request: Request, *, once: bool = False) -> dict[str, str]:
-        """The fields of a form that was sent here; with `once`, it can't be sent again, as a second click would.
+    async def read(self, request: Request, *, once: bool = False, most: int = MAX_BYTES) -> dict[str, str]:
+        """The fields of a form that was sent here, in `most` bytes; with `once`, it can't be sent again.
+
+        A second click would do that.
 
         Raises:
             UsageError: it is too large, another site sent it, or this page did not make it.
         """
         if not _from_here(request):
             raise UsageError("another site sent this form", do=_AGAIN)
-        fields = _fields(await _body(request))
+        fields = await asyncio.to_thread(_fields, await _body(request, most))
         cookie = _cookie(request)
         number, _, given = fields.get(FIELD, "").partition(".")
         if not cookie or not hmac.compare_digest(given.encode(), self._signed(cookie, number).encode()):
@@ -81,15 +84,15 @@ def _from_here(request: Request) -> bool:
     return not origin or urlsplit(origin).netloc == request.headers.get("host", "")
 
 
-async def _body(request: Request) -> str:
+async def _body(request: Request, most: int) -> str:
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/x-www-form-urlencoded":
         raise UsageError(f"a form is application/x-www-form-urlencoded, not {kind or 'nothing'}", do=_AGAIN)
-    body = b""
+    body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > MAX_BYTES:
-            raise UsageError(f"the form has more than {MAX_BYTES} bytes, the limit", do="Send less.")
+        if len(body) > most:
+            raise UsageError(f"the form has more than {most} bytes, the limit", do="Send less.")
     return body.decode(errors="replace")
 
 

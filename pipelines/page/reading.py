@@ -13,6 +13,7 @@ from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadReport, Tuned
 from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.store.registry.terms import check_name
@@ -23,7 +24,10 @@ _REPORTS_S = 10.0  # releases end rarely, and a model may have many
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """A release's report, and what is still known of its records; `missing` says why they can't be read."""
+    """A release's report, and what is still known of its records; `missing` says why they can't be read.
+
+    `forms` are the names of those that were packaged, as in `shiplift ask --form`.
+    """
 
     report: ReleaseReport
     admitted: Admitted | None = None
@@ -31,7 +35,14 @@ class Records:
     tuned: Tuned | None = None
     package: Package | None = None
     load_report: LoadReport | None = None
+    forms: tuple[str, ...] = ()
     missing: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The kind of model; empty: unknown."""
+        known = self.package or (self.admitted and self.admitted.contract)
+        return known.kind if known else ""
 
 
 class Reading:
@@ -89,6 +100,13 @@ class Reading:
                 return each
         raise NotFound(f"production does not serve {name!r}", do="Release a version of it first.")
 
+    async def kind(self, name: str, version: int) -> str:
+        """The kind of a version's model; empty: it can't be read."""
+        try:
+            return (await self.records(name, version)).value.kind
+        except ShipliftError:
+            return ""
+
     async def limits(self, name: str) -> Admitted:
         """The sections of a model's newest release whose spec is known, with its limits.
 
@@ -117,6 +135,7 @@ class Reading:
         report = self._engine.report(name, version)
         try:
             history = self._engine.history(report)
+            packages = history.last(Packages)
             return Records(
                 report=report,
                 admitted=history.last(Admitted),
@@ -124,6 +143,7 @@ class Reading:
                 tuned=history.last(Tuned),
                 package=history.package,
                 load_report=history.last(LoadReport),
+                forms=tuple(each.variant for each in packages.packages) if packages else (),
             )
         except ShipliftError as error:
             return Records(report=report, missing=str(error))

@@ -1,8 +1,10 @@
 """The form of "try it": a request from fields that a signature asks for, or from JSON as clients send it."""
 
+import base64
+import binascii
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,21 +15,30 @@ from shiplift.runtime.serving.scoring.schema import Field, InputSchema, schema_o
 _FIELDS = 40  # more columns are easier to write as JSON
 _WHOLE, _REAL = ("integer", "long"), ("float", "double")
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
+_ANY = "*/*"
+# The files that the texts of a kind of model may be, as browsers name them; of other kinds, none. What a pipeline or an
+# adopted model takes, nobody says: it may be either.
+_FILES = {"image": "image/jpeg,image/png", "pipeline": _ANY, "adopted": _ANY}
+_NAMES = {b"\xff\xd8\xff": "image.jpg", b"\x89PNG\r\n\x1a\n": "image.png"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A field of the form: its name in the form and for people, its kind, and what stands in it at first."""
+    """A field of the form: its name in the form and for people, its kind, and what stands in it at first.
+
+    `files` are the media types of the files that it takes, as base64 (empty: none).
+    """
 
     name: str
     label: str
     kind: str
     value: str
     required: bool
+    files: str = ""
 
 
-def entries_of(served: ServedModel, given: Mapping[str, str]) -> tuple[Entry, ...]:
-    """The fields for a model's columns, with what was given before; empty if JSON is better."""
+def entries_of(served: ServedModel, given: Mapping[str, str], kind: str = "") -> tuple[Entry, ...]:
+    """The fields for the columns of a model of this kind, with what was given before; empty if JSON is better."""
     schema = schema_of(served)
     if schema.tensors or len(schema.fields) > _FIELDS:
         return ()
@@ -38,9 +49,49 @@ def entries_of(served: ServedModel, given: Mapping[str, str]) -> tuple[Entry, ..
             kind=field.kind,
             value=given.get(f"column{at}", _first(field)),
             required=field.required,
+            files=_ANY if field.kind == "binary" else _FILES.get(kind, "") if field.kind == "string" else "",
         )
         for at, field in enumerate(schema.fields)
     )
+
+
+def files_in(entries: Iterable[Entry]) -> dict[str, str]:
+    """The base64 in a form's fields that take files, with a name for the file that it is."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        text = "".join(entry.value.split())
+        if entry.files and text:
+            try:
+                body = base64.b64decode(text, validate=True)
+            except (binascii.Error, ValueError):  # a text, and no file
+                continue
+            known = (name for magic, name in _NAMES.items() if body.startswith(magic))
+            found[entry.value] = next(known, "input.bin")
+    return found
+
+
+def row_of(served: ServedModel, given: Mapping[str, str]) -> dict[str, Any]:
+    """A value for each input by the name of its tensor, from a form's fields, or from a JSON object.
+
+    Raises:
+        UsageError: a field's value is none of its kind, or the JSON is no object.
+    """
+    if "json" in given:
+        row = json.loads(body_of(served, given))
+        if not isinstance(row, dict):
+            raise UsageError("the row is no JSON object", do="Write a value for each input by its name.")
+        return row
+    values = {
+        field.spec.name: _value(field, given.get(f"column{at}", ""))
+        for at, field in enumerate(schema_of(served).fields)
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def example_row(served: ServedModel) -> str:
+    """A row as JSON, with zeros and empty texts, to begin with."""
+    rows = {field.spec.name: _zeros(field)[0] for field in schema_of(served).fields if field.required}
+    return json.dumps(rows)
 
 
 def example(served: ServedModel) -> str:
@@ -77,14 +128,14 @@ def tensors_of(served: ServedModel, body: str) -> dict[str, tuple[str, Any]] | N
     if schema.tensors and rows is not None:
         by_name = rows if isinstance(rows, dict) else {schema.fields[0].name: rows}
         return _named({field: by_name[field.name] for field in schema.fields if field.name in by_name}) or None
-    split = asked.get("dataframe_split")
-    if not isinstance(split, dict) or not isinstance(split.get("data"), list):
-        return None
-    columns = list(map(str, split.get("columns", [])))
     try:
+        if not schema.named and isinstance(rows, list):
+            return _named({field: [[row[place]] for row in rows] for place, field in enumerate(schema.fields)}) or None
+        split = asked["dataframe_split"]
+        columns = list(map(str, split.get("columns", [])))
         at = {field: columns.index(field.name) for field in schema.fields if field.name in columns}
         return _named({field: [[row[place]] for row in split["data"]] for field, place in at.items()}) or None
-    except (IndexError, KeyError, TypeError):
+    except (AttributeError, IndexError, KeyError, TypeError):  # another form, or none
         return None
 
 

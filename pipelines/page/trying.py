@@ -13,10 +13,10 @@ from starlette.responses import HTMLResponse, Response
 
 from shiplift.pipelines.page.addresses import text_in
 from shiplift.pipelines.page.doors import Access, NotAllowed
-from shiplift.pipelines.page.forms import Forms
+from shiplift.pipelines.page.forms import MAX_BYTES, Forms
 from shiplift.pipelines.page.reading import Reading
 from shiplift.pipelines.page.rendering import render
-from shiplift.pipelines.page.requests import body_of, entries_of, example
+from shiplift.pipelines.page.requests import body_of, entries_of, example, files_in
 from shiplift.pipelines.page.snippets import snippets
 from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.serving.discovery import ServedModel
@@ -24,6 +24,7 @@ from shiplift.runtime.serving.discovery import ServedModel
 _TIMEOUT_S = 30.0
 _SHOWN = 20_000  # characters of an answer
 _AT_ONCE = 4
+_MOST = 18 << 20  # bytes of a form on this machine: what the scoring server takes, as a form writes it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,21 +49,21 @@ class Trying:
         """The form, as the model's signature asks for it."""
         self._access.require_actors()
         served = await self._served(request)
-        return self._page(request, served, {"json": example(served)} if "json" in request.query_params else {})
+        return await self._page(request, served, {"json": example(served)} if "json" in request.query_params else {})
 
     async def send(self, request: Request) -> Response:
         """Sends the request, and shows what came back beside the form."""
         self._access.require_actors()
-        given = await self._forms.read(request)
+        given = await self._forms.read(request, most=_MOST if self._access.local else MAX_BYTES)
         if not self._access.may_act(given.get("token", "")):
             raise NotAllowed("the token is wrong", do="Give the one that the page was started with.")
         served = await self._served(request)
         try:
             body = body_of(served, given)
         except UsageError as error:
-            return self._page(request, served, given, wrong=str(error))
+            return await self._page(request, served, given, wrong=str(error))
         answered = await self._ask(served.invocations, body)
-        return self._page(request, served, given, answered=answered, calls=snippets(served, body))
+        return await self._page(request, served, given, answered=answered, body=body)
 
     async def _served(self, request: Request) -> ServedModel:
         return await self._reading.served(text_in(request, "name"))
@@ -81,9 +82,12 @@ class Trying:
             took = (time.perf_counter() - began) * 1000
         return Answered(text=_pretty(answer.text), ms=took, ok=answer.is_success)
 
-    def _page(self, request: Request, served: ServedModel, given: Mapping[str, str], **variables: object) -> Response:
+    async def _page(
+        self, request: Request, served: ServedModel, given: Mapping[str, str], *, body: str = "", **variables: object
+    ) -> Response:
         cookie, form = self._forms.open(request)
-        entries = () if "json" in given else entries_of(served, given)
+        kind = await self._reading.kind(served.model, served.version)
+        entries = () if "json" in given else entries_of(served, given, kind)
         text = render(
             "try.html.j2",
             told=None,
@@ -92,7 +96,8 @@ class Trying:
             json=given.get("json", "") or example(served),
             form=form,
             asks_token=self._access.asks_token,
-            **{"answered": None, "calls": {}, "wrong": "", **variables},
+            calls=snippets(served, body, files_in(entries)) if body else {},
+            **{"answered": None, "wrong": "", **variables},
         )
         return self._forms.keep(HTMLResponse(text), cookie)
 

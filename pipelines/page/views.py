@@ -70,7 +70,14 @@ class Views:
             told = await self._reading.records(name, number)
         except NotFound:
             return _page("not_released.html.j2", model, **about)
-        return _page("release.html.j2", told, records=told.value, chart=_search_chart(told.value), **about)
+        return _page(
+            "release.html.j2",
+            told,
+            records=told.value,
+            chart=_search_chart(told.value),
+            asks=self._access.acts,
+            **about,
+        )
 
     async def report(self, request: Request) -> Response:
         """The report page of a release, as the release wrote it."""

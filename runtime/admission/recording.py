@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shiplift.runtime.base import advice
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import batching, postprocess
 from shiplift.runtime.model.conversion.original import Original
@@ -181,7 +182,7 @@ def answered(original: Original, inputs: Arrays, conversion: Conversion) -> Arra
         size, reason = count_of(inputs), " ".join(str(error).split())[:400]
         raise ExportFailed(
             f"the model does not answer a batch of {size}: {type(error).__name__}: {reason}",
-            do="Check that it takes any batch size and the dtypes of its signature.",
+            do=advice.LOG_ITS_EXAMPLE,
         ) from error
 
 

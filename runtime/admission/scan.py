@@ -76,8 +76,11 @@ def objections(scan: Scan) -> list[Finding]:
     return [finding for finding in scan.findings if finding.severity == "critical"]
 
 
-_NO_CODE = "Log the model without code: pytorch with serialization_format='pt2', sklearn with 'skops', or as ONNX."
-_ACCEPT = "Pickles of known frameworks can be accepted with `admission: {pickle: sandbox}`."
+_NO_CODE = (
+    "Log the model without code: `mlflow.pytorch.log_model(..., serialization_format='pt2')`, "
+    "`mlflow.sklearn.log_model(..., serialization_format='skops')`, or as ONNX."
+)
+_ACCEPT = "Or write `admission: {pickle: sandbox}` in the spec: it accepts pickles of known frameworks."
 _UNKNOWN = (
     "No setting accepts a pickle that uses other names: log the `best_estimator_` of a search, use functions of NumPy "
     "or scikit-learn in place of your own, or log it with `mlflow.pyfunc.log_model(python_model=...)`, which "

@@ -20,7 +20,7 @@ class ShipliftError(Exception):
     def __init__(self, what: str, *, do: str) -> None:
         self.what = printable(what, lines=True)
         self.do = printable(do, lines=True)
-        super().__init__(f"{self.what.rstrip('.')}. {self.do}")
+        super().__init__(f"{self.what.rstrip('.')}{'' if self.what.endswith('?') else '.'} {self.do}")
 
 
 class Refused(ShipliftError):

@@ -4,12 +4,15 @@ So all of it is treated as data: text is escaped and cut, an error is one of a f
 progress is rate-limited, and the parent stops reading after `MOST_BYTES`.
 """
 
+import ast
 import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.base import errors
@@ -20,8 +23,10 @@ from shiplift.runtime.base.text import printable
 MOST_BYTES = 16 << 20
 _PROGRESS_CHARACTERS, _PROGRESS_EVERY_S = 200, 0.1
 _ERROR_CHARACTERS = 600
+_RUNTIME = Path(__file__).parents[1]
+_ROOMS = ("base", "admission", "model", "precision", "proof")  # what runs in sandboxes
 ANSWER_BATCHES = "Make the model answer batches of every size in time: it is served with others than its example's."
-# The errors that may come out of a sandbox, each with our own advice: the process's text can't be trusted.
+# The errors that may come out of a sandbox, each with advice for when it gives none that we know.
 _ADVICE: dict[type[ShipliftError], str] = {
     errors.NotAdmitted: "Change the model's files, and log it again.",
     errors.ExportFailed: "Run the model locally to see what it does.",
@@ -65,7 +70,8 @@ class Sender:
 class Received:
     """The parent's end: takes bytes as they come, reports progress, and keeps the last result or error.
 
-    If `hostile_code` runs in the child, our advice replaces that of its errors: an attacker could have written it.
+    If `hostile_code` runs in the child, the advice of its errors counts only if it is a sentence of our own code: an
+    attacker could have written it. Other advice is told as a part of what the child says.
     """
 
     def __init__(self, *, hostile_code: bool = True) -> None:
@@ -148,7 +154,38 @@ def _error(message: dict[str, Any], *, hostile_code: bool) -> ShipliftError:
     what, do = (_line(message.get(part, ""), _ERROR_CHARACTERS) for part in ("what", "do"))
     if not hostile_code and do:
         return kind(what, do=do)
+    if do in _sentences():
+        return kind(what, do=do)
     return kind(f"{what} [{do}]" if do else what, do=_ADVICE[kind])
+
+
+@cache
+def _sentences() -> frozenset[str]:
+    """Every advice that our code gives in a sandbox: whoever runs there can choose one of them, and write none.
+
+    It is read from the code itself, when an error first needs it: a list beside the code would be one to forget.
+    """
+    found: set[str] = set()
+    for room in _ROOMS:
+        for file in sorted((_RUNTIME / room).rglob("*.py")):
+            found.update(map(_normal, _advice_in(file)))
+    return frozenset(found)
+
+
+def _advice_in(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.keyword) and node.arg == "do":
+            given: ast.expr | None = node.value
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            given = node.value
+        else:
+            continue
+        if isinstance(given, ast.Constant) and isinstance(given.value, str) and given.value.endswith("."):
+            yield given.value
+
+
+def _normal(text: str) -> str:
+    return _line(text, _ERROR_CHARACTERS)
 
 
 Take = Callable[[bytes], None]

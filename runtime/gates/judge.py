@@ -31,7 +31,9 @@ class Judge:
         same = tuple(filter(None, (parity_check(parity, self.quality),)))
         if self.candidates.kept:
             return (*same, *self.checks(self._best()))
-        reason = "; ".join(f"{c.described}: {c.dropped}" for c in self.candidates.candidates)
+        dropped = (f"{each.described}: {each.dropped}" for each in self.candidates.candidates)
+        unbuilt = (note for note in self.candidates.notes if "was not built" in note)
+        reason = "; ".join((*unbuilt, *dropped))
         none_kept = Check(name="precision", measured=0, limit=1, unit="candidates", verdict=Outcome.FAIL, reason=reason)
         return (*same, none_kept)
 

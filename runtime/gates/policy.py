@@ -14,12 +14,14 @@ from shiplift.runtime.gates.comparison import speed_checks, worse_reading
 from shiplift.runtime.gates.quality import (
     answers_check,
     jpeg_checks,
+    no_data,
     parity_check,
     regression_check,
     score_check,
     score_reading,
     score_worse,
     scored,
+    too_few,
 )
 from shiplift.runtime.precision.scoring.estimates import score_of, slice_of
 from shiplift.runtime.records.deployment import Deployment, which_targets_serve
@@ -164,9 +166,7 @@ def _badness(value: float) -> float:
 def _score_reading(rule: Rule, challenger: Scored, limits: Requirements) -> Reading:
     data, quality, metric = limits.data, limits.quality, challenger.metric
     if challenger.score is None or metric is None:
-        return Reading.missing(
-            f"there are no data to measure it on: log validation data with labels at {data.validation}"
-        )
+        return Reading.missing(no_data(data))
     confidence = quality.confidence_percent / 100
     if not rule.slice:
         estimate, subject = score_of(challenger, metric, confidence), f"{metric}"
@@ -177,9 +177,7 @@ def _score_reading(rule: Rule, challenger: Scored, limits: Requirements) -> Read
             return Reading.missing(f"the validation data have no slice {rule.slice!r}; there are {known}")
         estimate, subject = slice_of(part, metric, confidence), f"score of {part.name}"
     if estimate.samples < data.min_samples:
-        return Reading.missing(
-            f"{estimate.samples} validation samples are too few, at least {data.min_samples} are needed"
-        )
+        return Reading.missing(too_few(estimate.samples, data))
     return score_reading(estimate, rule.limit, f"{subject} {estimate.text} ({estimate.samples} samples)", quality)
 
 

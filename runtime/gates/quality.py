@@ -47,6 +47,24 @@ def answers_check(scored: Scored) -> Check | None:
     return check("answers", asked, None, "rows through the server", Outcome.PASS, str(scored.proof))
 
 
+def no_data(data: Data) -> str:
+    """Why a score can't be judged without labelled data, and the lines that log some."""
+    file = data.validation.rpartition("/")[2]
+    folder = data.validation.rpartition("/")[0]
+    logs = f"`mlflow.log_artifact({file!r}{f', {folder!r}' if folder else ''})` in the run that logs the model"
+    if file.endswith(".npz"):
+        logs = f"`np.savez({file!r}, INPUT=x, {data.label}=y)`, then {logs}"
+    return f"there are no labelled data to measure it on, at {data.validation}. Log some: {logs}"
+
+
+def too_few(samples: int, data: Data) -> str:
+    """Why a score on so few samples is not judged, and what would change that."""
+    return (
+        f"{samples} validation samples are too few, at least {data.min_samples} are needed: log more at "
+        f"{data.validation}, or accept a wider interval with `data: {{min_samples: {max(1, samples)}}}` in the spec"
+    )
+
+
 def score_check(challenger: Scored, quality: Quality, data: Data) -> Check | None:
     """Checks the task metric against its limit; None if the spec sets none."""
     limit, score, metric = quality.min_score, challenger.score, challenger.metric
@@ -57,13 +75,13 @@ def score_check(challenger: Scored, quality: Quality, data: Data) -> Check | Non
             data.metric,
             None,
             limit,
-            f"there are no data to measure it on: log validation data with labels at {data.validation}",
+            no_data(data),
         )
     if math.isnan(score):
         reason = f"{metric} is not a number: outputs or labels of the validation set are not finite"
         return _undecided(metric, score, limit, reason)
     if challenger.samples < data.min_samples:
-        reason = f"{challenger.samples} validation samples are too few, at least {data.min_samples} are needed"
+        reason = too_few(challenger.samples, data)
         return _undecided(metric, score, limit, reason)
     estimate, better = score_of(challenger, metric, quality.confidence_percent / 100), scale_of(metric).better
     reading = score_reading(estimate, limit, f"{metric} {estimate.text}", quality)

@@ -49,6 +49,7 @@ from shiplift.runtime.spec.target import Target
 
 LAYERS, TIMINGS = "layers", "timings"  # folders of earlier releases' findings, to which this one adds
 _ASKED = 64
+_CALIBRATE = "(`np.savez('calibration.npz', INPUT=x)`, then `mlflow.log_artifact('calibration.npz', 'shiplift')`)"
 _KINDS: dict[Precision, tuple[rungs.Kind, ...]] = {
     "fp64": (),
     "fp32": (),
@@ -353,7 +354,8 @@ class Builder:
             kinds.remove("bf16")  # it is a hint to OpenVINO; ONNX Runtime has no bf16 kernels for CPUs
         if not calibrated and eight_bit:
             kinds = [kind for kind in kinds if not kind.startswith(("int8", "fp8"))]
-            notes += [f"{precision} was not built: no calibration data were logged" for precision in eight_bit]
+            why = f"no calibration data were logged {_CALIBRATE}"
+            notes += [f"{precision} was not built: {why}" for precision in eight_bit]
         attentive = quantization.has_attention(self.model)
         if "int8 dynamic" in kinds and (target.gpu or not attentive):
             kinds.remove("int8 dynamic")  # it helps transformers and recurrent models, on CPUs

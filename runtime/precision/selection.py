@@ -40,7 +40,7 @@ def judged(
 def _excluded(candidate: Candidate, target: Target) -> str:
     """Why a target can't use a candidate that was built only for comparison or as a source; empty if it can."""
     if ("fp32" if candidate.precision == "fp64" else candidate.precision) not in target.precisions:
-        return f"target {target.name} does not allow {candidate.precision}"
+        return f"target {target.name} does not allow {candidate.precision} (`precisions`)"
     if candidate.engine not in target.engines:
         return f"target {target.name} has `engine: {target.engine}`"
     return ""

@@ -17,7 +17,7 @@ from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.proof.served import Form
-from shiplift.runtime.proof.settings import Busy, rows_of
+from shiplift.runtime.proof.settings import Busy, alone, rows_of
 from shiplift.runtime.records.asked import AskedAgain, RowAsked
 from shiplift.runtime.records.kinds.contract import DeclaredGeneration, DeclaredPipeline, DeclaredPython
 from shiplift.runtime.records.kinds.exported import Exported
@@ -109,6 +109,36 @@ def ask_model(site: Site, admitted: Admitted, exported: Exported | None, given: 
     return AskedAgain(model=version.name, version=version.version, form="", judge=judge, rows=(asked,))
 
 
+def ask_given(
+    site: Site, admitted: Admitted, exported: Exported, package: Package, given: Mapping[str, Any], clients: int
+) -> AskedAgain:
+    """Asks the original and a package one row that somebody gives, as in `ask_model`.
+
+    If the original can't be asked, nothing judges the package's answer.
+
+    Raises:
+        UsageError: an input is missing, or its value does not fit.
+        ArtifactCorrupt: the model or the package are no longer stored.
+        MissingTool, ServerFailed: the package can't be served here.
+        Temporary: the server does not answer.
+    """
+    version = admitted.model_version
+    asked = Questions(inputs=row_of(given, package.signature), origins=("given",))
+    original, judge = _original(site, admitted, exported, asked.inputs)
+    (found,) = _served(site, package, admitted.serving, asked, original, clients)
+    row = RowAsked(
+        row=0,
+        origin="given",
+        inputs=_short(json.dumps(given, ensure_ascii=False)),
+        recorded="",
+        original=_told(original) if original else "",
+        served=_told(found.alone),
+        among=_told(found.among) if found.among else "",
+        difference=found.difference,
+    )
+    return AskedAgain(model=version.name, version=version.version, form=package.described, judge=judge, rows=(row,))
+
+
 def row_of(given: Mapping[str, Any], signature: Signature) -> Arrays:
     """One row as tensors, from a value for each input by name: a number or a text, or nested lists of these.
 
@@ -159,9 +189,12 @@ def _original(site: Site, admitted: Admitted, exported: Exported | None, rows: A
 
 
 def _served(
-    site: Site, package: Package, serving: Serving, asked: Questions, recorded: Answers, clients: int
+    site: Site, package: Package, serving: Serving, asked: Questions, recorded: Answers | None, clients: int
 ) -> list[Again]:
-    """What the package answers on a private server, which takes as many rows in a request as there are."""
+    """What the package answers on a private server, which takes as many rows in a request as there are.
+
+    Without `recorded` answers, those to each row alone are what the others are compared with.
+    """
     count = len(asked.origins)
     batched = package.signature.batch != 1
     config = _config(package.config, count) if batched else package.config
@@ -173,7 +206,8 @@ def _served(
         with TritonClient(bench.address("grpc")) as client:
             asking, form = Asking(client, model, package), Form(lossy=tolerance_of(package))
             try:
-                return list(ask_form(asking, asked, recorded, form, clients, count if batched else 1))
+                right = recorded or alone(asking, asked.inputs)
+                return list(ask_form(asking, asked, right, form, clients, count if batched else 1))
             except Busy as error:
                 raise Temporary(f"the server takes no requests: {error}", do="Ask again.") from error
 

@@ -163,7 +163,10 @@ def schema() -> dict[str, Any]:
 
 def problems(error: ValidationError, record: type[Record] | None = None) -> Iterator[str]:
     """One line per wrong field, with its path; `record` is the type being read (default: the release spec)."""
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    for detail in details:
+        if detail["type"] == "too_short" and any(_within(other["loc"], detail["loc"]) for other in details):
+            continue  # too few are left only because of those that are wrong
         loc = tuple(part for part in detail["loc"] if part not in ("in full", "by name"))
         path = ".".join(str(part) for part in loc)
         if detail["type"] == "extra_forbidden":
@@ -174,6 +177,10 @@ def problems(error: ValidationError, record: type[Record] | None = None) -> Iter
         else:
             message = str(detail["msg"])
             yield f"{path}: {message[:1].lower()}{message[1:]}, not {_short(detail['input'])}"
+
+
+def _within(loc: tuple[int | str, ...], outer: tuple[int | str, ...]) -> bool:
+    return len(loc) > len(outer) and loc[: len(outer)] == outer
 
 
 def _records_in(annotation: Any) -> Iterator[type[Record]]:
@@ -192,10 +199,21 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _suggestion(loc: tuple[int | str, ...], kind: Any) -> str:
+def _suggestion(loc: tuple[int | str, ...], record: Any) -> str:
+    """What was meant: a similar field there, a field of that name elsewhere, or else what there is."""
+    kind, name = record, str(loc[-1])
     for part in loc[:-1]:
         field = getattr(kind, "model_fields", {}).get(part)
         kind = field.annotation if field else kind
         kind = next(_records_in(kind), kind)
-    matches = difflib.get_close_matches(str(loc[-1]), list(getattr(kind, "model_fields", {})), n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    fields = list(getattr(kind, "model_fields", {}))
+    if matches := difflib.get_close_matches(name, fields, n=1):
+        return f"; did you mean {matches[0]!r}?"
+    elsewhere = [
+        f"`{section}.{name}`"
+        for section, field in getattr(record, "model_fields", {}).items()
+        if any(name in inner.model_fields for inner in _records_in(field.annotation))
+    ]
+    if elsewhere:
+        return f"; did you mean {' or '.join(elsewhere)}?"
+    return f"; there are {', '.join(fields)}" if fields else ""

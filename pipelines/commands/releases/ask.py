@@ -22,7 +22,8 @@ def ask(
     inputs: Annotated[
         str,
         typer.Option(
-            metavar="JSON", help="A row itself, as a refusal shows it: the registered model alone is asked, twice."
+            metavar="JSON",
+            help="A row itself, as a refusal shows it: the registered model is asked, twice; or it and a --form.",
         ),
     ] = "",
     form: Annotated[
@@ -35,7 +36,7 @@ def ask(
 ) -> None:
     """Ask rows of a release's proof again: the original model, and what was built of it; show where they differ.
 
-    A version that was refused before anything was built of it is asked with `--inputs`, which names the row itself.
+    `--inputs` is the row itself: of your own, or of a version that was refused before anything was built of it.
 
     A release that found a difference names the command that repeats it. Both run confined, and production is not
     asked. Exits with 43 if the form answers a row differently, or the model the same row; else with 0. Examples:
@@ -47,7 +48,9 @@ def ask(
         raise UsageError("ask needs rows of the release, or one itself", do="Give either `--row` or `--inputs`.")
     asked = edge.engine(engine, namespace)
     again = (
-        asked.ask_model(model, version, _row(inputs)) if inputs else asked.ask(model, version, form, row or [], clients)
+        asked.ask_given(model, version, form, _row(inputs), clients)
+        if inputs
+        else asked.ask(model, version, form, row or [], clients)
     )
     edge.print_result(again, _show, as_json=as_json)
     if not again.same:

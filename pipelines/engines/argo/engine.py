@@ -269,7 +269,14 @@ class ArgoEngine:
         """Refuses: models run confined on the cluster, and a command on this machine can't start a server there."""
         raise _not_asked(model, version)
 
-    def ask_model(self, model: str, version: int, inputs: Mapping[str, Any]) -> AskedAgain:  # noqa: ARG002
+    def ask_given(
+        self,
+        model: str,
+        version: int,
+        form: str,  # noqa: ARG002
+        inputs: Mapping[str, Any],  # noqa: ARG002
+        clients: int,  # noqa: ARG002
+    ) -> AskedAgain:
         """Refuses, for the same reason."""
         raise _not_asked(model, version)
 

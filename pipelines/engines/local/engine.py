@@ -306,12 +306,13 @@ class LocalEngine:
             stack.site(self.home, stack.require(self.home)), history, f"{model}/{version}", form, rows, clients
         )
 
-    def ask_model(self, model: str, version: int, inputs: Mapping[str, Any]) -> AskedAgain:
-        """Asks the original of a version a row, as its newest release admitted it."""
-        from shiplift.pipelines.engines.asking import ask_model_again  # noqa: PLC0415 - Triton's client: 0.2 s
+    def ask_given(self, model: str, version: int, form: str, inputs: Mapping[str, Any], clients: int) -> AskedAgain:
+        """Asks the original of a version a row, as its newest release admitted it, and a form of it."""
+        from shiplift.pipelines.engines.asking import ask_given_again  # noqa: PLC0415 - Triton's client: 0.2 s
 
         history = self.history(self.report(model, version))
-        return ask_model_again(stack.site(self.home, stack.require(self.home)), history, f"{model}/{version}", inputs)
+        site = stack.site(self.home, stack.require(self.home))
+        return ask_given_again(site, history, f"{model}/{version}", form, inputs, clients)
 
     def members(self, pipeline: PipelineSpec) -> dict[str, Package | Unusable]:
         """A pipeline's members as they were promoted; their records are genuine, and their files are stored."""

@@ -7,6 +7,7 @@ wrote the model serves it as it was logged. Its environment is made only then.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from shiplift.runtime.base import advice
 from shiplift.runtime.base.errors import (
     ExportFailed,
     NotAdmitted,
@@ -148,6 +149,8 @@ def _made(work: Work, rung: Rung) -> Exported:
 def _refusal(dropped: Sequence[Form], refusals: Sequence[ShipliftError]) -> ExportFailed:
     """All reasons as one error, with what to do about each."""
     first, *others = dropped
+    if refusals[0].do in advice.OF_THE_MODEL:
+        return ExportFailed(first.dropped.rstrip("."), do=refusals[0].do)
     also = (f"; its own library can't serve it either: {each.dropped.rstrip('.')}" for each in others)
     do = (f" Or let its own library serve it: {each.do}" for each in refusals[1:])
     return ExportFailed(first.dropped.rstrip(".") + "".join(also), do=refusals[0].do + "".join(do))

@@ -1,5 +1,6 @@
 """The interface of every format of logged models: they answer requests, and become ONNX."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import FLOATS, Signature, TensorSpec
 from shiplift.runtime.spec.model import Conversion
+
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")  # torch writes its errors for terminals
 
 
 class Original(ABC):
@@ -117,10 +120,18 @@ def wants_probabilities(folder: Path, outputs: tuple[TensorSpec, ...]) -> bool:
     return floats and (len(outputs) > 1 or any(size > 1 for size in outputs[0].shape[1:]))
 
 
+def _innermost(error: BaseException) -> BaseException:
+    """What an exporter's error is about: it says so in its cause, after paragraphs of advice about itself."""
+    while type(error).__module__.startswith("torch.onnx") and error.__cause__:
+        error = error.__cause__
+    return error
+
+
 def failed(problem: str, error: BaseException) -> ExportFailed:
     """The error for a model that can't be loaded or converted."""
-    reason = " ".join(str(error).split())
+    cause = _innermost(error)
+    reason = " ".join(_COLORS.sub("", str(cause)).split())
     return ExportFailed(
-        f"{problem}: {type(error).__name__}: {reason[:500]}",
+        f"{problem}: {type(cause).__name__}: {reason[:500]}",
         do="Load it in a fresh Python process with the logged requirements; or log it as pt2, skops or ONNX.",
     )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from shiplift.runtime.base import advice
 from shiplift.runtime.base.errors import ExportFailed
 
 _TRAINED = {  # by operator: the layer, and the places of arguments that all have a value if it is in training mode
@@ -27,7 +28,7 @@ def require_evaluating(program: Any) -> None:
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
         raise ExportFailed(
             f"the module was exported in training mode: {found[0]}{more}",
-            do="Call `model.eval()` before `torch.export.export` or `mlflow.pytorch.log_model`, and log it again.",
+            do=advice.CALL_EVAL,
         )
 
 

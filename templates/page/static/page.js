@@ -1,4 +1,5 @@
-// Says so while the server does not answer: what the page shows is old then. Everything else is htmx and HTML.
+// Says so while the server does not answer: what the page shows is old then. Turns a chosen or dropped file into base64.
+// Everything else is htmx and HTML.
 (function () {
   'use strict'
   function tell(text) {
@@ -20,4 +21,36 @@
     }
   })
   document.addEventListener('htmx:sseOpen', function () { tell('') })
+
+  var MOST = 12 * 1024 * 1024 // bytes: as base64, a third more, which the scoring server still takes
+  var PICTURES = { '/9j/': 'image/jpeg', iVBORw0KGgo: 'image/png' }
+  function show(field) {
+    var picture = document.getElementById(field.id + '-shown')
+    var start = Object.keys(PICTURES).find(function (each) { return field.value.startsWith(each) })
+    picture.hidden = !start
+    if (start) { picture.src = 'data:' + PICTURES[start] + ';base64,' + field.value }
+  }
+  document.querySelectorAll('input[type=file][data-into]').forEach(function (chooser) {
+    var field = document.getElementById(chooser.dataset.into)
+    var told = document.getElementById(field.id + '-told')
+    chooser.hidden = false
+    show(field)
+    field.addEventListener('change', function () { show(field) })
+    chooser.addEventListener('change', function () {
+      var file = chooser.files[0]
+      if (!file) { return }
+      told.textContent = ''
+      if (file.size > MOST) {
+        told.textContent = 'This file has ' + Math.ceil(file.size / 1048576) + ' MiB, at most ' + MOST / 1048576 + ' can be sent.'
+        return
+      }
+      var reader = new FileReader()
+      reader.onerror = function () { told.textContent = 'This file can not be read.' }
+      reader.onload = function () {
+        field.value = reader.result.slice(reader.result.indexOf(',') + 1)
+        show(field)
+      }
+      reader.readAsDataURL(file)
+    })
+  })
 })()

@@ -313,7 +313,7 @@ def test_accuracy_that_nobody_knows_is_not_given_away(before: float | None, now:
 
 def test_a_target_that_allows_int8_alone_gets_no_fp32() -> None:
     ranked = judged(candidate("fp32", 2.0), candidate("int8", 1.0), target=INT8_ONLY)
-    assert ranked == [("int8", ""), ("fp32", "target local-cpu does not allow fp32")]
+    assert ranked == [("int8", ""), ("fp32", "target local-cpu does not allow fp32 (`precisions`)")]
 
 
 def test_a_target_that_allows_int8_alone_may_end_with_nothing() -> None:

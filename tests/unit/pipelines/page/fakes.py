@@ -1,7 +1,7 @@
 """An engine for the page's tests, and a client of the page. Only the state readers are faked: the page is real."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from shiplift.pipelines.page.doors import Access
 from shiplift.runtime.base.errors import NotFound, NothingToRollBack, ShipliftError
 from shiplift.runtime.events.event import ModelEvent, model_event
 from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.records.asked import AskedAgain, RowAsked
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.promotion import Promotion
@@ -93,6 +94,7 @@ class FakeEngine:
     done: list[str] = field(default_factory=list)
     served: list[Any] = field(default_factory=list)
     verified: bool = True
+    differs: str = ""
     tags: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
 
     def status(self, model: str | None) -> Status:
@@ -165,6 +167,28 @@ class FakeEngine:
     def order(self, name: str, spec: str, *, again: bool, allow_older: bool) -> Accepted:
         self.done.append(f"order {name} again={again}")
         return Accepted(name=f"{name}-release", created=True, queued=True)
+
+    def ask(self, model: str, version: int, form: str, rows: Sequence[int], clients: int) -> AskedAgain:
+        return self._asked(model, version, form, f"rows {list(rows)}", clients)
+
+    def ask_given(self, model: str, version: int, form: str, inputs: Mapping[str, Any], clients: int) -> AskedAgain:
+        return self._asked(model, version, form, json.dumps(inputs), clients)
+
+    def _asked(self, model: str, version: int, form: str, row: str, clients: int) -> AskedAgain:
+        assert clients == 1
+        self.done.append(f"ask {model}/{version} {form}: {row}")
+        if self.error:
+            raise self.error
+        answered = RowAsked(
+            row=0,
+            origin="given",
+            inputs=row,
+            recorded="",
+            original='{"y": "<b>1</b>"}',
+            served='{"y": 2}',
+            difference=self.differs,
+        )
+        return AskedAgain(model=model, version=version, form=form, judge="mlflow.pyfunc", rows=(answered,))
 
     def cancel(self, model: str, version: int) -> str:
         self.done.append(f"cancel {model}/{version}")

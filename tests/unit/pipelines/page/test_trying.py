@@ -1,14 +1,19 @@
+import base64
+import contextlib
 import html
 import json
 import re
 import shlex
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from shiplift.pipelines.page.requests import body_of, entries_of, example, tensors_of
+from shiplift.pipelines.page.doors import Access
+from shiplift.pipelines.page.requests import body_of, entries_of, example, files_in, tensors_of
 from shiplift.pipelines.page.snippets import snippets
 from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.records.scoring import Scoring
@@ -16,7 +21,7 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.discovery import ServedModel
 from tests.unit.examples import tensor
 from tests.unit.pipelines.page.fakes import FakeEngine, browser
-from tests.unit.pipelines.page.test_acting import send
+from tests.unit.pipelines.page.test_acting import FORM, send
 from tests.unit.pipelines.page.test_views import HOSTILE, shown
 
 OUTPUTS = (tensor("output", -1, 1),)
@@ -108,6 +113,47 @@ def test_the_same_call_is_right_for_every_client() -> None:
     assert set(snippets(table(), records)) == {"curl", "Python"}
     for odd in ("[1]", "3", '{"dataframe_split": {"columns": ["size"], "data": [1]}}', '{"inputs": 3}'):
         assert set(snippets(table(), odd)) >= {"curl", "Python"}
+
+
+def test_a_picture_is_sent_as_base64_and_calls_read_it_from_a_file(tmp_path: Path) -> None:
+    picture = b"\xff\xd8\xff" + bytes(range(256)) * 40
+    encoded = base64.b64encode(picture).decode()
+    image = served(tensor("input", -1, 1, datatype="BYTES"), schema=[{"type": "string", "required": True}])
+    (entry,) = entries_of(image, {"column0": encoded}, "image")
+    assert entry.files == "image/jpeg,image/png"
+    assert entries_of(image, {}, "text")[0].files == ""
+    files = files_in([entry])
+    assert files == {encoded: "image.jpg"}
+    assert files_in(entries_of(image, {"column0": "no file!"}, "image")) == {}
+    calls = snippets(image, body_of(image, {"column0": encoded}), files)
+    assert all(encoded not in text for text in calls.values())
+    (tmp_path / "image.jpg").write_bytes(picture)
+    written = calls["curl"].partition(" | ")[0]
+    said = subprocess.run(["bash", "-c", written], cwd=tmp_path, capture_output=True, check=True).stdout
+    assert json.loads(said) == {"inputs": [[encoded]]}
+    namespace: dict[str, Any] = {}
+    with contextlib.chdir(tmp_path):
+        exec(calls["Python"].partition("\nanswer")[0].replace("import httpx", ""), namespace)
+    assert namespace["request"] == {"inputs": [[encoded]]}
+    compile(calls["tritonclient"], "snippet", "exec")
+
+
+def test_a_large_picture_fits_on_this_machine_only() -> None:
+    image = served(tensor("input", -1, 1, datatype="BYTES"), schema=[{"type": "string", "required": True}])
+    large = base64.b64encode(bytes(8 << 20)).decode()
+    asked: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(len(request.content))
+        return httpx.Response(200, json={})
+
+    engine, transport = FakeEngine(served=[image]), httpx.MockTransport(answer)
+    assert send(browser(engine, transport=transport), "/try?name=digits", column0=large).status_code == 200
+    assert asked == [len(large) + len('{"inputs": [[""]]}')]
+    elsewhere = browser(engine, Access(host="0.0.0.0", token="t"), host="10.0.0.1", transport=transport)
+    headers = FORM | {"origin": "http://10.0.0.1"}
+    refused = send(elsewhere, "/try?name=digits", headers, column0=large, token="t")
+    assert (refused.status_code, "the limit" in refused.text) == (400, True)
 
 
 def test_a_request_is_sent_and_its_answer_and_latency_are_shown() -> None:

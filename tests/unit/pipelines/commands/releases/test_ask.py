@@ -30,7 +30,7 @@ class Asked:
         self.asked = asked
         return self.answer
 
-    def ask_model(self, *asked: Any) -> AskedAgain:
+    def ask_given(self, *asked: Any) -> AskedAgain:
         return self.ask(*asked)
 
 
@@ -63,8 +63,10 @@ def test_a_row_itself_is_asked_of_the_model_alone(
 ) -> None:
     alone = SAME.model_copy(update={"form": ""})
     code, engine = run(monkeypatch, alone, "digits/3", "--inputs", '{"x": [1, -Infinity]}')
-    assert (code, engine.asked) == (0, ("digits", 3, {"x": [1, -float("inf")]}))
+    assert (code, engine.asked) == (0, ("digits", 3, "", {"x": [1, -float("inf")]}, 1))
     assert "digits version 3; the original now: mlflow.pyfunc" in capsys.readouterr().out
+    _, engine = run(monkeypatch, SAME, "digits/3", "--inputs", '{"x": 1}', "--form", "onnxruntime-fp32")
+    assert engine.asked == ("digits", 3, "onnxruntime-fp32", {"x": 1}, 1)
     for wrong in (["--inputs", "[1]"], ["--inputs", "{"], ["--inputs", "{}", "--row", "1"], []):
         assert run(monkeypatch, alone, "digits/3", *wrong)[0] == 64
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shiplift.runtime.base import advice
 from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, SandboxLimit, Temporary
 from shiplift.runtime.families.graph.ladder import RUNGS, Rung, Work, export_first, no_python, rungs_of
 from shiplift.runtime.families.work import Exporting
@@ -170,6 +171,13 @@ def test_a_refusal_has_every_reason_and_what_to_do_about_each(tmp_path: Path, er
     why = str(error).partition(".")[0]
     assert refused.value.what == f"no converter for KernelRidge; its own library can't serve it either: {why}"
     assert refused.value.do == "Export it yourself. Or let its own library serve it: Seed it."
+
+
+def test_what_only_the_author_can_change_is_the_only_advice(tmp_path: Path) -> None:
+    wrong = ExportFailed("it does not answer a batch of 1", do=advice.LOG_ITS_EXAMPLE)
+    with pytest.raises(ExportFailed) as refused:
+        export_first(work(tmp_path), ladder(failing(wrong), failing(NotAdmitted("no", do="Choose another target."))))
+    assert str(refused.value) == str(wrong)
 
 
 def test_a_conversion_that_exceeds_a_limit_leaves_the_next_form_unless_it_is_the_last(tmp_path: Path) -> None:
