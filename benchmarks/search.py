@@ -127,6 +127,7 @@ def build(name: str, module: Any, shape: tuple[int, ...], site: Site, space: Sea
     packages = [
         _package(name, engine, precision, files[precision], example, site, space)
         for engine in target.engines
+        if engine != "trees"  # it computes no graph
         for precision in files
         if (engine == "openvino" or precision != "bf16") and precision in target.precisions
     ]

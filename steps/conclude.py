@@ -105,6 +105,7 @@ def _report(site: Site, request: Request, trigger: Trigger, ending: Ending, stor
         failure=ending.failure,
         seconds=round(now - ending.started_at, 3),
         since_request_seconds=round(now - since, 3),
+        requested_at=round(since, 3),
         overhead_seconds=round(now - since - sum(run.measured_seconds for run in ending.stages), 3),
         trigger=trigger.kind,
         commit=trigger.commit,

@@ -23,7 +23,7 @@ from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.deployment import Endpoint
 from shiplift.runtime.records.promotion import Drift
 from shiplift.runtime.records.proof import ServedProof
-from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.records.release import ReleaseReport, StageRun
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.registry.terms import CHAMPION
@@ -202,7 +202,7 @@ class UnderWay(Record):
     """A release that has not ended: its current stage and for how many seconds, or its place in the queue, from 1.
 
     A release that has begun, but not yet its first stage, has neither. `left_s` is how many seconds it will still take,
-    as earlier releases of the model took; None if there is no telling.
+    as earlier releases of the model took; None if there is no telling. `stages` are those that have begun, with when.
     """
 
     release: str
@@ -213,6 +213,7 @@ class UnderWay(Record):
     seconds: float = 0.0
     place: int = 0
     left_s: float | None = None
+    stages: tuple[StageRun, ...] = ()
 
     def __str__(self) -> str:
         if self.place:

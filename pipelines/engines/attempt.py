@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from shiplift.pipelines.engines.cache_key import has_key, key
 from shiplift.pipelines.engines.interruption import Interrupted, deadline
+from shiplift.pipelines.engines.parts import Parts
 from shiplift.pipelines.graph import Stage
 from shiplift.runtime.base.errors import NotFound, ShipliftError
 from shiplift.runtime.base.progress import Listener, listening
@@ -111,9 +112,10 @@ class Attempt:
         self, call: Callable[[Mapping[str, Any], str], Record | None], *, cached: bool = False
     ) -> Done | None:
         """Calls with the arguments and their key, and records how it went; None if the call returned None."""
-        started, name = time.monotonic(), ""
+        started_at, started, name = time.time(), time.monotonic(), ""
         record, failure = None, None
-        with listening(self.listener) as measured:
+        parts = Parts(self.listener)
+        with listening(parts) as measured:
             try:
                 arguments = self.arguments()
                 name = key(self.stage, dict(arguments)) if self.cache and has_key(self.stage) else ""
@@ -135,6 +137,8 @@ class Attempt:
             message=message,
             key=name,
             measured_seconds=round(sum(measured), 3),
+            started_at=round(started_at, 3),
+            parts=parts.ended(),
         )
         return Done(run=run, record=None if failure else record, failure=failure)
 

@@ -19,11 +19,12 @@ from markupsafe import Markup
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.gates.comparison import interval_of
+from shiplift.runtime.gates.timeline import span_s, timeline
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport, Trial, Tuned
 from shiplift.runtime.records.precision import Candidate, Candidates, Engine, Precision, Slice, scale_of
-from shiplift.runtime.records.release import ReleaseReport, StageRun
+from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.spec.admitted import Admitted
 
 _TREND = 12  # versions
@@ -75,6 +76,7 @@ def render(report: ReleaseReport, story: Story) -> str:
     """The page of a release."""
     slo = story.admitted.slo if story.admitted else None
     confidence = slo.regression.confidence_percent if slo else 95
+    bars = timeline(report)
     sliced = [candidate for candidate in story.candidates.candidates if candidate.slices] if story.candidates else []
     return _page(
         "report.html.j2",
@@ -83,7 +85,8 @@ def render(report: ReleaseReport, story: Story) -> str:
         confidence=confidence,
         interval=lambda comparison, side: interval_of(comparison, side, confidence),
         charts=_charts(story, slo.p99_ms if slo else None),
-        timeline=_timeline(report),
+        timeline=bars,
+        span=span_s(bars),
         ranking=_ranking(story.tuned),
         sliced=sliced,
         scale=scale_of(story.candidates.metric) if story.candidates and story.candidates.metric else None,
@@ -170,16 +173,6 @@ def environment() -> Environment:
 def _shown(value: object) -> object:
     """A value as the page shows it. HTML escaping would keep characters that override the text's direction."""
     return printable(value, lines=True) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _timeline(report: ReleaseReport) -> list[tuple[StageRun, float, float]]:
-    """Each stage with the start and the width of its bar, in percent of all stages' time."""
-    total = sum(stage.seconds for stage in report.stages) or 1.0
-    bars, elapsed = [], 0.0
-    for stage in report.stages:
-        bars.append((stage, round(100 * elapsed / total, 2), round(100 * stage.seconds / total, 2)))
-        elapsed += stage.seconds
-    return bars
 
 
 def _slices(candidates: list[Candidate]) -> list[tuple[str, int, list[Slice | None]]]:

@@ -25,14 +25,35 @@ def warm_up(test: LoadTest, side: Side) -> None:
 
 
 def closed_loop(test: LoadTest, side: Side) -> tuple[LoadPoint, ...]:
-    """A point at each concurrency of the spec."""
-    points = []
+    """A point at each concurrency of the spec.
+
+    A fast model gives enough answers in less than `load.window_ms`: its windows are shorter, unless they disagree.
+    """
+    points: list[LoadPoint] = []
     levels = sorted(set(test.load.concurrency))
     for index, concurrency in enumerate(levels):
         progress(f"measuring at concurrency {concurrency}", index / len(levels))
         demand = Demand(concurrency=concurrency)
-        points.append(test.measure(side, demand, "sweep", attempts=test.load.attempts))
+        known = points[-1].throughput_per_s / test.load.batch if points else 0.0
+        points.append(_in_short_windows(test, side, demand, known) or _in_whole_windows(test, side, demand))
     return tuple(points)
+
+
+def _in_short_windows(test: LoadTest, side: Side, demand: Demand, rate_per_s: float) -> LoadPoint | None:
+    """The point, if shorter windows suffice: they agree, and have enough answers. None if they don't.
+
+    `rate_per_s` is how many requests were answered at the concurrency before (0: unknown).
+    """
+    window_ms = sweep.short_window_ms(rate_per_s, test.load.window_ms)
+    if window_ms >= test.load.window_ms:
+        return None
+    point = test.measure(side, demand, "sweep", window_ms=window_ms)
+    answered = point.throughput_per_s / test.load.batch
+    return point if point.stable and sweep.enough(answered, window_ms) else None
+
+
+def _in_whole_windows(test: LoadTest, side: Side, demand: Demand) -> LoadPoint:
+    return test.measure(side, demand, "sweep", attempts=test.load.attempts)
 
 
 def open_loop(

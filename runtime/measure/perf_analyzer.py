@@ -24,6 +24,7 @@ from shiplift.runtime.host.processes import inherited, start_child
 from shiplift.runtime.host.processor import usable_cores
 from shiplift.runtime.measure import perf_analyzer_input
 from shiplift.runtime.measure.generator import Demand, LoadTarget, Measurement, Window
+from shiplift.runtime.measure.sweep import WINDOWS
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.measurement import LoadPoint
 from shiplift.runtime.records.site import Site
@@ -31,7 +32,6 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 
 _US = 1000.0
-_WINDOWS = 3
 _ANY_STABILITY = "1000000"  # a limit in percent that any three windows meet
 _SLACK_S = 30
 # The first is printed for a window in which no request ended, by the client's count; the second for one in which none
@@ -83,7 +83,7 @@ class LoadRun:
             return True
         if not demand.rate_per_s:
             return False
-        expected = demand.rate_per_s * window_ms / 1000 * _WINDOWS
+        expected = demand.rate_per_s * window_ms / 1000 * WINDOWS
         # arrivals are random, so fewer may come by chance: up to three standard deviations of a Poisson count
         least = _ACHIEVED - 3 / math.sqrt(max(expected, 1))
         return self.late_percent > _LATE_PERCENT or self.sent_per_s < demand.rate_per_s * least
@@ -244,7 +244,7 @@ def _command(
         "--stability-percentage",
         _ANY_STABILITY,
         "--max-trials",
-        str(_WINDOWS),
+        str(WINDOWS),
         "--verbose-csv",
         "-f",
         out,
@@ -268,7 +268,7 @@ def options(target: LoadTarget, demand: Demand) -> list[str]:
 def _execute(environment: ServerEnvironment, command: list[str | Path], log: Path, window: Window) -> int:
     variables = {**inherited(), "LD_LIBRARY_PATH": environment.library_path, "no_proxy": "*", "NO_PROXY": "*"}
     child = start_child(command, environment=variables, log=log)
-    limit = window.window_ms / 1000 * _WINDOWS * 2 + _SLACK_S
+    limit = window.window_ms / 1000 * WINDOWS * 2 + _SLACK_S
     try:
         return child.wait(timeout=limit)
     except subprocess.TimeoutExpired as error:

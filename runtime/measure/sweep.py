@@ -1,10 +1,16 @@
 """Reads the points of a load test: where the curve's knee is, and which rate to try next."""
 
+import math
 from collections.abc import Iterator
 
 from shiplift.runtime.records.measurement import LoadPoint
 
 _PRECISION = 1.05  # the search for the highest rate ends when its bounds are this close
+WINDOWS = 3  # of a run
+# With so many answers, the 95 % confidence interval of the p99 lies between the 98.6th and the 99.4th percentile:
+# 1.96 * sqrt(0.99 * 0.01 / 3000) is 0.36 %. More answers would not change a verdict.
+ENOUGH_ANSWERS = 3000
+_SHORTEST_MS = 150  # in a shorter window, the clients' start counts for too much
 
 
 def knee(points: tuple[LoadPoint, ...]) -> int:
@@ -13,6 +19,18 @@ def knee(points: tuple[LoadPoint, ...]) -> int:
     See Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer communications", 1979.
     """
     return max(points, key=lambda point: point.throughput_per_s / max(point.p50_ms, 1e-6)).concurrency
+
+
+def short_window_ms(rate_per_s: float, window_ms: int) -> int:
+    """The shortest window in which a run has enough answers at this rate (requests/s), at most `window_ms`."""
+    if rate_per_s <= 0:
+        return window_ms
+    return min(window_ms, max(_SHORTEST_MS, math.ceil(ENOUGH_ANSWERS / WINDOWS / rate_per_s * 1000)))
+
+
+def enough(rate_per_s: float, window_ms: int) -> bool:
+    """Whether a run of such windows has enough answers at this rate (requests/s) for its p99 to be certain."""
+    return rate_per_s * window_ms / 1000 * WINDOWS >= ENOUGH_ANSWERS
 
 
 def rates_to_try(highest: float, limit: float | None, points: list[LoadPoint]) -> Iterator[float]:

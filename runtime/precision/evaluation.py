@@ -27,6 +27,7 @@ _BATCH_BYTES = 1 << 20  # of inputs
 _MAX_SLICES = 100  # of all columns together, because slices are part of records
 _MAX_VALUE_LENGTH = 40
 _OF_A_SLICE = 50  # resamples: enough for a standard error, and there may be many slices
+UNKNOWN = "its accuracy is unknown: there are no labels to score it with"
 _CLASSES = "label"  # the name of the slices by class
 
 
@@ -165,7 +166,7 @@ def over_budget(base: Evaluation, candidate: Evaluation, metric: TaskMetricName 
     if candidate.relative_error is not None and not candidate.relative_error <= limits.max_error:
         return f"its outputs are off by {candidate.relative_error:.3g} of fp32's, the limit is {limits.max_error:g}"
     if metric is None or candidate.score is None or base.score is None:
-        return "its accuracy is unknown: there are no labels to score it with"
+        return UNKNOWN
     return _score_over_budget(base, candidate, metric, limits) or _slice_over_budget(base, candidate, metric, limits)
 
 

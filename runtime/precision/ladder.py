@@ -29,7 +29,7 @@ from shiplift.runtime.precision import (
     trees_rung,
 )
 from shiplift.runtime.precision.budgets import constant_score, with_budgets
-from shiplift.runtime.precision.evaluation import Validation, answers, over_budget, task_metric
+from shiplift.runtime.precision.evaluation import UNKNOWN, Validation, answers, over_budget, task_metric
 from shiplift.runtime.precision.openvino_rungs import Bf16First, bf16_first
 from shiplift.runtime.precision.scoring import jpegs
 from shiplift.runtime.precision.selection import judged
@@ -137,7 +137,10 @@ class Builder:
         first = self._bf16_first(validation, evaluation)
         wins = first.wins if first else ""
         jobs, later, more = self._jobs(validation, calibration, evaluation, wins)
-        built = self._built(jobs, later, validation, evaluation, search=not wins)
+        if validation.metric is None:  # nothing that is built could be kept
+            built = [rungs.Rung(kind=job.kind, failed=UNKNOWN) for job in jobs]
+        else:
+            built = self._built(jobs, later, validation, evaluation, search=not wins)
         own = [self._top(evaluation), *(self._candidate(rung) for rung in built)]
         runs = {index: self._run(Path(rung.file), own[index]) for index, rung in enumerate(built, 1) if rung.file}
         own, runs = self._with_openvino(own, {0: self._run(self.model, own[0]), **runs}, validation, first)
@@ -259,6 +262,8 @@ class Builder:
         """bf16 on OpenVINO, if the target has it: it decides what else is worth building."""
         if not self._in_bf16 or not openvino_rungs.serves(self.signature):
             return None
+        if validation.metric is None:
+            return Bf16First(scored=openvino_rungs.left_out("bf16", UNKNOWN), wins="")
         top = self._top(evaluation)
         run = self._run(self.model, top)
         return bf16_first(top, run, self._example(), validation, evaluation, self.settings)

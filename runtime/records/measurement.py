@@ -62,7 +62,8 @@ class Trial(Variant):
 
     `window_ms` is the length of a measurement window; short ones only select the finalists. `pruned`: it exceeded its
     limits and was already slower than the best, so no lower concurrency was tried. `disturbed_cores` is how many cores
-    other processes used meanwhile, if that was enough to matter.
+    other processes used meanwhile, if that was enough to matter. `spread_percent` is the largest deviation of a
+    window's throughput from the mean of the windows (0: unknown).
     """
 
     config: ServingConfig
@@ -76,6 +77,7 @@ class Trial(Variant):
     queue_ms: float = 0.0
     compute_ms: float = 0.0
     window_ms: int = 0
+    spread_percent: float = 0.0
     pruned: bool = False
     cost_per_million: float | None = None
     disturbed_cores: float = 0.0

@@ -14,7 +14,7 @@ from shiplift.runtime.records.verdict import Check, Outcome, Verdict
 
 _MESSAGE_CHARACTERS = 500
 StageOutcome = Literal[
-    "ok", "refused", "inconclusive", "failed", "cancelled", "aborted", "waiting", "rejected", "skipped"
+    "ok", "refused", "inconclusive", "failed", "cancelled", "aborted", "waiting", "rejected", "skipped", "running"
 ]
 
 ReleaseOutcome = Literal[
@@ -57,8 +57,23 @@ class Event(Record):
         )
 
 
+class StagePart(Record):
+    """What a stage worked on for a while: what it said, how long after its start (seconds), and for how long.
+
+    `times` counts what was said in a row and differs only in its numbers, such as the trials of a search.
+    """
+
+    name: str
+    after_s: float
+    seconds: float
+    times: int = 1
+
+
 class StageRun(Record):
-    """How one stage of a release went."""
+    """How one stage of a release went.
+
+    `started_at` is in seconds since the epoch (0: unknown, as in reports of an earlier Shiplift). `parts` are in order.
+    """
 
     name: str
     target: str = ""
@@ -68,6 +83,8 @@ class StageRun(Record):
     message: str = ""
     key: str = ""
     measured_seconds: float = 0.0
+    started_at: float = 0.0
+    parts: tuple[StagePart, ...] = ()
 
 
 class StageRuns(Record):
@@ -106,7 +123,7 @@ class ReleaseReport(Record):
     deployed and judged with it. `not_served` are the others, and `left_out` says why, by target. `forms` are those in
     which the model was tried to be served, with why some were dropped. `proof_seconds` is the part of `seconds` in
     which the original and what is served were asked; a cached stage asked nothing. `retired` says who took the version
-    out of service since, and why.
+    out of service since, and why. `requested_at` is when `since_request_seconds` begins, in seconds since the epoch.
     """
 
     model: str
@@ -122,6 +139,7 @@ class ReleaseReport(Record):
     failure: Failure | None = None
     seconds: float
     since_request_seconds: float
+    requested_at: float = 0.0
     overhead_seconds: float
     report: str = ""
     trigger: str = ""

@@ -31,20 +31,49 @@ class CostModel:
 
     def propose(self, measured: Iterable[tuple[Point, Trial]], unmeasured: list[Point]) -> Point | None:
         """The most promising unmeasured point; None if there are too few trials, or nothing is left to measure."""
+        if (predicted := self._predicted(measured, unmeasured)) is None:
+            return None
+        mean, error, _ = predicted
+        return unmeasured[int(np.argmax(mean + _OPTIMISM * error))]
+
+    def expected_gain(
+        self, measured: Iterable[tuple[Point, Trial]], unmeasured: list[Point], best: float
+    ) -> float | None:
+        """How much more utility than `best` the most promising unmeasured point is expected to have, or 0 if none.
+
+        That is the expected improvement of Bayesian optimization (Jones, Schonlau and Welch, "Efficient Global
+        Optimization of Expensive Black-Box Functions", 1998). None if there are too few trials to predict it.
+        """
+        if (predicted := self._predicted(measured, unmeasured)) is None:
+            return None if unmeasured else 0.0
+        mean, error, misfit = predicted
+        error = np.maximum(np.hypot(error, misfit), 1e-9)
+        z = (mean - best) / error
+        below = np.array([0.5 * (1 + math.erf(each / math.sqrt(2))) for each in z])
+        density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+        return float(np.max((mean - best) * below + error * density))
+
+    def _predicted(
+        self, measured: Iterable[tuple[Point, Trial]], unmeasured: list[Point]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], float] | None:
+        """The utility of each unmeasured point, its standard error, and how far single points are off the model.
+
+        A point over the limit on latency has a penalty.
+        """
         known = [(point, trial) for point, trial in measured if not trial.error and trial.throughput_per_s > 0]
         if len(known) < _MIN_TRIALS or not unmeasured:
             return None
         train = np.array([self._features(point) for point, _ in known])
         query = np.array([self._features(point) for point in unmeasured])
-        rates = np.log([trial.throughput_per_s for _, trial in known])
-        bounds = _upper_bounds(train, rates, query)
+        mean, error, misfit = _fit(train, np.log([trial.throughput_per_s for _, trial in known]), query)
         if self._goal.price_per_hour is not None:
-            bounds = bounds - np.log([self._goal.share(point.config) for point in unmeasured])
+            mean = mean - np.log([self._goal.share(point.config) for point in unmeasured])
         if self._goal.p99_ms is not None:
             latencies = np.log([max(trial.p99_ms, 1e-6) for _, trial in known])
-            excess = np.maximum(0, -_upper_bounds(train, -latencies, query) - math.log(self._goal.p99_ms))
-            bounds = bounds - _LATENCY_PENALTY * excess
-        return unmeasured[int(np.argmax(bounds))]
+            latency, latency_error, _ = _fit(train, latencies, query)
+            excess = np.maximum(0, latency - _OPTIMISM * latency_error - math.log(self._goal.p99_ms))
+            mean = mean - _LATENCY_PENALTY * excess
+        return mean, error, misfit
 
     def _features(self, point: Point) -> list[float]:
         config, cores = point.config, self._space.cores
@@ -57,10 +86,10 @@ class CostModel:
         return [batch, batch**2 / 8, delay, instances, threads, oversubscription, *products, *one_hot]
 
 
-def _upper_bounds(
+def _fit(
     train: NDArray[np.float64], values: NDArray[np.float64], query: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Upper confidence bounds of the predictions at `query`; rows are points, columns features."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """The predictions at `query`, their standard errors, and the leave-one-out error; rows are points."""
     mean, scale = train.mean(axis=0), train.std(axis=0) + 1e-9
     train, query = (train - mean) / scale, (query - mean) / scale
     inverse = np.linalg.inv(train.T @ train + _RIDGE * np.eye(train.shape[1]))
@@ -70,4 +99,4 @@ def _upper_bounds(
     residuals = (values - values.mean() - train @ weights) / np.maximum(1 - leverage, 0.1)
     sigma = float(np.sqrt(np.mean(residuals**2)))
     uncertainty = np.sqrt(np.clip(np.einsum("ij,jk,ik->i", query, inverse, query), 0, 1))
-    return np.asarray(values.mean() + query @ weights + _OPTIMISM * sigma * uncertainty)
+    return np.asarray(values.mean() + query @ weights), np.asarray(sigma * uncertainty), sigma

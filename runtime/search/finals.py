@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from statistics import median_low
 
+from shiplift.runtime.measure.sweep import WINDOWS
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Trial
 from shiplift.runtime.records.serving import ServingConfig
@@ -17,7 +18,9 @@ from shiplift.runtime.search.space import Point, Space
 
 FINALISTS = 4
 ROUNDS = 4
-_CLOSE = math.log(1.25)  # two short measurements of one point may differ by this much
+_CLOSE = math.log(1.25)  # two short measurements of one point may differ by this much, whatever their windows say
+_CLOSEST = math.log(1.10)  # on a quiet machine, by this much: load drifts slower than the windows of a run can show
+_CERTAIN = 3.0  # standard errors
 _MIN_DELAY_GAIN = math.log(1.05)  # a queue delay must gain at least this much
 Measured = tuple[Point, Trial]
 
@@ -44,14 +47,16 @@ class Finals:
 
         The first round has the points that short windows (`measured`) can't distinguish from the best; each point with
         a queue delay is joined by the same point without one. Later rounds have the better half of the one before, at
-        least two.
+        least two, without those whose windows say that they are not the best: if the best is certain, the finals end.
         """
         if not self._trials:
             return self._first_round(measured)
         ranked = sorted(self._remaining(), key=lambda candidate: -self._adjusted_utility(candidate))
-        if len(ranked) == 1 or self._rounds() == ROUNDS:
+        if self._rounds() == ROUNDS:
             return []
-        return [point for point, _ in ranked[: max(2, len(ranked) // 2)]]
+        better_half = ranked[: max(2, len(ranked) // 2)]
+        left = [each for each in better_half if self._may_win(each, ranked[0])]
+        return [point for point, _ in left] if len(left) > 1 else []
 
     def tell(self, point: Point, trial: Trial) -> None:
         """Records another long trial of a point."""
@@ -83,9 +88,16 @@ class Finals:
         succeeded = [candidate for candidate in measured if math.isfinite(self._utility(candidate))]
         ranked = sorted(succeeded, key=lambda candidate: -self._utility(candidate))[:FINALISTS]
         top = self._utility(ranked[0]) if ranked else 0.0
-        close = [candidate[0] for candidate in ranked if self._utility(candidate) >= top - _CLOSE]
+        close = [each[0] for each in ranked if self._utility(each) >= top - _noise(each[1], ranked[0][1])]
         finalists = [finalist for point in close for finalist in (point, self._without_delay(point))]
         return list({finalist.key: finalist for finalist in finalists}.values())
+
+    def _may_win(self, candidate: Measured, leader: Measured) -> bool:
+        """Whether a finalist may be better than the leader, as far as their long windows can tell."""
+        if not (candidate[1].spread_percent and leader[1].spread_percent):
+            return True
+        behind = self._adjusted_utility(leader) - self._adjusted_utility(candidate)
+        return behind <= _noise(candidate[1], leader[1])
 
     def _remaining(self) -> list[Measured]:
         """The finalists of the latest round, each with its median trial."""
@@ -109,3 +121,11 @@ class Finals:
 
     def _without_delay(self, point: Point) -> Point:
         return Point(point.package, point.config.model_copy(update={"queue_delay_us": self._least_delay_us}))
+
+
+def _noise(trial: Trial, other: Trial) -> float:
+    """By how many e-folds two measurements of one point may differ, if their windows disagree as those of these do."""
+    if not (trial.spread_percent and other.spread_percent):
+        return _CLOSE
+    errors = (each.spread_percent / 100 / math.sqrt(WINDOWS) for each in (trial, other))
+    return min(_CLOSE, max(_CLOSEST, _CERTAIN * math.hypot(*errors)))

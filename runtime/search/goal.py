@@ -9,7 +9,7 @@ from shiplift.runtime.spec.measurement import LatencyTarget, SearchSpace
 
 SPREAD = 1.25  # executions vary: one may take this many times the mean
 _PENALTY = 20.0  # e-folds: any trial within the budgets beats any outside
-_NOISE = 1.02  # a smaller gain is noise: the simpler, earlier configuration stays
+NOISE = 1.02  # a smaller gain is noise: the simpler, earlier configuration stays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Goal:
     def beats(self, trial: Trial, other: Trial | None) -> bool:
         """Whether a trial is better by more than noise. A failed trial beats nothing; any other trial beats None."""
         utility = self.utility(trial)
-        return math.isfinite(utility) and (other is None or utility > self.utility(other) + math.log(_NOISE))
+        return math.isfinite(utility) and (other is None or utility > self.utility(other) + math.log(NOISE))
 
     def utility(self, trial: Trial) -> float:
         """The logarithm of throughput, or of requests per unit of money.

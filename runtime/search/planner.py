@@ -15,12 +15,13 @@ from shiplift.runtime.records.measurement import Trial
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.search.cost_model import CostModel
 from shiplift.runtime.search.finals import FINALISTS, Finals, best_of
-from shiplift.runtime.search.goal import Goal
+from shiplift.runtime.search.goal import NOISE, Goal
 from shiplift.runtime.search.space import Point, Space
 
 _TPE_ATTEMPTS = 4
 _WARM_STARTS = 3
 PATIENCE = 10  # measurements without an improvement
+_MIN_GAIN, _MIN_MEASURED = math.log(NOISE), 6  # a smaller expected gain ends the search, after so many points
 _MAX_SHARE, _MIN_POINTS = 0.1, 24  # at most this share of the space is measured, but always up to this many points
 
 
@@ -49,7 +50,7 @@ class Search:
     # --- asking ---
 
     def ask(self) -> Point | None:
-        """The next point for a short measurement; None if improvements have stopped, or enough points were measured."""
+        """The next point for a short measurement; None if improvements have stopped or are not expected."""
         first = next((point for point in self._starts if point.key not in self._measured), None)
         first = first or next((point for point in self._rules() if point.key not in self._measured), None)
         if first:
@@ -57,7 +58,7 @@ class Search:
         if self._since_improvement >= self._patience or len(self._measured) >= self._max_points:
             return None
         unmeasured = [point for point in self.space.points() if point.key not in self._measured]
-        if not unmeasured:
+        if not unmeasured or self._little_to_gain(unmeasured):
             return None
         self._turn += 1
         proposed = self._model.propose(self._measured.values(), unmeasured) if self._turn % 3 else None
@@ -126,6 +127,14 @@ class Search:
         """The best `count` trials, in the order in which they were measured."""
         order = sorted(range(len(self.trials)), key=lambda index: -self.goal.utility(self.trials[index]))
         return tuple(self.trials[index] for index in sorted(order[:count]))
+
+    def _little_to_gain(self, unmeasured: list[Point]) -> bool:
+        """Whether no unmeasured point is expected to be better by as much as another measurement is worth."""
+        best = self._best()
+        if best is None or not best[1].within_slo or len(self._measured) < _MIN_MEASURED:
+            return False
+        gain = self._model.expected_gain(self._measured.values(), unmeasured, self.goal.utility(best[1]))
+        return gain is not None and gain < _MIN_GAIN
 
     def _best(self) -> tuple[Point, Trial] | None:
         return best_of(self._measured.values(), self.goal)

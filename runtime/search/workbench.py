@@ -142,6 +142,7 @@ def _trial(workbench: Workbench, goal: Goal, point: Point, model: str, concurren
         queue_ms=measured.queue_ms,
         compute_ms=measured.compute_ms,
         window_ms=window_ms,
+        spread_percent=measured.spread_percent,
     )
     return trial.model_copy(update={"cost_per_million": goal.cost_per_million(trial)})
 

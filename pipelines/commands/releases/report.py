@@ -1,12 +1,15 @@
 """`shiplift report`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shiplift.pipelines.commands import completion, edge
 from shiplift.pipelines.commands.options import Engine, Json, Namespace, OpenPage
+
+if TYPE_CHECKING:
+    from shiplift.runtime.records.release import ReleaseReport
 
 
 def report(
@@ -25,12 +28,11 @@ def report(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Show how a version's release ended and where its page is, compare two versions, or list all models.
+    """Show how a version's release ended, when its stages ran, and where its page is; or compare, or list all models.
 
     Examples: `shiplift report digits/3 --open`, `shiplift report digits/3 --compare digits/1`,
     `shiplift report --index --engine argo`
     """
-    from shiplift.pipelines.commands import console
     from shiplift.pipelines.commands.releases import report_pages
 
     chosen, folder = edge.engine(engine, namespace), edge.home() / "reports"
@@ -42,10 +44,18 @@ def report(
         typer.echo(str(page))
     else:
         ended = chosen.report(*edge.version_of(_named(name)))
-        edge.print_result(ended, console.show_report, as_json=as_json)
+        edge.print_result(ended, _show, as_json=as_json)
         page = Path(ended.report)
     if open_page:
         _open(page)
+
+
+def _show(ended: "ReleaseReport") -> None:
+    from shiplift.pipelines.commands import console, timeline
+
+    console.show_report(ended)
+    if ended.stages:
+        console.stdout.print(timeline.chart(ended))
 
 
 def _named(name: str) -> str:

@@ -302,6 +302,24 @@ class Releases:
                 running.pop((event.stage, event.target), None)
         return max(running.values(), key=lambda each: each[1], default=None)
 
+    def stages_so_far(self, name: str) -> tuple[StageRun, ...]:
+        """The stages that have begun, with when and for how long; the last one may still run."""
+        runs: dict[tuple[str, str], StageRun] = {}
+        for at, event in self._dated(name)[0]:
+            key = event.stage, event.target
+            if event.kind == "started":
+                runs[key] = StageRun(name=event.stage, target=event.target, outcome="running", started_at=at)
+            elif event.kind == "finished" and key in runs:
+                ended = event.model_dump(include={"seconds", "cached", "outcome", "message"})
+                runs[key] = runs[key].model_copy(update=ended)
+        now = time.time()
+        return tuple(
+            run.model_copy(update={"seconds": round(max(0.0, now - run.started_at), 3)})
+            if run.outcome == "running"
+            else run
+            for run in runs.values()
+        )
+
     def _dated(self, name: str, offset: int = 0) -> tuple[list[tuple[float, Event]], int]:
         file = self.folder(name) / "events.jsonl"
         if not file.is_file():

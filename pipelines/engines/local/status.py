@@ -106,6 +106,7 @@ def under_way(releases: Releases) -> Iterator[UnderWay]:
                 "target": event.target,
                 "seconds": seconds,
                 "left_s": pace_of(earlier).left(event.stage, event.target, seconds),
+                "stages": releases.stages_so_far(name),
             }
             yield release.model_copy(update=found)
         else:

@@ -477,6 +477,9 @@ def test_data_without_labels_score_nothing_and_keep_fp32(bench: Bench) -> None:
     result = bench.quantize(bench.datasets(input=bench.inputs))
     assert [entry.precision for entry in result.kept] == ["fp32"]
     assert any("has no 'label'" in note for note in result.notes)
+    (int8,) = (entry for entry in result.candidates if (entry.engine, entry.precision) == ("onnxruntime", "int8"))
+    assert (int8.model, int8.build_seconds) == (None, 0)  # it could not be kept, so it was not built
+    assert "no labels" in int8.dropped
 
 
 def test_calibration_needs_two_samples(bench: Bench) -> None:

@@ -79,6 +79,24 @@ def test_the_best_configuration_of_a_smooth_machine_is_found() -> None:
     assert len(asked) < 24  # fewer than the space has
 
 
+def test_a_machine_on_which_nothing_matters_is_searched_shortly() -> None:
+    """A model so small that the server's front is the limit: noise is all that another trial would find."""
+    noise = iter(np.random.default_rng(0).normal(0, 0.02, 100))
+    _, asked = search(machine(lambda _: 4000 * math.exp(next(noise))))
+    assert len(asked) <= 9  # of 24
+
+
+@pytest.mark.parametrize(("spread", "again"), [(2.0, 0), (15.0, 2), (0.0, 2)])
+def test_the_finals_end_when_the_best_is_certain(spread: float, again: int) -> None:
+    rates = {8: 100.0, 32: 115.0}
+    tuner, _ = search(lambda _, at: trial(config=at, throughput_per_s=rates.get(at.max_batch, 10.0)))
+    points = [point for point in tuner.finalists() if point.config.max_batch > 1]
+    for point in points[:2]:
+        rate = 115.0 if point is points[0] else 100.0
+        tuner.tell_final(point, trial(config=point.config, throughput_per_s=rate, spread_percent=spread))
+    assert len(tuner.finalists()) == again
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 def test_a_tenth_of_a_large_space_is_enough_to_come_within_a_twentieth_of_the_best(seed: int) -> None:
     rng = np.random.default_rng(seed)
