@@ -148,7 +148,13 @@ def _for_ever() -> bool:
 
 @pytest.mark.parametrize(
     ("action", "expected"),
-    [(lambda: True, True), (lambda: False, False), (lambda: bool(1 / 0), False), (sys.exit, False), pytest.param(_for_ever, False, marks=pytest.mark.slow)],
+    [
+        (lambda: True, True),
+        (lambda: False, False),
+        (lambda: bool(1 / 0), False),
+        (sys.exit, False),
+        pytest.param(_for_ever, False, marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_false_fails_exits_or_never_ends_does_not_survive(action: object, expected: bool) -> None:
     assert callable(action)

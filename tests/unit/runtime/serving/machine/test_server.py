@@ -42,9 +42,7 @@ def test_a_server_that_is_interrupted_before_anybody_knows_of_it_is_ended(
     assert not psutil.pid_exists(started[0])
 
 
-def test_a_server_that_a_model_ends_is_no_server_that_is_busy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_a_model_ends_is_no_server_that_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
     log.write_text("I1128 loading: m:1\nSignal (11) received.\n 0# 0x0000 in tritonserver\n")
     child = subprocess.Popen(["sleep", "600"])
