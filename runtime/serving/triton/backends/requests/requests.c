@@ -110,10 +110,16 @@ PARAMETER(TRITONSERVER_InferenceRequestSetIntParameter, int64_t)
 PARAMETER(TRITONSERVER_InferenceRequestSetBoolParameter, bool)
 PARAMETER(TRITONSERVER_InferenceRequestSetDoubleParameter, double)
 
+/* Only a client that loads a model from files of its own needs this parameter: it would run its code in the server. */
+void *TRITONSERVER_ParameterBytesNew(const char *name, const void *bytes, uint64_t size) {
+  return serving ? NULL : NEXT(TRITONSERVER_ParameterBytesNew)(name, bytes, size);
+}
+
 /* --- JSON, of which the executable asks ------------------------------------------------------------------------------ */
 
 /* Asked with a text before it is parsed. Where it is no JSON, the count may be wrong, but then the parser stops there. */
 static Error *about_json(void *unused, const char *text, size_t size) {
+  static const int8_t steps[256] = {['['] = 1, ['{'] = 1, [']'] = -1, ['}'] = -1};
   int64_t depth = 0, deepest = 0, commas = 0;
   const char *end = text + size;
   (void) unused;
@@ -123,10 +129,10 @@ static Error *about_json(void *unused, const char *text, size_t size) {
     if (*at == '"') {
       do at++;
       while (at < end && *at != '"' && (*at != '\\' || ++at < end));
-    } else if (*at == '[' || *at == '{') {
-      if (++depth > deepest) deepest = depth;
-    } else if (*at == ']' || *at == '}') depth--;
-    else commas += *at == ',';
+      continue;
+    }
+    depth += steps[(uint8_t) *at], commas += *at == ','; /* without branches: numbers and commas alternate */
+    deepest = depth > deepest ? depth : deepest;
   }
   json_values = commas + 1;
   if (deepest > LEVELS_MOST)
