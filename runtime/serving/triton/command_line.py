@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from shiplift.runtime.host.processes import inherited
+from shiplift.runtime.host.processes import inherited, total_memory_mb
 from shiplift.runtime.host.processor import usable_cores
 from shiplift.runtime.records.serving import ServerNeeds
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
@@ -79,6 +79,7 @@ def command(
         f"--cache-directory={environment.caches}",
         f"--http-thread-count={features.http_threads or min(usable_cores(), HTTP_THREADS)}",
         "--allow-gpu-metrics=false",
+        "--grpc-infer-allocation-pool-size=0",  # each of the eight kept would hold the memory of its largest request
         f"--http-restricted-api={http}:shiplift={key}",
         f"--grpc-restricted-protocol={grpc}:shiplift={key}",
     ]
@@ -134,5 +135,6 @@ def variables(environment: ServerEnvironment, features: Features | None = None) 
         "SHIPLIFT_ENVIRONMENTS": str(environment.environments),
         "SHIPLIFT_ALLOW_WITHOUT": " ".join(features.allow_without if features else ()),
         "OMP_NUM_THREADS": "1",
+        "SHIPLIFT_SERVER_MEMORY_MB": str(total_memory_mb() // 2),  # without its models' processes
         "LD_PRELOAD": os.pathsep.join(map(str, preloaded)),
     }

@@ -2,11 +2,11 @@
 
 Any client can trigger all but the last. PyPI's newest nvidia-pytriton contains Triton 2.51. If a gRPC client gives up
 (a deadline passes, a connection breaks) while its response is being made, Triton puts the request on the completion
-queue twice: the server reads freed memory and dies. Sixteen clients with deadlines near the latency kill it within seconds.
-If the client gives up just after the response was sent, the request is never freed. NVIDIA fixed the handling of
-cancellation in 2.54 to 2.59 (triton-inference-server/server, pull requests 7840, 8078 and 8220). These versions are not
-on PyPI, and the code is linked into the executable, so no library can be replaced. Instead, two comparisons are changed
-in place, and only in the exact executable that they were found in.
+queue twice: the server reads freed memory and dies. Sixteen clients with deadlines near the latency kill it within
+seconds. If the client gives up just after the response was sent, the request is never freed. NVIDIA fixed the handling
+of cancellation in 2.54 to 2.59 (triton-inference-server/server, pull requests 7840, 8078 and 8220). These versions are
+not on PyPI, and the code is linked into the executable, so no library can be replaced. Instead, machine code is changed
+in place, and only in the exact executable that it was found in.
 
 JSON over HTTP is read by a function that calls itself for each level, without a limit, and the memory of an input's
 values is reserved for as many as its shape says. So 400 KB of brackets, or a few bytes of shape, end the server. Both

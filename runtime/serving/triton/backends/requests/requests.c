@@ -2,7 +2,7 @@
  * clients' bytes and the HTTP front end, and between both front ends (HTTP and gRPC) and the core. HTTP's own code asks
  * it about JSON, in the places that `building/patches.py` changes.
  *
- * A good request costs one look at each byte of its JSON, two comparisons for each input, and two additions for each
+ * A good request costs one look at each byte of its JSON, two comparisons for each input, and a few additions for each
  * piece that is read. */
 
 #define _GNU_SOURCE
@@ -27,12 +27,13 @@
 typedef struct Error Error;
 typedef void Request;
 
-enum { MIB = 1 << 20, RANK_MOST = 64, PARTS_MOST = 4096, LEVELS_MOST = 128, FILES_MOST = 65536, CONNECTIONS_MOST = 8192, INVALID_ARGUMENT = 3, TIDY_S = 5 };
+enum { MIB = 1 << 20, RANK_MOST = 64, PARTS_MOST = 4096, LEVELS_MOST = 128, FILES_MOST = 65536, CONNECTIONS_MOST = 8192, INVALID_ARGUMENT = 3, TIDY_S = 5, STALLED_S = 10 };
 #define VALUES_MOST (1ll << 40) /* of a shape: their bytes can be counted */
 #define JSON_MOST (32ll * MIB)  /* Triton's objects take up to sixteen times as much memory; binary data is no JSON */
 #define BODY_MOST (512ll * MIB) /* of an HTTP request, as it is sent and as it is decompressed */
 #define ALL_MOST (2048ll * MIB) /* of all HTTP requests that were not answered yet */
 #define GROWTH_MOST (64ll * MIB) /* of the server's memory, before what is free is given back to the system */
+#define MUCH (16ll * MIB)       /* of what a connection sent, while the server has too much memory */
 #define SMALL (64ll << 10)      /* what a request may have even if there is no room */
 
 Error *TRITONSERVER_ErrorNew(int code, const char *message);
@@ -109,10 +110,16 @@ PARAMETER(TRITONSERVER_InferenceRequestSetIntParameter, int64_t)
 PARAMETER(TRITONSERVER_InferenceRequestSetBoolParameter, bool)
 PARAMETER(TRITONSERVER_InferenceRequestSetDoubleParameter, double)
 
+/* Only a client that loads a model from files of its own needs this parameter: it would run its code in the server. */
+void *TRITONSERVER_ParameterBytesNew(const char *name, const void *bytes, uint64_t size) {
+  return serving ? NULL : NEXT(TRITONSERVER_ParameterBytesNew)(name, bytes, size);
+}
+
 /* --- JSON, of which the executable asks ------------------------------------------------------------------------------ */
 
 /* Asked with a text before it is parsed. Where it is no JSON, the count may be wrong, but then the parser stops there. */
 static Error *about_json(void *unused, const char *text, size_t size) {
+  static const int8_t steps[256] = {['['] = 1, ['{'] = 1, [']'] = -1, ['}'] = -1};
   int64_t depth = 0, deepest = 0, commas = 0;
   const char *end = text + size;
   (void) unused;
@@ -122,10 +129,10 @@ static Error *about_json(void *unused, const char *text, size_t size) {
     if (*at == '"') {
       do at++;
       while (at < end && *at != '"' && (*at != '\\' || ++at < end));
-    } else if (*at == '[' || *at == '{') {
-      if (++depth > deepest) deepest = depth;
-    } else if (*at == ']' || *at == '}') depth--;
-    else commas += *at == ',';
+      continue;
+    }
+    depth += steps[(uint8_t) *at], commas += *at == ','; /* without branches: numbers and commas alternate */
+    deepest = depth > deepest ? depth : deepest;
   }
   json_values = commas + 1;
   if (deepest > LEVELS_MOST)
@@ -161,10 +168,11 @@ int inflate(Stream *stream, int flush) {
 
 /* --- connections ----------------------------------------------------------------------------------------------------- */
 
-/* What a connection sent since its last answer (HTTP only: gRPC limits its messages itself), and when something came
- * last, in seconds; 0: it is no connection. */
-static struct { int64_t unanswered, last; } connections[FILES_MOST];
+/* What a connection sent, and of that since its last answer (HTTP only: over gRPC, answers tell nothing), in bytes; and
+ * when something came last, in seconds; 0: it is no connection. */
+static struct { int64_t sent, unanswered, last; } connections[FILES_MOST];
 static int64_t all_unanswered, connection_count;
+static int64_t memory_most = INT64_MAX; /* of the server, in bytes */
 
 static bool known(int file) { return serving && file >= 0 && file < FILES_MOST; }
 
@@ -182,6 +190,7 @@ static void answered(int connection) {
 /* With too many connections, the one that nothing came from for longest ends. */
 static void begin(int connection) {
   int oldest = -1;
+  connections[connection].sent = 0;
   __atomic_store_n(&connections[connection].last, seconds(), __ATOMIC_RELAXED);
   if (__atomic_add_fetch(&connection_count, 1, __ATOMIC_RELAXED) <= CONNECTIONS_MOST) return;
   for (int at = 0; at < FILES_MOST; at++) {
@@ -198,9 +207,42 @@ static void end(int connection) {
     __atomic_fetch_sub(&connection_count, 1, __ATOMIC_RELAXED);
 }
 
-static void touch(int connection) {
-  if (__atomic_load_n(&connections[connection].last, __ATOMIC_RELAXED))
-    __atomic_store_n(&connections[connection].last, seconds(), __ATOMIC_RELAXED);
+/* The server's resident memory, in bytes; 0 if it can't be read. */
+static int64_t resident(void) {
+  char text[128] = "";
+  int64_t pages = 0;
+  int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  if (read(file, text, sizeof text - 1) > 0) sscanf(text, "%*s %" SCNd64, &pages);
+  close(file);
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+/* Ends connections that sent much and then nothing: what they began may be what fills the memory. */
+static void end_stalled(void) {
+  int64_t before = seconds() - STALLED_S;
+  for (int at = 0; at < FILES_MOST; at++) {
+    int64_t last = __atomic_load_n(&connections[at].last, __ATOMIC_RELAXED);
+    if (last && last < before && connections[at].sent > MUCH) shutdown(at, SHUT_RDWR);
+  }
+}
+
+/* Takes note of bytes that a connection sent. While the server has too much memory, one that sent much before is not
+ * listened to: this is false. The memory is looked at after each MUCH bytes of all connections. */
+static bool heard(int connection, int64_t bytes) {
+  static int64_t all;
+  static bool crowded;
+  if (!__atomic_load_n(&connections[connection].last, __ATOMIC_RELAXED)) return true;
+  __atomic_store_n(&connections[connection].last, seconds(), __ATOMIC_RELAXED);
+  int64_t sent = __atomic_add_fetch(&connections[connection].sent, bytes, __ATOMIC_RELAXED);
+  int64_t before = __atomic_fetch_add(&all, bytes, __ATOMIC_RELAXED);
+  bool crowd = __atomic_load_n(&crowded, __ATOMIC_RELAXED);
+  if (before / MUCH != (before + bytes) / MUCH || (crowd && sent > MUCH)) {
+    crowd = resident() > memory_most;
+    __atomic_store_n(&crowded, crowd, __ATOMIC_RELAXED);
+    if (crowd) end_stalled();
+  }
+  return !crowd || sent <= MUCH;
 }
 
 /* Whether there is room for so many more bytes. If not, the client is told, and the connection counts as broken. */
@@ -209,7 +251,7 @@ static bool fits(int connection, ssize_t more) {
       "Content-Length: 41\r\n\r\n{\"error\":\"the request's body is too big\"}";
   int64_t own = __atomic_add_fetch(&connections[connection].unanswered, more, __ATOMIC_RELAXED);
   int64_t all = __atomic_add_fetch(&all_unanswered, more, __ATOMIC_RELAXED);
-  if (own <= SMALL || (own <= BODY_MOST && all <= ALL_MOST)) return true;
+  if (own <= SMALL || (own <= BODY_MOST && all <= ALL_MOST && all <= memory_most)) return true;
   send(connection, answer, sizeof answer - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   answered(connection);
   return false;
@@ -230,8 +272,7 @@ int close(int file) {
 ssize_t readv(int from, const struct iovec *pieces, int piece_count) {
   ssize_t got = NEXT(readv)(from, pieces, piece_count);
   if (got <= 0 || !known(from) || !connections[from].last) return got;
-  touch(from);
-  if (fits(from, got)) return got;
+  if (heard(from, got) && fits(from, got)) return got;
   errno = ECONNRESET;
   return -1;
 }
@@ -244,8 +285,9 @@ ssize_t writev(int to, const struct iovec *pieces, int piece_count) {
 /* gRPC */
 ssize_t recvmsg(int from, struct msghdr *message, int flags) {
   ssize_t got = NEXT(recvmsg)(from, message, flags);
-  if (got > 0 && known(from)) touch(from);
-  return got;
+  if (got <= 0 || !known(from) || heard(from, got)) return got;
+  errno = ECONNRESET;
+  return -1;
 }
 
 /* --- the beginning --------------------------------------------------------------------------------------------------- */
@@ -264,25 +306,16 @@ static int ask_us(struct dl_phdr_info *executable, size_t size, void *done) {
   return 1;
 }
 
-/* The server's resident memory, in bytes; 0 if it can't be read. */
-static int64_t resident(void) {
-  char text[128] = "";
-  int64_t pages = 0;
-  int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-  if (file < 0) return 0;
-  if (read(file, text, sizeof text - 1) > 0) sscanf(text, "%*s %" SCNd64, &pages);
-  close(file);
-  return pages * sysconf(_SC_PAGESIZE);
-}
-
-/* Each thread's heap would keep what its largest request took. */
+/* Each thread's heap would keep what its largest requests took. Some of it is still used when the growth is seen. */
 static void *tidy(void *unused) {
   struct timespec pause = {TIDY_S, 0};
+  int times = 0;
   (void) unused;
   for (int64_t least = resident();; nanosleep(&pause, NULL)) {
     int64_t now = resident();
-    if (now > least + GROWTH_MOST) malloc_trim(0), least = resident();
-    else if (now < least) least = now;
+    if (now > least + GROWTH_MOST) times = 4;
+    if (times) times--, malloc_trim(0), now = resident();
+    if (times || now < least) least = now;
   }
   return NULL;
 }
@@ -291,6 +324,8 @@ static void *tidy(void *unused) {
 __attribute__((constructor)) static void start(void) {
   if (strcmp(program_invocation_short_name, "tritonserver")) return;
   unsetenv("LD_PRELOAD");
+  const char *most = getenv("SHIPLIFT_SERVER_MEMORY_MB");
+  if (most && atoll(most) > 0) memory_most = atoll(most) * MIB;
   dl_iterate_phdr(ask_us, &serving);
   pthread_t thread;
   if (serving && !pthread_create(&thread, NULL, tidy, NULL) && !pthread_detach(thread)) return;
