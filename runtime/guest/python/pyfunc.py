@@ -1,6 +1,6 @@
 """Loads a Python model in its process, and answers for it: `mlflow.pyfunc`.
 
-Process: the model's own process, as `python_host/served.py` beside `values.py`, `outputs.py` and `agents.py`.
+Process: the model's own, as `python_host/served.py` beside `agents.py`, `categories.py`, `outputs.py`, `values.py`.
 Python: the model's
 Packages: mlflow, numpy, pandas
 """
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .agents import REQUEST, answered, is_agent  # noqa: TID251 - the same import in Shiplift and in a package
+from .categories import Categorical, categories_of  # noqa: TID251
 from .outputs import Outputs, Unservable  # noqa: TID251
 from .values import column, dates, kind_of, learned_none, values  # noqa: TID251
 
@@ -21,7 +22,8 @@ def load(settings: dict[str, Any]) -> "Model":
 class Model:
     """The loaded model. It is `mlflow.pyfunc` itself, whose answers are right by definition.
 
-    An estimator of scikit-learn that only transforms, which pyfunc can't call, answers what `transform` does.
+    An estimator of scikit-learn that only transforms, which pyfunc can't call, answers what `transform` does. A booster
+    of pandas' categories, which pyfunc can't ask, gets these.
 
     Of the settings, `model` is MLflow's folder, `outputs` are the names in the signature, and `json` (optional) are
     those of the outputs that are served as JSON.
@@ -108,13 +110,27 @@ def _loaded(folder: str) -> Any:
     metadata = Metadata.load(folder)
     known = metadata.flavors.get("python_function")
     if "sklearn" not in metadata.flavors or (known and known.get("predict_fn") != "transform"):
-        return mlflow.pyfunc.load_model(folder)
+        return _with_categories(mlflow.pyfunc.load_model(folder))
     import mlflow.sklearn  # noqa: PLC0415 - as above
 
     estimator = mlflow.sklearn.load_model(folder)
     if not hasattr(estimator, "transform"):
         raise ValueError(f"{type(estimator).__name__} has no predict and no transform")
     return mlflow.pyfunc.PyFuncModel(model_meta=metadata, model_impl=_Transformer(estimator))
+
+
+def _with_categories(model: Any) -> Any:
+    """The same, or a booster that gets its columns of categories."""
+    import mlflow.pyfunc  # noqa: PLC0415 - as above
+
+    schema = model.metadata.get_input_schema()
+    if schema is None or schema.is_tensor_spec() or not schema.has_input_names():
+        return model
+    wrapped = getattr(model, "_model_impl", None)
+    categories = categories_of(wrapped, list(schema.inputs))
+    if not categories:
+        return model
+    return mlflow.pyfunc.PyFuncModel(model_meta=model.metadata, model_impl=Categorical(wrapped, categories))
 
 
 class _Transformer:

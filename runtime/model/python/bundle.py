@@ -21,6 +21,7 @@ WIRE = Path(python.__file__).with_name("wire.py")
 WORKER = Path(python.__file__).with_name("worker.py")
 VALUES = Path(python.__file__).with_name("values.py")
 OUTPUTS = Path(python.__file__).with_name("outputs.py")
+CATEGORIES = Path(python.__file__).with_name("categories.py")
 AGENTS = Path(python.__file__).with_name("agents.py")
 CLOCK = Path(python.__file__).with_name("clock.py")
 PYFUNC = Path(python.__file__).with_name("pyfunc.py")
@@ -48,7 +49,7 @@ def write_bundle(to: Path, served: Path = PYFUNC) -> Path:
     guard = package / "guard"
     guard.mkdir(parents=True)
     (package / "__init__.py").touch()
-    for file in (HOST, HOSTED, KEEPER, PROCESS, WIRE, WORKER, VALUES, OUTPUTS, AGENTS, CLOCK):
+    for file in (HOST, HOSTED, KEEPER, PROCESS, WIRE, WORKER, VALUES, OUTPUTS, CATEGORIES, AGENTS, CLOCK):
         shutil.copyfile(file, package / file.name)
     shutil.copyfile(served, package / _SERVED)
     for file in GUARD:

@@ -6,12 +6,16 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import lightgbm
 import mlflow
+import mlflow.lightgbm
+import mlflow.xgboost
 import numpy as np
 import pandas as pd
 import pydantic
 import pytest
 import scipy.sparse
+import xgboost
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature, infer_signature
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
@@ -223,3 +227,43 @@ def test_an_estimator_that_neither_predicts_nor_transforms_is_named(tmp_path: Pa
     mlflow.sklearn.save_model(DBSCAN(), tmp_path, pip_requirements=[], serialization_format="cloudpickle")
     with pytest.raises(ValueError, match="DBSCAN has no predict and no transform"):
         Model({"model": str(tmp_path), "outputs": []})
+
+
+@pytest.mark.parametrize("library", ["lightgbm", "lightgbm.train", "xgboost", "xgboost.train"])
+def test_a_booster_gets_the_categories_of_its_training(library: str, tmp_path: Path) -> None:
+    cities = ["Ulm", "Rom", "Bonn", "Rom"] * 20
+    frame = pd.DataFrame({"x": [0.5, 1.5, 2.5, 3.5] * 20, "zone": [3, 7] * 40, "city": cities})
+    target = frame["x"] + 10 * (frame["city"] == "Rom") + frame["zone"]
+    model = trained(library, frame.astype({"zone": "category", "city": "category"}), target)
+    flavor = mlflow.lightgbm if library.startswith("lightgbm") else mlflow.xgboost
+    signature = infer_signature(frame, np.zeros(1))  # MLflow takes categories for texts or numbers
+    flavor.save_model(model, str(tmp_path), signature=signature, pip_requirements=[])
+    asked = {
+        "x": np.array([[0.5], [9.0], [1.0]]),
+        "zone": np.array([[7], [3], [4]]),
+        "city": np.array([["Rom"], ["Ulm"], ["Nowhere"]], dtype=object),
+    }
+    right = pd.DataFrame(
+        {
+            "x": asked["x"].ravel(),
+            "zone": pd.Categorical([7, 3, None], categories=[3, 7]),
+            "city": pd.Categorical(["Rom", "Ulm", None], categories=["Bonn", "Rom", "Ulm"]),
+        }
+    )
+    expected = model.predict(right) if library != "xgboost.train" else model.predict(xgboost.DMatrix(right))
+    (answer,) = Model({"model": str(tmp_path), "outputs": []}).answer(asked).values()
+    np.testing.assert_allclose(answer, expected, rtol=1e-6)
+    assert len(set(answer.tolist())) > 1
+
+
+def trained(library: str, rows: Any, target: Any) -> Any:
+    """A small model that splits by category."""
+    quiet = {"verbose": -1, "min_data_in_leaf": 1, "min_data_per_group": 1, "cat_smooth": 0.0}
+    if library == "lightgbm":
+        return lightgbm.LGBMRegressor(n_estimators=5, n_jobs=1, **quiet).fit(rows, target)
+    if library == "lightgbm.train":
+        return lightgbm.train({**quiet, "num_threads": 1}, lightgbm.Dataset(rows, target), 5)
+    if library == "xgboost":
+        return xgboost.XGBRegressor(n_estimators=5, n_jobs=1, enable_categorical=True).fit(rows, target)
+    matrix = xgboost.DMatrix(rows, target, enable_categorical=True)
+    return xgboost.train({"nthread": 1}, matrix, 5)
