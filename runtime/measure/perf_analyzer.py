@@ -24,9 +24,8 @@ from shiplift.runtime.host.processes import inherited, start_child
 from shiplift.runtime.host.processor import usable_cores
 from shiplift.runtime.measure import perf_analyzer_input
 from shiplift.runtime.measure.generator import Demand, LoadTarget, Measurement, Window
-from shiplift.runtime.measure.sweep import WINDOWS
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.records.measurement import LoadPoint
+from shiplift.runtime.records.measurement import WINDOWS, LoadPoint
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.environment import ServerEnvironment

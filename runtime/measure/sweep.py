@@ -3,10 +3,9 @@
 import math
 from collections.abc import Iterator
 
-from shiplift.runtime.records.measurement import LoadPoint
+from shiplift.runtime.records.measurement import WINDOWS, LoadPoint
 
 _PRECISION = 1.05  # the search for the highest rate ends when its bounds are this close
-WINDOWS = 3  # of a run
 # With so many answers, the 95 % confidence interval of the p99 lies between the 98.6th and the 99.4th percentile:
 # 1.96 * sqrt(0.99 * 0.01 / 3000) is 0.36 %. More answers would not change a verdict.
 ENOUGH_ANSWERS = 3000

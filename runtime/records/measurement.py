@@ -9,6 +9,7 @@ from shiplift.runtime.records.precision import Variant
 from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.records.serving import ServingConfig
 
+WINDOWS = 3  # of a run of the load generator; they are compared with each other
 _SHOWN = 400  # characters of a row in a sentence
 
 

@@ -37,21 +37,27 @@ class CostModel:
         return unmeasured[int(np.argmax(mean + _OPTIMISM * error))]
 
     def expected_gain(
-        self, measured: Iterable[tuple[Point, Trial]], unmeasured: list[Point], best: float
+        self, measured: Iterable[tuple[Point, Trial]], unmeasured: list[Point], best: tuple[Point, Trial]
     ) -> float | None:
-        """How much more utility than `best` the most promising unmeasured point is expected to have, or 0 if none.
+        """How many e-folds the most promising unmeasured point is expected to be better than `best`; 0 if none is left.
 
         That is the expected improvement of Bayesian optimization (Jones, Schonlau and Welch, "Efficient Global
         Optimization of Expensive Black-Box Functions", 1998). None if there are too few trials to predict it.
         """
+        if not unmeasured:
+            return 0.0
         if (predicted := self._predicted(measured, unmeasured)) is None:
-            return None if unmeasured else 0.0
+            return None
         mean, error, misfit = predicted
         error = np.maximum(np.hypot(error, misfit), 1e-9)
-        z = (mean - best) / error
-        below = np.array([0.5 * (1 + math.erf(each / math.sqrt(2))) for each in z])
-        density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-        return float(np.max((mean - best) * below + error * density))
+        gain = mean - (math.log(best[1].throughput_per_s) - self._price(best[0]))
+        below = np.array([0.5 * (1 + math.erf(each / math.sqrt(2))) for each in gain / error])
+        density = np.exp(-((gain / error) ** 2) / 2) / math.sqrt(2 * math.pi)
+        return float(np.max(gain * below + error * density))
+
+    def _price(self, point: Point) -> float:
+        """The logarithm of the share of the machine that a point costs; 0 if nobody asked for the price."""
+        return 0.0 if self._goal.price_per_hour is None else math.log(self._goal.share(point.config))
 
     def _predicted(
         self, measured: Iterable[tuple[Point, Trial]], unmeasured: list[Point]
@@ -66,8 +72,7 @@ class CostModel:
         train = np.array([self._features(point) for point, _ in known])
         query = np.array([self._features(point) for point in unmeasured])
         mean, error, misfit = _fit(train, np.log([trial.throughput_per_s for _, trial in known]), query)
-        if self._goal.price_per_hour is not None:
-            mean = mean - np.log([self._goal.share(point.config) for point in unmeasured])
+        mean = mean - np.array([self._price(point) for point in unmeasured])
         if self._goal.p99_ms is not None:
             latencies = np.log([max(trial.p99_ms, 1e-6) for _, trial in known])
             latency, latency_error, _ = _fit(train, latencies, query)

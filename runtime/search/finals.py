@@ -9,9 +9,8 @@ import math
 from collections.abc import Iterable
 from statistics import median_low
 
-from shiplift.runtime.measure.sweep import WINDOWS
 from shiplift.runtime.records.kinds.package import Package
-from shiplift.runtime.records.measurement import Trial
+from shiplift.runtime.records.measurement import WINDOWS, Trial
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.search.goal import Goal
 from shiplift.runtime.search.space import Point, Space

@@ -133,7 +133,7 @@ class Search:
         best = self._best()
         if best is None or not best[1].within_slo or len(self._measured) < _MIN_MEASURED:
             return False
-        gain = self._model.expected_gain(self._measured.values(), unmeasured, self.goal.utility(best[1]))
+        gain = self._model.expected_gain(self._measured.values(), unmeasured, best)
         return gain is not None and gain < _MIN_GAIN
 
     def _best(self) -> tuple[Point, Trial] | None:

@@ -86,6 +86,19 @@ def test_a_machine_on_which_nothing_matters_is_searched_shortly() -> None:
     assert len(asked) <= 9  # of 24
 
 
+def test_a_search_ends_at_the_same_point_whatever_an_hour_costs() -> None:
+    searches = []
+    for price in (0.001, 1000.0):
+        goal = Goal(price_per_hour=price, cores=CORES)
+
+        def measure(_: Package, at: ServingConfig, goal: Goal = goal) -> Trial:
+            measured = trial(config=at, throughput_per_s=smooth(at))
+            return measured.model_copy(update={"cost_per_million": goal.cost_per_million(measured)})
+
+        searches.append([config for _, config in search(measure, goal=goal)[1]])
+    assert searches[0] == searches[1]
+
+
 @pytest.mark.parametrize(("spread", "again"), [(2.0, 0), (15.0, 2), (0.0, 2)])
 def test_the_finals_end_when_the_best_is_certain(spread: float, again: int) -> None:
     rates = {8: 100.0, 32: 115.0}
