@@ -28,6 +28,11 @@ Flavor = Literal[
 PYTHON: Flavor = "python_function"  # every version has this flavor; it counts only if there is no other
 PIPELINE: Flavor = "shiplift_pipeline"  # a pipeline of models, as `shiplift pipeline release` logs it
 ADOPTED: Flavor = "shiplift_adopted"  # a model of a Triton repository, as `shiplift adopt` logs it
+_IN_WORDS: dict[Flavor, str] = {
+    PYTHON: "mlflow.pyfunc",
+    PIPELINE: "a pipeline of models (shiplift pipeline release)",
+    ADOPTED: "a model of a Triton repository (shiplift adopt)",
+}
 # Flavors whose models can be served by their own code if they can't be exported as a graph. An ONNX model is the graph
 # itself, and models that take text answer through our own front.
 FALL_BACK: tuple[Flavor, ...] = (
@@ -62,6 +67,11 @@ class ModelVersion(Record):
     files: Artifact
     run_id: str = volatile("")
     registered_at: float = 0.0
+
+    @property
+    def logged_as(self) -> str:
+        """How it was logged, for people: MLflow's module, or what of Shiplift registered it."""
+        return _IN_WORDS.get(self.flavor, f"mlflow.{self.flavor}")
 
 
 class Datasets(Record):

@@ -31,22 +31,39 @@ def pictured(watched: Watched, name: str) -> None:
 def test_releases_are_watched_refused_and_approved_in_a_browser(lab: Lab, opened: Callable[..., Watched]) -> None:
     base = status.endpoints(lab.running).page
     watched = opened(base, viewport={"width": 1100, "height": 820}, color_scheme="light", reduced_motion="reduce")
-    page = watched.page
     assert lab.wait("numerals", lab.log_classifier("numerals", samples=800, spec=JUDGED)).exit_code == 0
+    worse = _watched_to_its_refusal(lab, watched)
+    better = _approved(lab, watched)
+    _tried(watched, worse)
+    small = opened(base, viewport=PHONE, color_scheme="dark")
+    for version, name in ((better, "report"), (worse, "refused")):
+        for each in (watched, small):
+            each.page.goto(f"/report?model=numerals&version={version}")
+            assert each.violations() == []
+            assert each.overflow() <= 0
+        pictured(watched, name)
+    _outlives_a_registry_that_hangs(lab, watched)
 
-    worse = lab.log_classifier("numerals", samples=20, spec=JUDGED)
-    until(lambda: lab.engine.under_way(release_name("numerals", worse, "")))
-    page.goto(f"/release?model=numerals&version={worse}")
+
+def _watched_to_its_refusal(lab: Lab, watched: Watched) -> int:
+    page = watched.page
+    version = lab.log_classifier("numerals", samples=20, spec=JUDGED)
+    until(lambda: lab.engine.under_way(release_name("numerals", version, "")))
+    page.goto(f"/release?model=numerals&version={version}")
     page.wait_for_selector("[sse-swap=stages] >> text=export")
     assert watched.violations() == []
     pictured(watched, "page-live")
     page.wait_for_selector("h2:has-text('Checks')", timeout=300_000)  # it was swapped in when the release ended
     assert "refused" in page.locator("main").inner_text()
     assert watched.violations() == []
+    return version
 
-    asks = lab.log_classifier("numerals", spec=APPROVED)
-    assert lab.wait("numerals", asks, APPROVED).exit_code == 23
-    page.goto(f"/release?model=numerals&version={asks}")
+
+def _approved(lab: Lab, watched: Watched) -> int:
+    page = watched.page
+    version = lab.log_classifier("numerals", spec=APPROVED)
+    assert lab.wait("numerals", version).exit_code == 23
+    page.goto(f"/release?model=numerals&version={version}")
     watched.tab_to("act-approve")
     page.keyboard.press("Enter")
     page.wait_for_selector("h1:has-text('Approve')")
@@ -55,11 +72,15 @@ def test_releases_are_watched_refused_and_approved_in_a_browser(lab: Lab, opened
     page.keyboard.press("Enter")
     page.wait_for_selector("text=Done:")
     page.goto("/model?name=numerals")
-    page.wait_for_selector(f"dd:has-text('version {asks}')", timeout=120_000)
+    page.wait_for_selector(f"dd:has-text('version {version}')", timeout=120_000)
     assert watched.violations() == []
     pictured(watched, "page")
+    return version
 
-    page.goto(f"/ask?model=numerals&version={worse}")
+
+def _tried(watched: Watched, refused: int) -> None:
+    page = watched.page
+    page.goto(f"/ask?model=numerals&version={refused}")
     watched.tab_to("Ask")
     page.keyboard.press("Enter")
     page.wait_for_selector("text=no difference found", timeout=180_000)
@@ -67,16 +88,10 @@ def test_releases_are_watched_refused_and_approved_in_a_browser(lab: Lab, opened
     watched.tab_to("Send")
     page.keyboard.press("Enter")
     page.wait_for_selector("text=predictions")
-    for version, name in ((asks, "report"), (worse, "refused")):
-        page.goto(f"/report?model=numerals&version={version}")
-        assert watched.violations() == []
-        pictured(watched, name)
-    small = opened(base, viewport=PHONE, color_scheme="dark")
-    for version in (asks, worse):
-        small.page.goto(f"/report?model=numerals&version={version}")
-        assert small.overflow() <= 0
-        assert small.violations() == []
 
+
+def _outlives_a_registry_that_hangs(lab: Lab, watched: Watched) -> None:
+    page = watched.page
     page.goto("/")
     registry = psutil.Process(lab.running.processes["mlflow"].pid)
     stopped = [registry, *registry.children(recursive=True)]

@@ -428,6 +428,12 @@ def wait_healthy(home: Path, stack: Stack, name: str, url: str) -> None:
                     return
             time.sleep(0.05)
     log = home / "logs" / f"{name}.log"
+    if stack.runs(name):
+        load, cores = os.getloadavg()[0], os.cpu_count()
+        raise ServerFailed(
+            f"{name} runs, but does not answer within {_START_S} s; the machine's load is {load:.0f} on {cores} cores",
+            do=f"Run `shiplift up` again when less runs here. See its log, {log}.",
+        )
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     last = lines[-1] if lines else "its log is empty"
     raise ServerFailed(f"{name} did not start: {last[:300]}", do=f"See its log, {log}.")

@@ -1,6 +1,7 @@
 """A model card has what was measured, and nothing that an author writes becomes more than text in it."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,3 +67,20 @@ def test_what_authors_write_is_text() -> None:
     for line in body.splitlines():
         if line.startswith("| ``"):
             assert len(re.findall(r"(?<!\\)\|", line)) in (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("flavor", "words"),
+    [
+        ("pytorch", "`mlflow.pytorch`"),
+        ("python_function", "`mlflow.pyfunc`"),
+        ("shiplift_pipeline", "`a pipeline of models (shiplift pipeline release)`"),
+        ("shiplift_adopted", "`a model of a Triton repository (shiplift adopt)`"),
+    ],
+)
+def test_how_a_model_was_logged_is_said_as_people_know_it(flavor: str, words: str) -> None:
+    told = story()
+    assert told.admitted
+    version = told.admitted.model_version.model_copy(update={"flavor": flavor})
+    told = replace(told, admitted=told.admitted.model_copy(update={"model_version": version}))
+    assert f"- Logged with {words}, " in card_of(release_report(), told)
