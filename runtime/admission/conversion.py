@@ -18,7 +18,7 @@ import onnx
 from shiplift.runtime.admission.front_questions import made_texts
 from shiplift.runtime.admission.known_rows import as_float32, asked_of, known_rows
 from shiplift.runtime.admission.pyfunc_answers import Judged, judge
-from shiplift.runtime.admission.recording import ANSWERS, LARGEST, answered, record
+from shiplift.runtime.admission.recording import ANSWERS, FAR, LARGEST, answered, record
 from shiplift.runtime.admission.second_forms import First, SecondForm, write_second
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import batching, double_graphs, exact_trees, loaders, postprocess, rehearsal
@@ -31,7 +31,7 @@ from shiplift.runtime.model.tensors import Arrays, dump_npz, feeds, load_npz
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.guards.proposals import proposed
-from shiplift.runtime.proof.questions.question import Asked
+from shiplift.runtime.proof.questions.question import Asked, Questions
 from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, alone, count_of, rows_of, with_neighbours
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.proof import Counterexample, FormName, OfferedGraph
@@ -127,7 +127,9 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
         original.to_torchscript(*recorded.batches(sets), work / "torchscript" / "model.pt", conversion)
     origins = {name: (name,) * count_of(inputs) for name, inputs in sets.items()}
     origins |= {name: questions.origins for name, questions in recorded.made.items()}
-    (work / ANSWERS).write_bytes(dump_npz(in_file(rows, answers, origins) | recorded.taken))
+    (work / ANSWERS).write_bytes(
+        dump_npz(in_file(rows, answers, origins) | recorded.taken | _far(recorded.far, exported))
+    )
     first = First(file=file, signature=exported, seconds=seconds, asked=asked, answers=answers)
     second = SecondForm()
     if plain and not recorded.mixes:
@@ -149,6 +151,14 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
         "answer": None if conversion.outputs or conversion.postprocess else judged.form,
         "asking_seconds": asking_seconds,
     }
+
+
+def _far(far: tuple[Questions, Answers] | None, exported: Signature) -> Arrays:
+    """The arrays of the rows that are far from all others."""
+    if far is None:
+        return {}
+    questions, answers = far
+    return in_file({FAR: questions.inputs}, {FAR: _aligned(answers, exported)}, {FAR: questions.origins})
 
 
 def _first(model: onnx.ModelProto, exported: Signature, notes: tuple[str, ...]) -> OfferedGraph:

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 
 from shiplift.runtime.admission import exact_trees
-from shiplift.runtime.admission.proving import THREADS, Asked, prove
+from shiplift.runtime.admission.proving import THREADS, Asked, limited, prove
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.host.processor import usable_cores
 from shiplift.runtime.model import onnx_models
@@ -49,7 +49,8 @@ class Forms:
     """What all forms are asked: the recorded rows with the original's answers, by set.
 
     `folder` holds the graphs and the forest, which is served as `trees` says. `proposed` are guards that the model
-    suggests, in the names of its inputs, and `taken` rows that it answers, which no guard may refuse.
+    suggests, in the names of its inputs, and `taken` rows that it answers, which no guard may refuse because it does.
+    `far` are rows far from all others: a form that answers some otherwise is limited to what it answers rightly.
     """
 
     folder: Path
@@ -57,6 +58,7 @@ class Forms:
     trees: TreesForm | None
     proposed: tuple[Guard, ...] = ()
     taken: Asked = ()
+    far: Asked = ()
     _proved: dict[tuple[TensorSpec, ...], Proof | str] = field(default_factory=dict)
 
     def first_right(self, graphs: Sequence[OfferedGraph]) -> Served:
@@ -95,8 +97,10 @@ class Forms:
         if onnx_models.stored_bytes(file) <= onnx_models.LARGE_BYTES:
             threaded = onnx_models.session(file, threads=THREADS)
         asked = self.asked_of(graph.signature.inputs)
+        batches = graph.signature.batch != 1
         guards = self._guards(asked, graph.signature.inputs)
-        return prove(running, threaded, asked, guards, batches=graph.signature.batch != 1)
+        guards = limited(running, _fed(self.far, graph.signature.inputs), asked, guards, batches=batches)
+        return prove(running, threaded, asked, guards, batches=batches)
 
     def _of_trees(self, signature: Signature) -> Proof | str:
         """The proof of the forest with a signature, or how it differs; empty if there is none."""
@@ -121,15 +125,16 @@ class Forms:
     def _guards(self, asked: Asked, inputs: tuple[TensorSpec, ...]) -> tuple[Guard, ...]:
         """The guards in front of a form with these inputs."""
         names = list(next(iter(self.recorded.values()))[0].inputs)
-        taken = [(replace(each, inputs=feeds(each.inputs, inputs)), right) for each, right in self.taken]
-        return learned([*asked, *taken], renamed(self.proposed, names, inputs))
+        return learned([*asked, *_fed(self.taken, inputs)], renamed(self.proposed, names, inputs))
 
     def asked_of(self, inputs: tuple[TensorSpec, ...]) -> Asked:
         """The rows that a form with these inputs is asked, with the dtypes and names of these."""
-        return [
-            (replace(questions, inputs=feeds(questions.inputs, inputs)), right)
-            for questions, right in self.recorded.values()
-        ]
+        return _fed(list(self.recorded.values()), inputs)
+
+
+def _fed(asked: Asked, inputs: tuple[TensorSpec, ...]) -> Asked:
+    """The rows with the dtypes and names of these inputs."""
+    return [(replace(questions, inputs=feeds(questions.inputs, inputs)), right) for questions, right in asked]
 
 
 def _none_right(dropped: Sequence[Form], last: ExportFailed) -> ExportFailed:

@@ -17,8 +17,10 @@ from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare, counted, with_row, worst_of
-from shiplift.runtime.proof.guards.learning import refused_rows
+from shiplift.runtime.proof.guards.learning import joined, refused_rows
+from shiplift.runtime.proof.guards.limits import limits
 from shiplift.runtime.proof.oracle import answers_to
+from shiplift.runtime.proof.questions.far import FAR
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, Ask, from_threads, with_neighbours
 from shiplift.runtime.records.guards import Guard
@@ -26,6 +28,7 @@ from shiplift.runtime.records.proof import ColumnDifference, Counterexample, Pro
 
 _LIMIT_S = 1.5  # for a setting
 _UNREFUSED_S, _MOST_UNREFUSED = 0.5, 100
+_FAR_S = 0.5  # for a setting
 THREADS = 4
 
 Asked = Sequence[tuple[Questions, Answers]]  # rows of one shape, with the original's answers
@@ -51,6 +54,36 @@ def prove(running: Any, threaded: Any, asked: Asked, guards: Sequence[Guard] = (
     else:
         proving.ask("on several threads", _ask(threaded, guards), batches=batches)
     return proving.proof(_ask(running), batches=batches)
+
+
+def limited(running: Any, far: Asked, asked: Asked, guards: Sequence[Guard], *, batches: bool) -> tuple[Guard, ...]:
+    """The `guards`, and those that refuse what `running` answers otherwise of the rows that are `far` from all `asked`.
+
+    Raises:
+        ExportFailed: no guard parts such rows from what is asked.
+    """
+    for questions, right in far:
+        first, wrong = _wrong(_ask(running, guards), questions, right, batches=batches)
+        more = limits(questions, wrong, asked)
+        if more is None:
+            _require_same(with_row(first, questions.inputs))
+        guards = tuple(joined([*guards, *(more or ())])) if more else guards
+    return tuple(guards)
+
+
+def _wrong(
+    ask: Ask, questions: Questions, right: Answers, *, batches: bool
+) -> tuple[Counterexample | None, NDArray[np.bool_]]:
+    """Which rows are answered otherwise, alone or in batches, and the first of them; none that isn't asked in time."""
+    wrong, first = np.zeros(len(right.errors), dtype=np.bool_), None
+    places = tuple(map(str, range(len(right.errors))))
+    for together in (False, True) if batches else (False,):
+        served = answers_to(ask, questions.inputs, batches=together, seconds=_FAR_S)
+        count = len(served.errors)
+        found = compare(right.take(range(count)), served, places[:count])
+        wrong[[int(each.origin) for each in found.wrong]] = True
+        first = first or (found.first.model_copy(update={"origin": FAR}) if found.first else None)
+    return first, wrong
 
 
 def _ask(running: Any, guards: Sequence[Guard] = ()) -> Ask:

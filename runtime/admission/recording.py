@@ -26,9 +26,9 @@ from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.spec.model import Conversion
 
 ANSWERS = "answers.npz"
-TAKEN = "taken"  # a set of its own in that file
+TAKEN, FAR = "taken", "far"  # sets of their own in that file
 LARGEST = f"random-{max(BATCHES)}"  # the set with the most rows that differ
-_EXAMINE_S, _ASK_S, _JUMPS_S, _REFUSALS_S = 2.0, 3.0, 2.0, 1.0
+_EXAMINE_S, _ASK_S, _JUMPS_S, _REFUSALS_S, _FAR_S = 2.0, 3.0, 2.0, 1.0, 1.0
 _LONG_S, _LARGE_BATCH = 0.25, 64
 _IN_TRAINING = "It was logged in training mode ({}): call `model.eval()` before you log it."
 _NOT_REPEATABLE = (
@@ -43,7 +43,8 @@ class Recorded:
 
     `made` are the questions among the sets, and `left_out` says what was not asked. `taken` are arrays of the set
     `TAKEN` in the file of answers, or none: rows that the original answers, whatever it answers, so that no guard may
-    refuse them.
+    refuse them because it does. `far` are rows far from all others, with its answers: the set `FAR`; None: there are
+    none.
     """
 
     answers: dict[str, Answers]
@@ -51,6 +52,7 @@ class Recorded:
     made: dict[str, Questions]
     left_out: tuple[str, ...]
     taken: Arrays
+    far: tuple[Questions, Answers] | None = None
 
     def rows(self, sets: Mapping[str, Arrays]) -> dict[str, Questions]:
         """Each set's rows."""
@@ -104,10 +106,24 @@ def record(
         made["refusals"], answers["refusals"] = refused.questions, refused.answers
     if noise := _noise(original, sets[LARGEST], answers[LARGEST], conversion):
         answers = {name: replace(each, noise=noise) for name, each in answers.items()}
-    answers |= with_usual({name: (_questions(name, sets, made), each) for name, each in answers.items()})
+    far = _far(ask, asked.far, answers[LARGEST], batches=mixes is None) if not original.narrow else None
+    rows = {name: (_questions(name, sets, made), each) for name, each in answers.items()}
+    if far:  # they must not decide what is usual of the others
+        far = (far[0], with_usual(rows | {FAR: far})[FAR])
+    answers |= with_usual(rows)
     late = sum(len(each.origins) - len(answers[name].errors) for name, each in made.items())
     slow = (f"{late} rows: the original took too long",) if late else ()
-    return Recorded(answers=answers, mixes=mixes, made=made, left_out=(*asked.left_out, *slow), taken=_taken(refused))
+    left_out = (*asked.left_out, *slow)
+    return Recorded(answers=answers, mixes=mixes, made=made, left_out=left_out, taken=_taken(refused), far=far)
+
+
+def _far(ask: Ask, far: Questions, known: Answers, *, batches: bool) -> tuple[Questions, Answers] | None:
+    """The rows far from all others that the original answers, as many as it does in time, with the noise of `known`."""
+    if not far.origins:
+        return None
+    answers = replace(answers_to(ask, far.inputs, batches=batches, seconds=_FAR_S), noise=known.noise)
+    at = np.flatnonzero(answers.answered)
+    return (far.take(at), answers.take(at)) if len(at) else None
 
 
 def _jumps(ask: Ask, made: Mapping[str, Questions], answers: Mapping[str, Answers], *, coarse: bool) -> Questions:

@@ -18,7 +18,7 @@ from shiplift.runtime.admission.formats import onnx_files, torchscript
 from shiplift.runtime.admission.forms import Forms, Served
 from shiplift.runtime.admission.front_proving import front_cases
 from shiplift.runtime.admission.kept_rows import kept_rows
-from shiplift.runtime.admission.recording import ANSWERS, TAKEN
+from shiplift.runtime.admission.recording import ANSWERS, FAR, TAKEN
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models
@@ -77,6 +77,7 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
         trees=TreesForm.model_validate(trees) if trees else None,
         proposed=tuple(Guard.model_validate(guard) for guard in guards),
         taken=[from_file(originals, name) for name in (TAKEN,) if f"{name}/errors" in originals],
+        far=[from_file(originals, name) for name in (FAR,) if f"{name}/errors" in originals],
     )
     served = forms.first_right(offered) if not text else Served(at=0, form=offered[0].name)
     graph, file = offered[served.at], folder / offered[served.at].folder / "model.onnx"

@@ -120,7 +120,7 @@ def served_by(forms: Sequence[Form]) -> str:
 def guarded_by(forms: Sequence[Form]) -> str:
     """Which values are taken, if others are refused in front of the form that serves."""
     guarded = next((form.guarded for form in forms if form.guarded and not form.dropped), "")
-    return f"Guarded: other values than these get an error, as from the model itself: {guarded}." if guarded else ""
+    return f"Guarded: other values than these get an error: {guarded}." if guarded else ""
 
 
 class ServedProof(Record):

@@ -151,8 +151,8 @@ def test_production_refuses_what_a_released_model_refuses_and_the_report_says_so
     np.testing.assert_allclose(next(iter(served.infer(good).values())).ravel(), right, rtol=1e-5)
     for name, value, why in (
         ("code", 3, "row 1 is 3, none of the 4 values that the model takes: send one of 1, 2, 5, 9"),
-        ("age", np.nan, "row 1 is nan, which the model refuses: send a number"),
-        ("age", np.inf, "row 1 is inf, which the model refuses: send a finite number"),
+        ("age", np.nan, "row 1 is nan, which is not taken: send a number"),
+        ("age", np.inf, "row 1 is inf, which is not taken: send a finite number"),
     ):
         bad = {key: array.copy() for key, array in good.items()}
         bad[name][1, 0] = value

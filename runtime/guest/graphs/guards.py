@@ -75,9 +75,9 @@ class Guard:
     def _against(self, value: Any) -> str:
         number = isinstance(value, np.floating)
         if number and np.isnan(value):
-            return ", which the model refuses: send a number"
+            return ", which is not taken: send a number"
         if number and np.isinf(value) and not self.infinite:
-            return ", which the model refuses: send a finite number"
+            return ", which is not taken: send a finite number"
         if self.low is not None and value < self.low:
             return f", and the least that the model takes is {self.low!r}"
         if self.high is not None and value > self.high:

@@ -37,7 +37,7 @@ def learned(asked: Asked, proposals: Sequence[Guard] = ()) -> tuple[Guard, ...]:
     confirmed = rows.confirmed(proposals)
     unexplained = rows.blamed & ~refused_rows(confirmed, asked)
     found = [guard for seen in inputs.values() for guard in _of_input(seen, unexplained)]
-    return tuple(_fitting(_joined([*confirmed, *found])))
+    return tuple(_fitting(joined([*confirmed, *found])))
 
 
 def refused_rows(guards: Sequence[Guard], asked: Asked) -> Flags:
@@ -148,7 +148,7 @@ def _kind(guard: Guard) -> frozenset[str]:
     return frozenset(guard.entry()) - {"input", "column"} - ({"missing"} if guard.values else set())
 
 
-def _joined(guards: Sequence[Guard]) -> Iterator[Guard]:
+def joined(guards: Sequence[Guard]) -> Iterator[Guard]:
     """One guard for each place, with the narrowest limits that any has."""
     places: dict[tuple[str, int | None], list[Guard]] = {}
     for guard in guards:

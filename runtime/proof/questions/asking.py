@@ -9,6 +9,7 @@ from shiplift.runtime.proof.questions import groups, sharing
 from shiplift.runtime.proof.questions import known as rows_known
 from shiplift.runtime.proof.questions.boxes import of_boxes
 from shiplift.runtime.proof.questions.column import Column
+from shiplift.runtime.proof.questions.far import far
 from shiplift.runtime.proof.questions.groups import Group, Known
 from shiplift.runtime.proof.questions.kinds import kind_of
 from shiplift.runtime.proof.questions.lengths import of_lengths
@@ -17,6 +18,7 @@ from shiplift.runtime.proof.questions.question import Asked, Budget, KnownRows, 
 from shiplift.runtime.records.facts import ModelFacts
 
 _BYTES = 64 << 20  # of all questions
+_LOOKED_AT, _FAR_FROM = 64, 4  # known rows, and those of which rows far away are made
 
 
 def questions(facts: ModelFacts, known: KnownRows, budget: Budget, seed: int, *, coarse: bool = False) -> Asked:
@@ -33,7 +35,15 @@ def questions(facts: ModelFacts, known: KnownRows, budget: Budget, seed: int, *,
     counts = sharing.shares([group.available for group in wanted], [group.weight for group in wanted], rows)
     made = [part for group, count in zip(wanted, counts, strict=True) if count for part in group.make(count)]
     left = [*_unasked(wanted, counts, why), *_unsent([each.column for each in columns]), *facts.notes]
-    return Asked(questions=tuple(_joined(made)), left_out=tuple(left))
+    return Asked(questions=tuple(_joined(made)), left_out=tuple(left), far=far(facts, _finite(bases)))
+
+
+def _finite(bases: Arrays) -> Arrays:
+    """The first known rows without NaN and infinities."""
+    first = {name: array[:_LOOKED_AT] for name, array in bases.items()}
+    floats = [np.isfinite(each).reshape(len(each), -1).all(axis=1) for each in first.values() if each.dtype.kind == "f"]
+    at = np.flatnonzero(np.logical_and.reduce(floats)) if floats else np.arange(0)
+    return {name: array[at[:_FAR_FROM]] for name, array in first.items()}
 
 
 def _told(column: Column, rng: np.random.Generator) -> Known:

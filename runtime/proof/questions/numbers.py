@@ -97,11 +97,16 @@ def _as_whole(values: NDArray[np.float64], known: NDArray[Any], share: NDArray[n
 
 
 def _ends(own: Interval, rng: np.random.Generator) -> NDArray[np.float64]:
-    """The ends, values across the range, and beyond it: a little, by its width, and by far."""
+    """The ends, values across the range, round ones too, and beyond it: a little, by its width, and by far."""
     ends = [own.low, own.high, (own.low + own.high) / 2 if np.isfinite(own.low + own.high) else 0.0]
     inside = own.low + rng.random(_DRAWS) * own.span
     with np.errstate(over="ignore"):
         beyond = [np.subtract(own.low, by * own.span) for by in (0.1, 1.0, 10.0)]
         beyond += [np.add(own.high, by * own.span) for by in (0.1, 1.0, 10.0)]
-    values = np.array([*ends, *inside, *beyond])
+    values = np.array([*ends, *inside, *_round(inside), *beyond])
     return np.asarray(values[np.isfinite(values)])
+
+
+def _round(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The values as people write them, in halves and tenths: steps, such as a quotient's, are there."""
+    return np.concatenate([np.round(values * 2) / 2, np.round(values, 1)])

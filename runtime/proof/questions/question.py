@@ -40,8 +40,8 @@ class Questions:
 
     They are "example", "validation", "recorded"; for special values in a known row "zero", "sentinel", "missing",
     "infinite", "range", "threshold:COLUMN", "category", "text", "id", "boolean", "tensor", or "several" of them; "tie"
-    for a threshold in every column, "leaf" for a corner of a leaf, "range" for all columns drawn, "length", and "jump"
-    for one of two neighbouring values with answers that are far apart.
+    for a threshold in every column, "leaf" for a corner of a leaf, "range" for all columns drawn, "length", "jump" for
+    one of two neighbouring values with answers that are far apart, and "far" for numbers far from all that are known.
     """
 
     inputs: Arrays
@@ -54,9 +54,16 @@ class Questions:
         return Questions(inputs=inputs, origins=tuple(self.origins[row] for row in at.tolist()))
 
 
+NONE = Questions(inputs={}, origins=())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """All questions, an entry for each shape of rows, and in plain sentences what was left out and why."""
+    """All questions, an entry for each shape of rows, and in plain sentences what was left out and why.
+
+    `far` are beside them, since a form may be limited to what it answers rightly of these.
+    """
 
     questions: tuple[Questions, ...]
     left_out: tuple[str, ...] = ()
+    far: Questions = NONE

@@ -131,9 +131,7 @@ def test_the_report_says_in_which_form_a_model_is_served_and_why_not_in_another(
     assert report.forms == forms
     assert report.served_by == "Served by: exact trees, because FP32 graph was dropped: row 3 differs."
     assert report.served_by in Path(report.report).read_text()
-    assert (
-        report.guarded_by == "Guarded: other values than these get an error, as from the model itself: 'age': no NaN."
-    )
+    assert report.guarded_by == "Guarded: other values than these get an error: 'age': no NaN."
     assert (concluded(tmp_path).served_by, concluded(tmp_path).guarded_by) == ("", "")
 
 

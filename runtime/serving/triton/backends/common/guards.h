@@ -213,9 +213,9 @@ static void show_reason(char *to, size_t size, int type, const Guard *guard, Bou
   bool low = guard->whole ? value.whole < guard->low.whole : value.number < guard->low.number;
   bool high = guard->whole ? value.whole > guard->high.whole : value.number > guard->high.number;
   if (!guard->whole && value.number != value.number)
-    snprintf(to, size, ", which the model refuses: send a number");
+    snprintf(to, size, ", which is not taken: send a number");
   else if (!guard->whole && value.number - value.number != 0 && guard->no_infinite)
-    snprintf(to, size, ", which the model refuses: send a finite number");
+    snprintf(to, size, ", which is not taken: send a finite number");
   else if (!low && !high) show_values(to, size, type, guard);
   else {
     show(end, sizeof end, type, low ? guard->low : guard->high);

@@ -1,0 +1,82 @@
+"""Numbers far from all that are known: NaN, infinities, and magnitudes up to the end of the type.
+
+Asked where nobody knows whether the model takes them, as with networks. There an engine may compute a maximum past NaN,
+or overflow in a sum that the original adds up in another order or a wider type. What differs need not cost the form:
+`proof.guards.limits`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.proof.questions.question import NONE, Questions
+from shiplift.runtime.records.facts import ModelFacts
+
+FAR = "far"
+_BYTES = 8 << 20  # of all rows
+_FIRST, _STEPS = 1e3, 12  # the first magnitude is so many times what is known, and the last one the type's
+_PLACES = 6  # of one element that is changed
+
+Values = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Change:
+    """What becomes of the elements of an input of a row: those `at` these places (None: all) become `values`."""
+
+    input: str
+    values: Values
+    at: int | None = None
+
+
+def far(facts: ModelFacts, rows: Arrays, seed: int = 0) -> Questions:
+    """Copies of the `rows`, each with one or all numbers of one input far away; the most telling first.
+
+    `rows` are answered ones without NaN and infinities. None are made of inputs about which the model tells.
+    """
+    told = {each.input for each in facts.columns if each.missing is not None or each.infinite is not None}
+    if not all(len(array) for array in rows.values()):
+        return NONE
+    floats = [name for name, array in rows.items() if array.dtype.kind == "f" and name not in told and array[0].size]
+    size = sum(array[:1].nbytes for array in rows.values())
+    rng = np.random.default_rng(seed)
+    changes = [change for name in floats for change in _changes(name, rows[name], rng)]
+    changes = sorted(changes, key=lambda change: change[0])[: _BYTES // max(size, 1)]
+    if not changes:
+        return NONE
+    inputs = {name: array[np.arange(len(changes)) % len(array)] for name, array in rows.items()}
+    for row, (_, change) in enumerate(changes):
+        flat = inputs[change.input][row].reshape(-1)
+        flat[slice(None) if change.at is None else change.at] = change.values
+    return Questions(inputs=inputs, origins=(FAR,) * len(changes))
+
+
+def _changes(name: str, known: Values, rng: np.random.Generator) -> Iterator[tuple[int, _Change]]:
+    """What is changed, with its rank: a lower one is asked before others if not all can be."""
+    dtype, size = known.dtype, known[0].size
+    places = np.unique(np.linspace(0, size - 1, min(size, _PLACES)).astype(int)).tolist()
+    for rank, value in enumerate((np.nan, np.inf, -np.inf)):
+        special = np.full(size, value, dtype)
+        yield rank, _Change(input=name, values=special)
+        yield from ((rank + place, _Change(input=name, values=special[0], at=at)) for place, at in enumerate(places))
+    for rank, magnitude in enumerate(_magnitudes(known)[::-1]):
+        signs = [np.ones(size), -np.ones(size), np.resize([1.0, -1.0], size), rng.choice([-1.0, 1.0], size)]
+        shares = [*signs, *(rng.uniform(-1, 1, size) for _ in range(2))]
+        yield from ((2 * rank, _Change(input=name, values=(each * magnitude).astype(dtype))) for each in shares)
+        yield from (
+            (2 * rank + place, _Change(input=name, values=np.asarray(sign * magnitude, dtype), at=at))
+            for place, (at, sign) in enumerate(zip(places, np.resize([1.0, -1.0], len(places)), strict=True))
+        )
+
+
+def _magnitudes(known: Values) -> NDArray[np.float64]:
+    """From beyond what is known to the end of the type, in powers of ten but for the last."""
+    most = float(np.finfo(known.dtype).max)
+    first = min(_FIRST * max(float(np.abs(known).max()), 1.0), most)
+    powers = np.unique(np.floor(np.linspace(np.log10(first), np.log10(most), _STEPS)))
+    steps = 10.0**powers
+    return np.append(steps[steps < most], most)
