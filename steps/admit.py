@@ -6,7 +6,7 @@ fetches, hashes and stores the files, which needs credentials. The sandbox parse
 
 from pathlib import Path
 
-from shiplift.runtime.admission.captures import check_capture
+from shiplift.runtime.admission.captures import check_capture, check_drift
 from shiplift.runtime.admission.inspection import INSPECT, Inspected, inspect
 from shiplift.runtime.admission.logged_files import datasets_of, recorded_of, resolve_spec
 from shiplift.runtime.admission.policy import check_site, check_size
@@ -69,6 +69,7 @@ def _admitted(
     files = store.put_tree(model)
     contract = table.recognised(inspected).contract(site, spec, inspected)
     check_capture(site, spec, contract.signature)
+    check_drift(site, spec, contract.signature, datasets)
     return Admitted(
         model_version=ModelVersion(
             name=info.name,
@@ -100,4 +101,5 @@ def _admitted(
         rollout=spec.rollout,
         promoting=spec.promotion,
         capture=spec.capture,
+        drift=spec.drift,
     )
