@@ -44,12 +44,12 @@ def read_window(
     files: Sequence[Path],
     columns: Sequence[str],
     *,
-    version: int,
-    since: float,
+    version: int | None = None,
+    since: float = 0.0,
     until: float = float("inf"),
     most: int = MOST_ROWS,
 ) -> Window:
-    """Reads `columns` (`input/age`) of the rows of a version, captured from `since` to before `until`.
+    """Reads `columns` (`input/age`) of the rows of a version (None: of any), captured from `since` to before `until`.
 
     Times are in seconds since the epoch. A column that a file lacks is None in its rows.
     """
@@ -95,9 +95,11 @@ def _batches(file: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
             yield pa.Table.from_batches([batch])
 
 
-def _within(part: pa.Table, version: int, since: float, until: float) -> pa.Table:
+def _within(part: pa.Table, version: int | None, since: float, until: float) -> pa.Table:
     at = part.column("at").cast(pa.int64())
-    inside = pc.and_(pc.equal(part.column("version"), version), pc.greater_equal(at, int(since * _MICRO)))
+    inside = pc.greater_equal(at, int(since * _MICRO))
+    if version is not None:
+        inside = pc.and_(inside, pc.equal(part.column("version"), version))
     if until != float("inf"):
         inside = pc.and_(inside, pc.less(at, int(until * _MICRO)))
     return part.filter(inside)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from shiplift.pipelines.engines.local.drifting import state_of
 from shiplift.pipelines.engines.local.site_file import FILE
 from shiplift.runtime.events.kinds import Kind
 from shiplift.runtime.events.outbox import Outbox
@@ -30,8 +31,10 @@ def test_production_is_compared_with_the_validation_data(lab: Lab) -> None:
         assert {name: each.state for name, each in columns.items()} == dict.fromkeys(columns, "steady")
         assert {name.partition("/")[0] for name in columns} == {"input", "output"}
         for at in range(1200, 1400):
-            lab.ask(model, {"input": images[at : at + 1, ::-1].copy()})
-        until(lambda: lab.engine.data_drift(model, now=False).drifted)
+            lab.ask(model, {"input": 1 - images[at : at + 1]})
+        assert lab.engine.data_drift(model, now=True).requests >= 120
+        until(lambda: state_of(lab.home, model))
+        until(lambda: lab.engine.data_drift(model, now=False).drifted, seconds=180)
         (event,) = until(
             lambda: [each for _, each in Outbox(lab.home).events(model=model) if each.kind is Kind.DRIFTED]
         )
