@@ -6,7 +6,8 @@ fetches, hashes and stores the files, which needs credentials. The sandbox parse
 
 from pathlib import Path
 
-from shiplift.runtime.admission.captures import check_capture
+from shiplift.runtime.admission.captured_requests import captured_requests
+from shiplift.runtime.admission.captures import check_capture, check_drift
 from shiplift.runtime.admission.inspection import INSPECT, Inspected, inspect
 from shiplift.runtime.admission.logged_files import datasets_of, recorded_of, resolve_spec
 from shiplift.runtime.admission.policy import check_site, check_size
@@ -19,7 +20,7 @@ from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.document import ReleaseSpec
-from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, ScoreTarget
+from shiplift.runtime.spec.measurement import CAPTURED, ComparisonTarget, LatencyTarget, ScoreTarget
 from shiplift.runtime.spec.serving_settings import with_states
 from shiplift.runtime.spec.target import Wanted
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -36,6 +37,7 @@ def admit(site: Site, request: Request) -> Admitted:
         VersionReplaced: it has another one of that number.
         NotAdmitted: it has no signature, input example or known flavor, is too large, or its files are unsafe.
         SpecInvalid: the release spec is wrong.
+        DataInvalid: the spec asks for captured requests, and there are none, too few, or none that the version takes.
         PolicyRefused: the release spec asks for more than the site allows.
         Temporary: the registry does not respond.
     """
@@ -53,7 +55,11 @@ def admit(site: Site, request: Request) -> Admitted:
         table.recognised(inspected).check(site, spec, inspected)
         datasets = datasets_of(registry, run_id, spec, model, store)
         admitted = _admitted(site, info, run_id, spec, inspected, model, store, datasets)
-        return admitted.model_copy(update={"recorded_requests": recorded_of(registry, run_id, spec, model, store)})
+        if spec.load.requests == CAPTURED:
+            requests = captured_requests(site, request.model, spec, admitted.contract.signature, store)
+        else:
+            requests = recorded_of(registry, run_id, spec, model, store)
+        return admitted.model_copy(update={"recorded_requests": requests})
 
 
 def _admitted(
@@ -69,6 +75,7 @@ def _admitted(
     files = store.put_tree(model)
     contract = table.recognised(inspected).contract(site, spec, inspected)
     check_capture(site, spec, contract.signature)
+    check_drift(site, spec, contract.signature, datasets)
     return Admitted(
         model_version=ModelVersion(
             name=info.name,
@@ -100,4 +107,5 @@ def _admitted(
         rollout=spec.rollout,
         promoting=spec.promotion,
         capture=spec.capture,
+        drift=spec.drift,
     )

@@ -19,6 +19,7 @@ from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.serving.baking import begin_bake
 from shiplift.runtime.serving.capturing import with_capture
 from shiplift.runtime.serving.champion import champion_state, move_traffic, point, point_at_judged, restore_aliases
+from shiplift.runtime.serving.drifting import with_drift
 from shiplift.runtime.serving.give_back import give_back
 from shiplift.runtime.serving.packaging.earlier_versions import require_as_promoted
 from shiplift.runtime.serving.production import production
@@ -60,7 +61,7 @@ def promote(
     verdict.require_pass()
     registry, place = Registry(site.registry_uri), production(site)
     RegistryLease(RestRegistry(site.registry_uri, timeout_s=PATIENT_S), site.holder, "").check()
-    package = with_capture(deployment.package, delivery.capture)
+    package = with_drift(with_capture(deployment.package, delivery.capture), delivery, site.policy)
     ledger, rollout = Ledger(site, request, registry=registry), delivery.rollout
     if delivery.promoting.approval == "required":
         asked = approval_asked(request, model_version, package, champion, delivery.promoting)

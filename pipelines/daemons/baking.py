@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from shiplift.pipelines.daemons.prober import Prober
-from shiplift.pipelines.engines.local import incidents, site_file, stack
+from shiplift.pipelines.engines.local import drifting, incidents, site_file, stack
 from shiplift.runtime.base.errors import NotFound, NothingToRollBack, ShipliftError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.plain_http import NO_AUTHORITIES
@@ -94,7 +94,8 @@ class BakeWatch:
         name = serving_name(known.model)
         reading = reading_of(page, name, known.version, self._clock())
         values = values_of(site_file.read(self._home).prometheus, known.alarms, self._client)
-        return reading.model_copy(update={"wrong": self._prober.wrong(name, known.package), "values": values})
+        wrong, drift = self._prober.wrong(name, known.package), drifting.found_in_bake(self._home, known.model)
+        return reading.model_copy(update={"wrong": wrong, "values": values, "drift": drift})
 
     def _rolled_back(self, known: Baking, site: Site) -> Baking:
         if known.former:

@@ -1,7 +1,8 @@
 """Writes what production's server captures to files, and keeps these within their limits. A child of the watchdog.
 
 It has a process of its own: Parquet takes memory and time, of which the watchdog and the server get none. It runs while
-a model is captured, or rows of one are kept.
+a model is captured, or rows of one are kept. A thread of it compares what was captured with the validation data; the
+reading and the arithmetic of that are in a sandbox.
 """
 
 import argparse
@@ -9,9 +10,11 @@ import contextlib
 import fcntl
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
+from shiplift.pipelines.daemons.drift_keeper import DriftKeeper
 from shiplift.pipelines.engines.local import incidents, stack
 from shiplift.pipelines.engines.local.captured import RINGS, root_of, secret_of, wanted
 from shiplift.runtime.base.daemon import stop_on_signals
@@ -27,6 +30,7 @@ _SETTINGS_S = 1.0
 def run(home: Path) -> None:
     """Writes until it is stopped."""
     stop = stop_on_signals()
+    threading.Thread(target=DriftKeeper(home).run, daemon=True).start()
     writer = Writer(root_of(home), secret_of(home))
     captured, looked, tidied = wanted(home), time.monotonic(), 0.0
     told: dict[str, str] = {}

@@ -176,7 +176,8 @@ class ModelStatus(Record):
 
     `drift` is set if the alias `champion` names another version, `baking` says how far the
     champion's bake is (empty: it does not bake). `verified_at` is when production last answered a golden request
-    correctly, in seconds since the epoch (0: never), and `finding` what has gone wrong since.
+    correctly, in seconds since the epoch (0: never), and `finding` what has gone wrong since. `data_drift` is how its
+    requests and answers drifted from its validation data (empty: not, as far as known).
     """
 
     model: str
@@ -188,6 +189,7 @@ class ModelStatus(Record):
     verified_at: float = 0.0
     finding: str = ""
     baking: str = ""
+    data_drift: str = ""
 
 
 class Incident(Record):
@@ -257,6 +259,7 @@ class ModelVersions(Record):
     verified_at: float = 0.0
     finding: str = ""
     baking: str = ""
+    data_drift: str = ""
     proof: ServedProof | None = None
     versions: tuple[VersionStatus, ...]
 

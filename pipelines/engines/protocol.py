@@ -15,6 +15,7 @@ from shiplift.runtime.events.outbox import Place
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.asked import AskedAgain
 from shiplift.runtime.records.capturing import Captured, DeletedRows, ExportedRows
+from shiplift.runtime.records.drift import DriftReport
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.offline import OfflineOrder, OfflineResult
 from shiplift.runtime.records.promotion import Promotion
@@ -229,6 +230,13 @@ class Serving(Protocol):
             NotFound: nothing is kept.
             UsageError: the model's spec names no key.
             StorageFull: no space is left; no row was deleted.
+        """
+
+    def data_drift(self, model: str, *, now: bool) -> DriftReport:
+        """How a model's captured requests and answers differ from its validation data: the last report, or a new one.
+
+        Raises:
+            NotFound: its drift is not measured.
         """
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:

@@ -37,11 +37,12 @@ class ModelRow:
     verified_at: float = 0.0
     finding: str = ""
     drift: str = ""
+    data_drift: str = ""
 
     @property
     def ails(self) -> str:
         """What needs somebody's attention."""
-        return self.finding or self.drift
+        return self.finding or self.drift or self.data_drift
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,7 @@ def _of_stack(status: Status) -> Overview:
 
 
 def _model_row(status: ModelStatus) -> ModelRow:
-    fields = ("model", "champion", "challenger", "latest", "verified_at", "finding", "drift")
+    fields = ("model", "champion", "challenger", "latest", "verified_at", "finding", "drift", "data_drift")
     share = _share(status.champion, status.baking)
     return ModelRow(share=share, **{name: getattr(status, name) for name in fields})
 
@@ -157,6 +158,7 @@ def _of_versions(status: ModelVersions) -> ModelView:
         verified_at=status.verified_at,
         finding=status.finding,
         drift=status.drift,
+        data_drift=status.data_drift,
     )
     where = status.endpoint
     return ModelView(

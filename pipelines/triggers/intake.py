@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from shiplift.pipelines.triggers.pushes import Find, read_push
 from shiplift.pipelines.triggers.signatures import MAX_AGE_S, Refusal, check_github, check_gitlab, check_mlflow
 from shiplift.runtime.base.errors import NotAdmitted, ShipliftError, StorageFull, Temporary
 from shiplift.runtime.base.storage import room_for
+from shiplift.runtime.records.drift import DriftReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.store.registry.terms import RETIRED_TAG, VersionInfo, check_name, request_of
 
@@ -96,7 +97,7 @@ class Intake:
 
     `find_version` asks the registry for a version (None: it has none). Secrets are read for each delivery. `deliveries`
     refuses duplicates, where release names don't reveal them. Pushes are accepted if `push` is set. `ready` raises the
-    reason why no delivery can be accepted now.
+    reason why no delivery can be accepted now. `reports` are those of drift, where it is measured.
     """
 
     accept: Callable[[Request, Trigger], Accepted]
@@ -108,6 +109,7 @@ class Intake:
     github: Secrets = tuple
     gitlab: Secrets = tuple
     ready: Callable[[], object] = lambda: None
+    reports: Callable[[], Iterable[DriftReport]] | None = None
 
 
 def of_mlflow(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer:

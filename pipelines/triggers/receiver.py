@@ -16,6 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.concurrency import run_in_threadpool
 from uvicorn.middleware.proxy_headers import _TrustedHosts
 
+from shiplift.pipelines.triggers.drift_metrics import DriftMetrics
 from shiplift.pipelines.triggers.intake import Deliveries, Intake, of_github, of_gitlab, of_mlflow
 from shiplift.pipelines.triggers.request_limits import Decide, DeliveryMetrics, RequestLimiter, answer
 from shiplift.pipelines.triggers.settings import DeliveryLimits, Listening, TriggerSettings, load, read_secrets
@@ -46,6 +47,8 @@ def create_app(intake: Intake, limits: DeliveryLimits | None = None) -> FastAPI:
     if intake.push is not None:
         add_route("github", MAX_PUSH_BYTES, partial(of_github, intake))
         add_route("gitlab", MAX_PUSH_BYTES, partial(of_gitlab, intake))
+    if intake.reports is not None:
+        metrics.registry.register(DriftMetrics(intake.reports))
     app.state.metrics = metrics
     return app
 
@@ -83,6 +86,7 @@ def on_this_machine(home: Path) -> Intake:
         StackDown: no stack was started there.
     """
     from shiplift.pipelines.engines.local import stack as stacks  # noqa: PLC0415 - not needed on a cluster
+    from shiplift.pipelines.engines.local.drifting import every_state  # noqa: PLC0415
     from shiplift.pipelines.engines.local.releases import Releases  # noqa: PLC0415
     from shiplift.runtime.base.secrets import load_secrets  # noqa: PLC0415
 
@@ -95,6 +99,7 @@ def on_this_machine(home: Path) -> Intake:
         find_version=RestRegistry(stack.registry_uri, timeout_s=_REGISTRY_S).version,
         mlflow=lambda: (secret,),
         deliveries=Deliveries(home / "deliveries"),
+        reports=lambda: [state.report for _, state in every_state(home) if state],
     )
 
 

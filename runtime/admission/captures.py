@@ -1,7 +1,8 @@
-"""Whether what a spec wants to capture is there, and whether the site can capture it."""
+"""Whether what a spec wants to capture, and to compare of it, is there, and whether the site can capture it."""
 
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.text import printable
+from shiplift.runtime.records.model import Datasets
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.document import ReleaseSpec
@@ -26,8 +27,7 @@ def check_capture(site: Site, spec: ReleaseSpec, signature: Signature) -> None:
     if signature.streamed:
         raise SpecInvalid("`capture` is set, but answers that are streamed are not captured", do="Leave it out.")
     inputs = [spec.name for spec in signature.inputs]
-    known = {*inputs, *(spec.name for spec in signature.outputs)}
-    known |= {f"input/{name}" for name in inputs} | {f"output/{spec.name}" for spec in signature.outputs}
+    known = known_columns(signature)
     for field, columns in (("hash", capture.hash), ("omit", capture.omit)):
         if unknown := [name for name in columns if name not in known]:
             _refuse(f"capture.{field}", unknown[0], sorted(known))
@@ -35,9 +35,43 @@ def check_capture(site: Site, spec: ReleaseSpec, signature: Signature) -> None:
         _refuse("capture.key", capture.key, inputs)
 
 
+def check_drift(site: Site, spec: ReleaseSpec, signature: Signature, datasets: Datasets) -> None:
+    """Checks the section `drift`.
+
+    Raises:
+        SpecInvalid: it names a column that the model lacks, the version has no validation data to compare with, or the
+            site is a cluster.
+    """
+    drift = spec.drift
+    if drift is None:
+        return
+    if isinstance(site.place, Cluster):
+        raise SpecInvalid(
+            "`drift` is set, but it is measured on captured requests, which exist on one machine only",
+            do="Leave `drift` out, or release this model on one machine.",
+        )
+    known = known_columns(signature)
+    if unknown := [name for name in drift.columns if name not in known]:
+        _refuse("drift.columns", unknown[0], sorted(known))
+    if datasets.validation is None:
+        raise SpecInvalid(
+            f"`drift` is set, but the version has no validation data at {spec.data.validation} to compare with",
+            do="Log them with the run, or correct `data.validation`.",
+        )
+
+
+def known_columns(signature: Signature) -> set[str]:
+    """The inputs and outputs by name, as `age` and as `input/age`."""
+    inputs, outputs = ([spec.name for spec in tensors] for tensors in (signature.inputs, signature.outputs))
+    own = {f"input/{name}" for name in inputs} | {f"output/{name}" for name in outputs}
+    return {*inputs, *outputs, *own}
+
+
 def _refuse(field: str, name: str, known: list[str]) -> None:
     shown = ", ".join([each for each in known if "/" not in each][:_SHOWN])
     raise SpecInvalid(
         printable(f"{field} names {name!r}, which the model does not have; it has {shown}"),
-        do="Correct the name: a column that is not found would be kept as it is.",
+        do="Correct the name."
+        if field.startswith("drift")
+        else "Correct the name: a column that is not found would be kept as it is.",
     )

@@ -75,7 +75,7 @@ class Delivery:
             if not waiting:
                 return
             seq, event = waiting[0]
-            if target.wants(event.kind, event.model):
+            if target.wants(event.kind, event.model, event.hook):
                 try:
                     self._send(target, event)
                 except Refusal as refusal:
@@ -93,7 +93,7 @@ class Delivery:
             return waiting
         lost = waiting[: waiting.index(lost[-1]) + 1]
         problem = place.problem or "they waited for too long"
-        self._outbox.bury(target.name, [each for each in lost if target.wants(each[1].kind, each[1].model)], problem)
+        self._outbox.bury(target.name, _wanted(target, lost), problem)
         self._outbox.delivered(target.name, lost[-1][0])
         self._tell(f"events target {target.name!r} lost {len(lost)} events to the dead letters: {problem}")
         return waiting[len(lost) :]
@@ -138,3 +138,7 @@ class Delivery:
             self.deliver(target, settings)
         except ShipliftError as error:
             print(printable(f"events: {error}"), flush=True)
+
+
+def _wanted(target: EventTarget, events: list[tuple[int, ModelEvent]]) -> list[tuple[int, ModelEvent]]:
+    return [each for each in events if target.wants(each[1].kind, each[1].model, each[1].hook)]

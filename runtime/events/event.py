@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import operator
 from datetime import UTC, datetime
 
 from pydantic import Field
@@ -19,6 +20,7 @@ class ModelEvent(Record):
     """Something that happened to a model. Two with the same `id` are the same one, however often it is told.
 
     `version` is 0 if it is about the model as a whole. `at` is in seconds since the epoch. `release` names the release.
+    `hook` is a target that the model's spec asks to be told, too.
     """
 
     id: str
@@ -28,6 +30,7 @@ class ModelEvent(Record):
     at: float
     text: str = ""
     release: str = ""
+    hook: str = Field("", exclude_if=operator.not_)  # older versions don't know this field
 
     @property
     def subject(self) -> str:
@@ -56,7 +59,7 @@ class ModelEvent(Record):
 
 
 def model_event(
-    kind: Kind, model: str, version: int, *, at: float, text: str = "", release: str = "", key: str = ""
+    kind: Kind, model: str, version: int, *, at: float, text: str = "", release: str = "", key: str = "", hook: str = ""
 ) -> ModelEvent:
     """An event. The `key` tells it apart from others of its kind about the same version; by default, its time does."""
     identity = json.dumps([kind, model, version, key or f"{at:.6f}"])
@@ -68,6 +71,7 @@ def model_event(
         at=at,
         text=printable(text, limit=_TEXT),
         release=release,
+        hook=hook,
     )
 
 

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     UNHEALTHY = "model.unhealthy"
     HEALTHY = "model.healthy"
     QUARANTINED = "model.quarantined"
+    DRIFTED = "model.drifted"
 
 
 ENDED: dict[ReleaseOutcome, Kind] = {
@@ -41,4 +42,4 @@ ENDED: dict[ReleaseOutcome, Kind] = {
     "failed": Kind.FAILED,
 }
 GOOD = (Kind.PROMOTED, Kind.HEALTHY, Kind.BAKED)
-BAD = (Kind.REFUSED, Kind.REJECTED, Kind.ABORTED, Kind.FAILED, Kind.UNHEALTHY, Kind.QUARANTINED)
+BAD = (Kind.REFUSED, Kind.REJECTED, Kind.ABORTED, Kind.FAILED, Kind.UNHEALTHY, Kind.QUARANTINED, Kind.DRIFTED)

@@ -20,7 +20,8 @@ class EventTarget(Record):
 
     The address is `url`, or in the file `url_file` or the environment variable `url_env`: that of a chat is a secret.
     `secret_file` or `secret_env` have the secret that signs, for `cloudevents` only. `kinds` are those that it gets
-    (empty: all), `models` the models that it hears of (empty: all). `timeout_s` bounds one delivery.
+    (empty: all), `models` the models that it hears of (empty: all). A `hook` gets only the events for which a model's
+    spec names it, and no spec can name another target. `timeout_s` bounds one delivery.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
@@ -32,12 +33,15 @@ class EventTarget(Record):
     secret_env: str = ""
     kinds: tuple[Kind, ...] = ()
     models: tuple[str, ...] = ()
+    hook: bool = False
     timeout_s: float = Field(10, gt=0, le=60)
 
     @model_validator(mode="after")
     def _one_address(self) -> Self:
         if sum(map(bool, (self.url, self.url_file, self.url_env))) != 1:
             raise ValueError("needs exactly one of url, url_file and url_env")
+        if self.hook and self.kinds:
+            raise ValueError("is a hook, which gets what specs name it for: leave out kinds")
         if self.secret_file and self.secret_env:
             raise ValueError("has both secret_file and secret_env: leave one out")
         if self.url:
@@ -64,9 +68,11 @@ class EventTarget(Record):
         """
         return self._read(self.secret_file, self.secret_env, "secret") if self.secret_file or self.secret_env else ""
 
-    def wants(self, kind: Kind, model: str) -> bool:
-        """Whether it hears of this."""
-        return (not self.kinds or kind in self.kinds) and (not self.models or model in self.models)
+    def wants(self, kind: Kind, model: str, hook: str = "") -> bool:
+        """Whether it hears of this; `hook` is the target that the event names."""
+        if self.models and model not in self.models:
+            return False
+        return hook == self.name if self.hook else not self.kinds or kind in self.kinds
 
     def _read(self, file: str, variable: str, what: str) -> str:
         try:

@@ -105,11 +105,25 @@ def _query(alarm: Alarm, readings: Readings, _confidence: float) -> Finding:
     return Finding(raised=f"the query {alarm.query!r} gave {value:g}, {side} its limit {alarm.limit:g}")
 
 
+def _drift(_alarm: Alarm, readings: Readings, _confidence: float) -> Finding:
+    """Each comparison is sure by itself, over all columns; too few requests are no drift, as no request is no error."""
+    found = readings[-1].drift
+    if found is None:
+        return Finding(unknown="its drift has not been measured")
+    return Finding(raised=found) if found else QUIET
+
+
 def _breaks(value: float, alarm: Alarm) -> bool:
     return value < alarm.limit if alarm.below else value > alarm.limit
 
 
-JUDGES: Mapping[str, Judge] = {"answers": _answers, "errors": _errors, "p99": _p99, "query": _query}
+JUDGES: Mapping[str, Judge] = {
+    "answers": _answers,
+    "errors": _errors,
+    "p99": _p99,
+    "query": _query,
+    "drift": _drift,
+}
 
 
 # --- the arithmetic ---

@@ -28,8 +28,8 @@ class Reading(Record):
 
     `at_s` is from a clock that never goes back. `answered` and `failed` count its requests since its server started.
     `latency_ms` are quantiles of the last minute's requests; empty: there were none. `wrong` is what is wrong with its
-    answers to the heartbeat (empty: nothing). None anywhere means that it could not be read. `values` are the results
-    of the alarms' queries.
+    answers to the heartbeat (empty: nothing), and `drift` how its requests drifted (empty: not, or they are too few).
+    None anywhere means that it could not be read. `values` are the results of the alarms' queries.
     """
 
     at_s: float
@@ -37,6 +37,7 @@ class Reading(Record):
     failed: int | None = None
     latency_ms: dict[float, float] | None = None
     wrong: str | None = None
+    drift: str | None = None
     values: dict[str, float | None] = Field(default_factory=dict)
 
 

@@ -8,6 +8,7 @@ from shiplift.runtime.records.base import Sections
 from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.model import FALL_BACK, PIPELINE, PYTHON, Datasets, ModelVersion, RecordedRequests, Scan
 from shiplift.runtime.spec.capturing import Capture
+from shiplift.runtime.spec.drifting import Drift
 from shiplift.runtime.spec.groups import Acceptance, Delivery, Requirements, ServingSpace
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load, ScoreTarget, SearchSpace, Slo
 from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
@@ -43,6 +44,7 @@ class Admitted(Sections):
     rollout: Rollout
     promoting: Promoting = Promoting()
     capture: Capture = Capture()
+    drift: Drift | None = None
 
     @property
     def requirements(self) -> Requirements:
@@ -70,7 +72,15 @@ class Admitted(Sections):
     @property
     def delivery(self) -> Delivery:
         """The settings that a promotion follows."""
-        return Delivery(rollout=self.rollout, promoting=self.promoting, p99_ms=self.slo.p99_ms, capture=self.capture)
+        return Delivery(
+            rollout=self.rollout,
+            promoting=self.promoting,
+            p99_ms=self.slo.p99_ms,
+            capture=self.capture,
+            drift=self.drift,
+            datasets=self.datasets,
+            data=self.data,
+        )
 
     @model_validator(mode="before")
     @classmethod

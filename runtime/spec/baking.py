@@ -73,7 +73,17 @@ class QueryAlarm(Section):
         return Alarm(kind=self.kind, limit=limit or 0.0, query=self.query, below=self.below is not None)
 
 
-AlarmName = Literal["p99", "errors", "answers"]  # those that need nothing more
+class DriftAlarm(Section):
+    """The version's requests or answers drifted from its validation data, as the spec's `drift` says."""
+
+    kind: Literal["drift"] = "drift"
+
+    def alarm(self, _p99_ms: float | None) -> Alarm:
+        """The alarm."""
+        return Alarm(kind=self.kind)
+
+
+AlarmName = Literal["p99", "errors", "answers", "drift"]  # those that need nothing more
 
 
 def _in_full(value: Any) -> Any:
@@ -88,13 +98,16 @@ AlarmSpec = Annotated[
     Annotated[P99Alarm, Tag("p99")]
     | Annotated[ErrorsAlarm, Tag("errors")]
     | Annotated[AnswersAlarm, Tag("answers")]
-    | Annotated[QueryAlarm, Tag("query")],
+    | Annotated[QueryAlarm, Tag("query")]
+    | Annotated[DriftAlarm, Tag("drift")],
     Discriminator(
         _kind,
         custom_error_type="alarm_kind",
-        custom_error_message="must be one of p99, errors, answers and query, or a mapping with such a `kind`",
+        custom_error_message="must be one of p99, errors, answers, drift and query, or a mapping with such a `kind`",
     ),
-    BeforeValidator(_in_full, json_schema_input_type=AlarmName | P99Alarm | ErrorsAlarm | AnswersAlarm | QueryAlarm),
+    BeforeValidator(
+        _in_full, json_schema_input_type=AlarmName | P99Alarm | ErrorsAlarm | AnswersAlarm | QueryAlarm | DriftAlarm
+    ),
 ]
 
 
@@ -115,7 +128,7 @@ class Bake(Section):
 
     def rules(self, p99_ms: float | None) -> tuple[Alarm, ...]:
         """The alarms, with the SLO's limit of the 99th percentile for those that have none."""
-        chosen: tuple[P99Alarm | ErrorsAlarm | AnswersAlarm | QueryAlarm, ...] | None = self.alarms
+        chosen: tuple[P99Alarm | ErrorsAlarm | AnswersAlarm | QueryAlarm | DriftAlarm, ...] | None = self.alarms
         if chosen is None:
             chosen = (AnswersAlarm(), ErrorsAlarm(), *([P99Alarm()] if p99_ms else []))
         return tuple(each.alarm(p99_ms) for each in chosen)

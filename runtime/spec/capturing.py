@@ -1,6 +1,7 @@
 """The section `capture` of the spec: what is kept of production's requests and answers."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -33,6 +34,15 @@ def time_of(text: str) -> int:
     if not (match := _TIME.fullmatch(text)) or not int(match[1]):
         raise ValueError(f"{text!r} is no time: write a number and s, m, h or d, such as 30d")
     return int(match[1]) * _SECONDS[match[2]]
+
+
+def listed_as(name: str, listed: Sequence[str]) -> bool:
+    """Whether a column is among those listed; `input/age` and `age` may stand for each other."""
+    return any(name == each or _own(name) == each or name == _own(each) for each in listed)
+
+
+def _own(name: str) -> str:
+    return name.removeprefix("input/").removeprefix("output/")
 
 
 def _size(text: str) -> str:

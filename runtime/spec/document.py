@@ -15,7 +15,8 @@ from shiplift.runtime.base import strict_yaml
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.precision import SCALES
-from shiplift.runtime.spec.capturing import Capture
+from shiplift.runtime.spec.capturing import Capture, listed_as
+from shiplift.runtime.spec.drifting import Drift
 from shiplift.runtime.spec.fields import Section
 from shiplift.runtime.spec.measurement import Load, SearchSpace, Slo
 from shiplift.runtime.spec.model import Admission, Conversion, Data, OwnMetric, Quality, Quantization
@@ -45,6 +46,7 @@ class ReleaseSpec(Section):
     rollout: Rollout = Rollout()
     promotion: Promoting = Promoting()
     capture: Capture = Capture()
+    drift: Drift | None = None
 
     @model_validator(mode="after")
     def _scores(self) -> Self:
@@ -72,6 +74,25 @@ class ReleaseSpec(Section):
     def _bakes(self) -> Self:
         if self.promotion.bake and (problem := self.promotion.bake.problem(self.slo.p99_ms)):
             raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
+    def _drifts(self) -> Self:
+        bake = self.promotion.bake
+        if self.drift is None:
+            if bake and any(alarm.kind == "drift" for alarm in bake.alarms or ()):
+                raise ValueError("promotion.bake has alarm drift: say what is compared in a section `drift`")
+            return self
+        if not self.capture.share:
+            raise ValueError("drift is measured on captured requests: set `capture.share` to more than 0")
+        kept_as = (("hash", self.capture.hash, "kept as a hash"), ("omit", self.capture.omit, "not kept"))
+        for name in self.drift.columns:
+            for field, listed, how in kept_as:
+                if listed_as(name, listed):
+                    raise ValueError(
+                        f"drift.columns names {name!r}, which is {how}: take it out of `capture.{field}`, or out of "
+                        "`drift.columns`"
+                    )
         return self
 
     @model_validator(mode="after")

@@ -3,6 +3,7 @@
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.model import Datasets
 from shiplift.runtime.spec.capturing import Capture
+from shiplift.runtime.spec.drifting import Drift
 from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace, Slo
 from shiplift.runtime.spec.model import Data, Quality, Quantization
 from shiplift.runtime.spec.promoting import Promoting
@@ -40,10 +41,13 @@ class ServingSpace(Record):
 class Delivery(Record):
     """How a version gets its traffic, who agrees first, how it is watched after, and what is kept of its requests.
 
-    `p99_ms` is the SLO's limit, which a bake watches.
+    `p99_ms` is the SLO's limit, which a bake watches. With `drift`, what is kept is compared with the `datasets`.
     """
 
     rollout: Rollout = Rollout()
     promoting: Promoting = Promoting()
     p99_ms: float | None = None
     capture: Capture = Capture()
+    drift: Drift | None = None
+    datasets: Datasets = Datasets()
+    data: Data = Data()

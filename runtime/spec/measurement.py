@@ -86,6 +86,9 @@ class SearchSpace(Section):
         return self
 
 
+CAPTURED = "captured"  # as `load.requests`: what production captured of the model
+
+
 class DynamicShape(Section):
     """The size of a dynamic dimension of an input in the load test's requests; `axis` 1 is the first after the batch.
 
@@ -113,8 +116,9 @@ class DynamicShape(Section):
 class Load(Section):
     """The load test: a sweep over concurrencies, then Poisson arrivals at fixed rates, then champion and challenger.
 
-    Requests are those logged at `requests` (NPZ, or KServe bodies as JSON) if there are any. Otherwise they are
-    generated from the model's metadata and input example, with the sizes that `shapes` sets. A model with
+    Requests are those logged at `requests` (NPZ, or KServe bodies as JSON) if there are any, or with `captured` what
+    production captured of the model. Otherwise they are generated from the model's metadata and input example, with the
+    sizes that `shapes` sets. A model with
     `serving.sequence_batching` gets sequences of `sequence_length` requests. A request has `batch` samples; throughput
     and rates count samples. Windows agree if their throughput is within `stability_percent`, and, if `percentile` is
     set, also their latency at it. A window of the sweep is shorter than `window_ms` where a fast model gives 3,000

@@ -51,6 +51,7 @@ def _show_stack(status: StackStatus) -> None:
         console.stdout.print(table)
         for model in status.models:
             _show_drift(model.drift)
+            _show_drift(f"{model.model} version {model.champion}: {model.data_drift}" if model.data_drift else "")
             _show_baking(f"{model.model} version {model.champion}", model.baking)
     for release in status.releasing:
         console.stdout.print(f"{release.model} version {release.version}: {release}", markup=False)
@@ -67,6 +68,7 @@ def _show_model(status: ModelVersions) -> None:
         table.add_row(str(version.version), ", ".join(version.aliases), outcome, reason)
     console.stdout.print(table)
     _show_drift(status.drift)
+    _show_drift(status.data_drift)
     _show_baking(status.model, status.baking)
     console.stdout.print(_answers(status))
     if status.proof:

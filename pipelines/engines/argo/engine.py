@@ -43,6 +43,7 @@ from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.asked import AskedAgain
 from shiplift.runtime.records.capturing import Captured, DeletedRows, ExportedRows
 from shiplift.runtime.records.decision import Decision
+from shiplift.runtime.records.drift import DriftReport
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.offline import OfflineOrder, OfflineResult
 from shiplift.runtime.records.promotion import Abort, Promotion
@@ -359,6 +360,13 @@ class ArgoEngine:
     def delete_captured(self, model: str, value: str) -> DeletedRows:  # noqa: ARG002
         """Nothing is captured on a cluster."""
         raise _not_captured(model)
+
+    def data_drift(self, model: str, *, now: bool) -> DriftReport:  # noqa: ARG002
+        """Nothing is captured on a cluster."""
+        raise NotFound(
+            f"the drift of {model!r} is not measured: it is measured on captured requests, on one machine only",
+            do="Use `--engine local` for models that one machine serves.",
+        )
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
         """The logs of a component's pods, or of a version's newest release; each line begins with its pod or stage."""

@@ -15,7 +15,7 @@ from shiplift.pipelines.engines.answers import (
     Status,
     require_approver,
 )
-from shiplift.pipelines.engines.local import aborting, captured, logs, past, stack, status
+from shiplift.pipelines.engines.local import aborting, captured, drifting, logs, past, stack, status
 from shiplift.pipelines.engines.local.models import every_model, invocations_of
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound, NothingToAbort, ShipliftError, StackDown
@@ -31,6 +31,7 @@ from shiplift.runtime.records.asked import AskedAgain
 from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.capturing import Captured, DeletedRows, ExportedRows
 from shiplift.runtime.records.decision import Decision
+from shiplift.runtime.records.drift import DriftReport
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.offline import OfflineOrder, OfflineResult
 from shiplift.runtime.records.promotion import Abort, Promotion
@@ -385,6 +386,10 @@ class LocalEngine:
     def delete_captured(self, model: str, value: str) -> DeletedRows:
         """Deletes the captured rows whose `capture.key` has this value."""
         return captured.delete(self.home, check_name(model), value)
+
+    def data_drift(self, model: str, *, now: bool) -> DriftReport:
+        """How a model's captured requests and answers differ from its validation data: the last report or a new one."""
+        return drifting.report_of(self.home, check_name(model), now=now)
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
         """The log of a component of the stack, or of a release."""

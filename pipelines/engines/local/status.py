@@ -13,7 +13,7 @@ from shiplift.pipelines.engines.answers import (
     VersionStatus,
     champion_drift,
 )
-from shiplift.pipelines.engines.local import compartments, incidents, stack
+from shiplift.pipelines.engines.local import compartments, drifting, incidents, stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.engines.pace import pace_of
 from shiplift.runtime.base.names import serving_name
@@ -125,6 +125,7 @@ def _models(home: Path, saved: stack.Stack) -> tuple[ModelStatus, ...]:
             previous=aliases.get(PREVIOUS, 0),
             latest=latest,
             baking=_baking(home, name),
+            data_drift=_data_drift(home, name),
             drift=champion_drift(name, served_version(home, name), aliases),
             **pulse_of(name).model_dump(),
         )
@@ -134,6 +135,11 @@ def _models(home: Path, saved: stack.Stack) -> tuple[ModelStatus, ...]:
 
 def _baking(home: Path, model: str) -> str:
     known = under_way_of(home, model)
+    return known.sentence if known else ""
+
+
+def _data_drift(home: Path, model: str) -> str:
+    known = drifting.state_of(home, model)
     return known.sentence if known else ""
 
 
@@ -157,6 +163,7 @@ def of_model(home: Path, model: str) -> ModelVersions:
         endpoint=Endpoint(http=f"{endpoints(running).http}/v2/models/{name}", grpc=endpoints(running).grpc),
         drift=champion_drift(model, served_version(home, model), aliases),
         baking=_baking(home, model),
+        data_drift=_data_drift(home, model),
         **compartments.read(home, model).model_dump(),
         proof=serving.package.proof if serving else None,
         versions=tuple(

@@ -8,6 +8,7 @@ from shiplift.runtime.base.names import TENSORS, name_endings
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import volatile
 from shiplift.runtime.records.capturing import Capturing
+from shiplift.runtime.records.drift import Drifting
 from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.kinds.union import Kinded
 from shiplift.runtime.records.limits import Limits
@@ -34,7 +35,7 @@ class Package(Kinded, Variant):
     versions that were promoted before, and are served to clients that name them. `questions` is an NPZ with rows and
     the original's answers, as `proof.file` says, in the package's own names; `proof` says that a server answered them
     alike. `scoring` is what MLflow's clients know of the model. `limits` are what its configuration allows the model
-    to use, and `capturing` is what production keeps of its requests.
+    to use, `capturing` is what production keeps of its requests, and `drifting` what these are compared with.
     """
 
     target: str
@@ -60,6 +61,7 @@ class Package(Kinded, Variant):
     nodes: Nodes = volatile(Nodes())
     needs: ServerNeeds = volatile(ServerNeeds())
     capturing: Capturing | None = Field(default=None, exclude_if=absent, json_schema_extra={"volatile": True})
+    drifting: Drifting | None = Field(default=None, exclude_if=absent, json_schema_extra={"volatile": True})
 
     @property
     def versions(self) -> list[int]:

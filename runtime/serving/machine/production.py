@@ -54,7 +54,7 @@ _BESIDE = "--next"
 
 
 def _what_serves(package: Package) -> tuple[object, ...]:
-    return package.version, package.repository, package.capturing
+    return package.version, package.repository, package.capturing, package.drifting
 
 
 def _unchecked() -> None:

@@ -80,6 +80,7 @@ def test_the_commands_are_these() -> None:
         "ask",
         "logs",
         "captured",
+        "drift",
         "events",
         "infer",
         "lab",

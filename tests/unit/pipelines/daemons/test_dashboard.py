@@ -9,10 +9,13 @@ import pytest
 from prometheus_client import Counter, Histogram
 
 from shiplift.pipelines.daemons.prometheus import ReleaseMetrics
+from shiplift.pipelines.triggers.drift_metrics import DriftMetrics
 from shiplift.pipelines.triggers.request_limits import DeliveryMetrics
+from shiplift.runtime.records.drift import ColumnDrift, DriftReport
 
 BOARD: dict[str, Any] = json.loads(files("shiplift.templates").joinpath("grafana/shiplift.json").read_text())
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+DRIFTED = ColumnDrift(column="input/age", state="drifted", psi=1.0)
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
 
 
@@ -28,6 +31,8 @@ def exported() -> dict[str, set[str]]:
         for ending in endings:
             extra = {"le"} if ending == "_bucket" else set()
             labels[metric._name + ending] = set(metric._labelnames) | extra
+    for family in DriftMetrics(lambda: [DriftReport(model="digits", version=1, at=1.0, columns=(DRIFTED,))]).collect():
+        labels[family.name] = {label for sample in family.samples for label in sample.labels}
     return labels
 
 
