@@ -7,7 +7,7 @@ more some seconds after it has died. What the servers counted tells failures and
 import math
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -40,11 +40,23 @@ _ANSWER_S = 2.0
 _THREADS = 8
 
 
+Pages = Callable[[Mapping[str, str]], Mapping[str, str]]  # the metrics of pods, from their addresses
+
+
 class ClusterShadow:
     """The shadows of a cluster. See `runtime.measure.shadowing.place.ShadowPlace`."""
 
-    def __init__(self, cluster: Cluster, api: KubernetesClient | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        api: KubernetesClient | None = None,
+        *,
+        pages: Pages | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._api = api or KubernetesClient(cluster.serving_namespace)
+        self._pages, self._clock, self._pause = pages or pages_of, clock, pause
 
     @contextmanager
     def mirroring(self, deployment: Deployment, champion: Package, wanted: Shadow) -> Iterator["ClusterMirror"]:
@@ -56,7 +68,9 @@ class ClusterShadow:
         """
         if not isinstance(deployment.workload, ServerPods):
             raise ServerFailed("the staging server has no pods on this cluster", do="Rerun the release.")
-        mirror = ClusterMirror(self._api, deployment.workload.name, deployment.package, champion, wanted)
+        to = Mirror(revision=deployment.workload.name, share=wanted.share)
+        sides = _Side(version=champion.version), _Side(version=deployment.package.version)
+        mirror = ClusterMirror(self._api, champion.model, to, sides, self._pages, self._clock, self._pause)
         try:
             mirror.begin()
             yield mirror
@@ -112,27 +126,34 @@ class ClusterMirror:
     """The copying, by looks of some seconds. See `runtime.measure.shadowing.place.Mirror`."""
 
     def __init__(
-        self, api: KubernetesClient, revision: str, package: Package, champion: Package, wanted: Shadow
+        self,
+        api: KubernetesClient,
+        model: str,
+        mirror: Mirror,
+        sides: tuple[_Side, _Side],
+        pages: Pages,
+        clock: Callable[[], float],
+        pause: Callable[[float], None],
     ) -> None:
-        self._api, self._model, self._share = api, champion.model, wanted.share
-        self._mirror = Mirror(revision=revision, share=wanted.share)
-        self._champion, self._challenger = _Side(version=champion.version), _Side(version=package.version)
-        self._began = self._minute = time.monotonic()
+        self._api, self._model, self._mirror, self._pages = api, model, mirror, pages
+        self._champion, self._challenger = sides
+        self._clock, self._pause = clock, pause
+        self._began = self._minute = clock()
         self._ratios: list[float] = []
 
     def begin(self) -> None:
         """Orders the copying, and waits until the routes have it."""
-        deadline = time.monotonic() + _WRITTEN_S
+        deadline = self._clock() + _WRITTEN_S
         while not self._written():
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 raise Temporary(
                     f"the operator has not written the routes of {self._model} within {_WRITTEN_S:g} s",
                     do="See `shiplift status` and the operator's log, and rerun the release.",
                 )
             self._beat()
             progress("waiting for the routes that copy requests")
-            time.sleep(_POLL_S)
-        self._began = self._minute = time.monotonic()
+            self._pause(_POLL_S)
+        self._began = self._minute = self._clock()
 
     def look(self) -> Shadowed:
         """Reads what the pods of both sides counted."""
@@ -146,14 +167,14 @@ class ClusterMirror:
         self._beat()
         self._read(self._champion, service.status.revision)
         self._read(self._challenger, self._mirror.revision)
-        if time.monotonic() - self._minute >= MINUTE_S or not self._challenger.minutes:
-            self._minute = time.monotonic()
+        if self._clock() - self._minute >= MINUTE_S or not self._challenger.minutes:
+            self._minute = self._clock()
             before = len(self._champion.minutes), len(self._challenger.minutes)
             for side in (self._champion, self._challenger):
                 side.minute()
             if (len(self._champion.minutes), len(self._challenger.minutes)) == (before[0] + 1, before[1] + 1):
                 self._ratios.append(self._challenger.minutes[-1] / self._champion.minutes[-1])
-        time.sleep(_BEAT_S)
+        self._pause(_BEAT_S)
         return self._result()
 
     def _result(self) -> Shadowed:
@@ -161,8 +182,8 @@ class ClusterMirror:
         others, others_failed = self._champion.counts
         return Shadowed(
             champion=self._champion.version,
-            share=self._share,
-            seconds=round(time.monotonic() - self._began, 1),
+            share=self._mirror.share,
+            seconds=round(self._clock() - self._began, 1),
             requests=answered + failed,
             failed=failed,
             champion_requests=others + others_failed,
@@ -200,26 +221,28 @@ class ClusterMirror:
         return None
 
     def _read(self, side: _Side, revision: str) -> None:
-        pods = {
-            body["metadata"]["name"]: (body.get("status") or {}).get("podIP", "")
-            for body in self._api.find(POD, f"{PACKAGE}={revision}")
-        }
-        addresses = [(name, address) for name, address in pods.items() if address]
-        with (
-            httpx.Client(timeout=_ANSWER_S, trust_env=False, verify=NO_AUTHORITIES) as client,
-            ThreadPoolExecutor(_THREADS) as pool,
-        ):
-            pages = list(pool.map(lambda each: _page(client, each[1]), addresses))
-        for (name, _), page in zip(addresses, pages, strict=True):
-            side.read(name, reading_of(page, serving_name(self._model), side.version, time.monotonic()))
+        pods = self._api.find(POD, f"{PACKAGE}={revision}")
+        addresses = {body["metadata"]["name"]: (body.get("status") or {}).get("podIP", "") for body in pods}
+        for pod, page in self._pages({name: address for name, address in addresses.items() if address}).items():
+            side.read(pod, reading_of(page, serving_name(self._model), side.version, self._clock()))
 
 
-def _page(client: httpx.Client, address: str) -> str | None:
-    host = f"[{address}]" if ":" in address else address
-    try:
-        return client.get(f"http://{host}:{METRICS}/metrics").raise_for_status().text
-    except httpx.HTTPError:
-        return None
+def pages_of(addresses: Mapping[str, str]) -> dict[str, str]:
+    """The metrics of the pods that answer in time, of all these addresses by name."""
+    with (
+        httpx.Client(timeout=_ANSWER_S, trust_env=False, verify=NO_AUTHORITIES) as client,
+        ThreadPoolExecutor(_THREADS) as pool,
+    ):
+
+        def page(address: str) -> str:
+            host = f"[{address}]" if ":" in address else address
+            try:
+                return client.get(f"http://{host}:{METRICS}/metrics").raise_for_status().text
+            except httpx.HTTPError:
+                return ""
+
+        pages = pool.map(page, addresses.values())
+        return {name: text for name, text in zip(addresses, pages, strict=True) if text}
 
 
 def _grew(before: Reading, now: Reading) -> bool:
