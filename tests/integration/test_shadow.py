@@ -92,22 +92,31 @@ def test_copies_of_requests_are_answered_and_compared_and_nothing_is_left_on(tmp
         assert counted(champion) == before
 
 
-def test_a_server_stops_copying_for_a_process_that_is_gone(tmp_path: Path) -> None:
-    with both(tmp_path) as (champion, _), ring(champion) as tap:
-        tap.set_share(1)
+def test_a_server_stops_copying_for_a_process_that_is_gone_and_goes_on_for_the_capture(tmp_path: Path) -> None:
+    with both(tmp_path) as (champion, _), ring(champion) as tap, ring(champion, "") as kept:
+        for each in (tap, kept):
+            each.set_share(1)
         tap.keep_open(60)
-        assert until(lambda: clients(champion, 1) or tap.counters().captured > 0)
+
+        def copied() -> bool:
+            clients(champion, 1)
+            return min(tap.counters().captured, kept.counters().captured) > 0
+
+        assert until(copied)
         tap.keep_open(0)  # the time is up, and nobody sets the share to 0
-        before = tap.counters().captured
+        before, others = tap.counters().captured, kept.counters().captured
         clients(champion, 0, 1, 2)
-        assert tap.counters().captured == before
+        assert (tap.counters().captured, kept.counters().captured) == (before, others + 3)
+        requests, _ = kept.records(1 << 20)
+        assert [each.inputs["x"].item() for each in requests[-3:]] == [0, 1, 2]
+        assert all(0 < each.took_us < 60_000_000 for each in requests)
 
 
 @contextmanager
-def ring(server: Server) -> Iterator[Ring]:
-    """The shadow's ring in a server."""
+def ring(server: Server, reader: str = READER) -> Iterator[Ring]:
+    """A reader's ring in a server."""
     folder = os.open(f"/proc/{worker(server.process.pid)}/root/tmp/shiplift-capture", os.O_RDONLY)
-    tap = Ring(folder, "m", reader=READER)
+    tap = Ring(folder, "m", reader=reader)
     os.close(folder)
     try:
         yield tap
