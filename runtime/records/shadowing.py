@@ -5,6 +5,8 @@ from pydantic import Field
 from shiplift.runtime.base.durations import in_short
 from shiplift.runtime.records.base import Record, volatile
 
+_SHOWN = 3  # outputs
+
 
 class Mirror(Record):
     """Who gets copies of a service's requests, and which share of them.
@@ -83,8 +85,9 @@ class Shadowed(Record):
         """How it goes so far, for people."""
         parts = [f"{self.requests} requests of version {self.champion} were copied, {self.failed} failed"]
         if self.outputs:
-            worst = min(self.outputs, key=lambda each: each.percent)
-            parts.append(f"{worst.percent:.3g} % of rows agree in {worst.output}")
+            agree = ", ".join(f"{each.output} {each.percent:.3g} %" for each in self.outputs[:_SHOWN])
+            more = f" and {len(self.outputs) - _SHOWN} more outputs" if len(self.outputs) > _SHOWN else ""
+            parts.append(f"rows that agree: {agree}{more}")
         if self.dropped:
             parts.append(f"{self.dropped} were dropped")
         return ", ".join(parts)
