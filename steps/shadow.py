@@ -8,7 +8,7 @@ import time
 
 from shiplift.runtime.admission.shadows import require_harmless
 from shiplift.runtime.base.durations import in_short
-from shiplift.runtime.base.progress import progress
+from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.gates import policy as gates
 from shiplift.runtime.gates.shadow import shadow_checks
 from shiplift.runtime.measure.shadowing.place import shadow_place
@@ -60,7 +60,7 @@ def shadow(
 
 def _shadowed(site: Site, deployment: Deployment, champion: Package, wanted: Shadow) -> Shadowed:
     progress(f"beginning to copy {wanted.share * 100:g} % of the requests of version {champion.version}")
-    with shadow_place(site).mirroring(deployment, champion, wanted) as mirror:
+    with measuring(), shadow_place(site).mirroring(deployment, champion, wanted) as mirror:
         began = time.monotonic()
         while True:
             seen, spent = mirror.look(), time.monotonic() - began

@@ -100,7 +100,7 @@ def _worse(shadowed: Shadowed, wanted: Shadow) -> Reading:
 
 
 def _agreements(shadowed: Shadowed, wanted: Shadow) -> Iterator[Check]:
-    known = {each.output: each for each in shadowed.outputs}
+    known = {each.output: each for each in shadowed.outputs if not each.slice}
     if shadowed.uncompared and not wanted.agreement_percent:
         yield check("shadow agreement", None, None, "% of rows", Outcome.PASS, shadowed.uncompared)
         return
@@ -111,6 +111,11 @@ def _agreements(shadowed: Shadowed, wanted: Shadow) -> Iterator[Check]:
         if name or wanted.agreement_percent is not None:
             limit = limit if name else 100.0
             yield check_limit(label, reading, limit, "% of rows", upper=False)
+    for each in shadowed.outputs:
+        limit = wanted.least_agreement(each.output)
+        if each.slice and limit is not None and each.requests >= wanted.min_requests:
+            label = f"shadow agreement of {each.output} in {each.slice}"
+            yield check_limit(label, _agreement(each, wanted), limit, "% of rows", upper=False)
 
 
 def _unknown(name: str, shadowed: Shadowed) -> str:

@@ -25,6 +25,7 @@ from shiplift.runtime.records.process import Process
 _PR_SET_PDEATHSIG = 1
 _SERVERS_PORTS = range(10_000, 32_000)  # Linux' default for outgoing connections is 32768 to 60999
 _NOTICE_S = 5
+BACK = 10  # a niceness: the processor goes to others first
 _POLL_S = 0.02
 _CGROUP = Path("/sys/fs/cgroup")
 _libc = ctypes.CDLL(None)
@@ -301,7 +302,13 @@ def inherited(names: Sequence[str] = ("PATH", "HOME", "LANG", "TMPDIR", "TZ")) -
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def step_back(process: Process, nice: int = 10) -> None:
+def thread_steps_back(nice: int = BACK) -> None:
+    """Lets other threads of the machine have the processor before this one; for good."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+
+
+def step_back(process: Process, nice: int = BACK) -> None:
     """Lets other processes have the processor before this one and its children, in every thread; for good.
 
     On Linux, a priority is a thread's own, and new threads take their creator's.

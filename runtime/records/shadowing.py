@@ -21,9 +21,13 @@ class Mirror(Record):
 
 
 class OutputAgreement(Record):
-    """How many rows were compared in an output, how many of them agree, and of how many requests they are."""
+    """How many rows were compared in an output, how many of them agree, and of how many requests they are.
+
+    `slice` is one of the validation set's, such as `country=DE`, if only its rows are counted.
+    """
 
     output: str
+    slice: str = ""
     rows: int
     same: int
     requests: int
@@ -85,8 +89,9 @@ class Shadowed(Record):
         """How it goes so far, for people."""
         parts = [f"{self.requests} requests of version {self.champion} were copied, {self.failed} failed"]
         if self.outputs:
-            agree = ", ".join(f"{each.output} {each.percent:.3g} %" for each in self.outputs[:_SHOWN])
-            more = f" and {len(self.outputs) - _SHOWN} more outputs" if len(self.outputs) > _SHOWN else ""
+            whole = [each for each in self.outputs if not each.slice]
+            agree = ", ".join(f"{each.output} {each.percent:.3g} %" for each in whole[:_SHOWN])
+            more = f" and {len(whole) - _SHOWN} more outputs" if len(whole) > _SHOWN else ""
             parts.append(f"rows that agree: {agree}{more}")
         if self.dropped:
             parts.append(f"{self.dropped} were dropped")

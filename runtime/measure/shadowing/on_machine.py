@@ -21,7 +21,7 @@ from shiplift.runtime.confinement.watch import worker
 from shiplift.runtime.events.emit import emit
 from shiplift.runtime.events.event import model_event
 from shiplift.runtime.events.kinds import Kind
-from shiplift.runtime.host.processes import alive, step_back
+from shiplift.runtime.host.processes import alive, step_back, thread_steps_back
 from shiplift.runtime.measure.shadowing.tally import Tally
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.deployment import Deployment, ServerProcess
@@ -61,8 +61,9 @@ class LocalShadow:
         emit(self._home, model_event(Kind.SHADOWING, package.model, package.version, at=time.time(), text=told))
         with ExitStack() as stack:
             client = stack.enter_context(TritonClient(deployment.endpoint.grpc, timeout_s=_TIMEOUT_S))
-            pool = stack.enter_context(ThreadPoolExecutor(_CLIENTS))
-            tally = Tally(champion=champion.version, share=wanted.share, for_s=wanted.for_s)
+            pool = stack.enter_context(ThreadPoolExecutor(_CLIENTS, initializer=thread_steps_back))
+            slices = frozenset(each.name for each in deployment.package.slices)
+            tally = Tally(champion=champion.version, share=wanted.share, for_s=wanted.for_s, slices=slices)
             mirror = LocalMirror(self._home, package, process, client, pool, tally)
             yield stack.enter_context(closing(mirror))
 
@@ -124,7 +125,7 @@ class LocalMirror:
             if given is None:
                 self._tally.fails()
             else:
-                self._tally.answers(request.outputs, given)
+                self._tally.answers(request.outputs, given, request.inputs)
 
     def _asked(self, request: Request) -> Arrays | None:
         """The challenger's answer, with the outputs that the client asked for; None if it gives none."""

@@ -1,16 +1,19 @@
 """What is counted of a shadow, in bounded memory however long it lasts: answers that agree, failures and latencies."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.model.tensors import Arrays, text_of
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.parts import parts
 from shiplift.runtime.records.shadowing import Latency, OutputAgreement, Shadowed
+
+Flags = NDArray[np.bool_]
 
 PARTS = 12  # of the time, whose p99 are compared like rounds of a load test
 _LEAST = 20  # requests of both, for a part of the time to say something
@@ -66,15 +69,19 @@ class _Output:
 
 @dataclass(kw_only=True)
 class Tally:
-    """The counts of a shadow of `champion`, which gets a `share` of its requests for `for_s` seconds."""
+    """The counts of a shadow of `champion`, which gets a `share` of its requests for `for_s` seconds.
+
+    `slices` are those of the validation set, such as `country=DE`.
+    """
 
     champion: int
     share: float
     for_s: float
+    slices: frozenset[str] = frozenset()
     requests: int = 0
     failed: int = 0
     dropped: int = 0
-    outputs: dict[str, _Output] = field(default_factory=dict)
+    outputs: dict[tuple[str, str], _Output] = field(default_factory=dict)
     _champion: list[Latencies] = field(default_factory=lambda: [Latencies() for _ in range(PARTS)])
     _challenger: list[Latencies] = field(default_factory=lambda: [Latencies() for _ in range(PARTS)])
 
@@ -88,12 +95,31 @@ class Tally:
         self.requests += 1
         self.failed += 1
 
-    def answers(self, right: Arrays, given: Arrays) -> None:
+    def answers(self, right: Arrays, given: Arrays, inputs: Arrays) -> None:
         """Compares the answers to a request: rows first, if all tensors have as many, or else as one row."""
         self.requests += 1
-        for name, (rows, same) in agreement(right, given).items():
-            output = self.outputs.setdefault(name, _Output())
-            output.rows, output.same, output.requests = output.rows + rows, output.same + same, output.requests + 1
+        for name, same in agreement(right, given).items():
+            self._count(name, "", same)
+            for part, rows in self._parts(inputs, len(same)):
+                self._count(name, part, same[rows])
+
+    def _count(self, name: str, part: str, same: Flags) -> None:
+        output = self.outputs.setdefault((name, part), _Output())
+        output.rows, output.same, output.requests = (
+            output.rows + len(same),
+            output.same + int(same.sum()),
+            output.requests + 1,
+        )
+
+    def _parts(self, inputs: Arrays, rows: int) -> Iterator[tuple[str, Flags]]:
+        """The known slices that rows belong to: nothing that a client sends becomes a new one."""
+        for column in dict.fromkeys(each.partition("=")[0] for each in self.slices):
+            values = inputs.get(column)
+            if values is None or values.size != rows:
+                continue
+            names = np.array([f"{column}={_text(value)}" for value in values.ravel()])
+            for part in sorted(self.slices.intersection(names.tolist())):
+                yield part, names == part
 
     def result(self, seconds: float) -> Shadowed:
         """The record of what was counted."""
@@ -112,8 +138,8 @@ class Tally:
             challenger_latency=challenger.latency(),
             p99_ratios=tuple(self._ratios()),
             outputs=tuple(
-                OutputAgreement(output=name, rows=each.rows, same=each.same, requests=each.requests)
-                for name, each in self.outputs.items()
+                OutputAgreement(output=name, slice=part, rows=each.rows, same=each.same, requests=each.requests)
+                for (name, part), each in self.outputs.items()
             ),
         )
 
@@ -123,17 +149,21 @@ class Tally:
         return [challenger.quantile_ms(0.99) / champion.quantile_ms(0.99) for champion, challenger in known]
 
 
-def agreement(right: Arrays, given: Arrays) -> Mapping[str, tuple[int, int]]:
-    """How many rows each output of an answer has, and in how many the other answer is the same, by output."""
+def agreement(right: Arrays, given: Arrays) -> Mapping[str, Flags]:
+    """In which rows each output of an answer is the same as in the other answer, by output."""
     if not right and not given:
         return {}
     rows = _rows(right, given)
     original, served = (Answers.of(_by_row(side, rows)) if side else None for side in (right, given))
     names = list(dict.fromkeys([*right, *given]))
     if original is None or served is None:
-        return dict.fromkeys(names, (rows, 0))
+        return {name: np.zeros(rows, np.bool_) for name in names}
     _errors, *compared = parts(original, served)
-    return {name: (rows, int((~part.wrong).sum())) for name, part in zip(names, compared, strict=True)}
+    return {name: ~part.wrong for name, part in zip(names, compared, strict=True)}
+
+
+def _text(value: Any) -> str:
+    return text_of(value, errors="replace") if isinstance(value, bytes | str) else str(value)
 
 
 def _rows(right: Arrays, given: Arrays) -> int:

@@ -15,7 +15,11 @@ SEEN = Shadowed(
     requests=2000,
     challenger_latency=Latency(p50_ms=2, p99_ms=8, low_ms=7, high_ms=9),
     p99_ratios=(1.1, 1.2, 1.1, 1.2),
-    outputs=(OutputAgreement(output="label", rows=4000, same=3800, requests=2000),),
+    outputs=(
+        OutputAgreement(output="label", rows=4000, same=3800, requests=2000),
+        OutputAgreement(output="label", slice="country=DE", rows=900, same=600, requests=400),
+        OutputAgreement(output="label", slice="country=SM", rows=9, same=0, requests=9),
+    ),
 )
 
 
@@ -31,7 +35,8 @@ def outcome(shadowed: Shadowed, shadow: Shadow, p99_ms: float | None = 10) -> tu
 @pytest.mark.parametrize(
     ("changes", "spec", "expected", "reason"),
     [
-        ({}, {"agreement_percent": 90, "p99_worse_percent": 30}, Outcome.PASS, ""),
+        ({}, {"agreement_percent": 60, "p99_worse_percent": 30}, Outcome.PASS, ""),
+        ({}, {"agreement_percent": 90}, Outcome.FAIL, "agreement of label in country=DE: 600 of 900 rows agree"),
         ({"failed": 60}, {}, Outcome.FAIL, "60 of 2000 requests failed"),
         ({"failed": 21}, {}, Outcome.INCONCLUSIVE, "shadow for longer"),  # 1.05 %, and chance gives that often
         ({"failed": 60, "champion_requests": 9000, "champion_failed": 270}, {}, Outcome.PASS, ""),
