@@ -35,6 +35,7 @@ from tests.unit.examples import package, site
 
 _COLUMNS = 32
 _CHAMPION, _CHALLENGER = package(model="m", version=1), package(model="m", version=2)
+_STALL_S = 0.5  # a block with such a request says more of the machine
 _SETTLE_S = 1.5  # after the shadow begins or ends
 
 
@@ -98,6 +99,7 @@ def compare(server: Server, process: "subprocess.Popen[str]", options: argparse.
     assert process.stdout
     ratios: dict[str, list[float]] = {"p50": [], "p99": []}
     every: dict[bool, list[float]] = {True: [], False: []}
+    longest: dict[bool, list[float]] = {True: [], False: []}  # of each block
     seen: dict[str, Any] = {}
     for pair in range(options.pairs + 1):
         found: dict[bool, list[float]] = {}
@@ -120,12 +122,15 @@ def compare(server: Server, process: "subprocess.Popen[str]", options: argparse.
             )
         for on, latencies in found.items():
             every[on] += latencies
+            longest[on].append(latencies[-1])
     p99 = {on: sorted(values)[int(len(values) * 0.99)] * 1e3 for on, values in every.items()}
     return {
         "pairs": options.pairs,
         "requests_per_block": int(options.seconds * options.rate),
         "p99_ms_without": round(p99[False], 3),
         "p99_ms_with": round(p99[True], 3),
+        "stalls_without": sum(each > _STALL_S for each in longest[False]),
+        "stalls_with": sum(each > _STALL_S for each in longest[True]),
         **{f"{name}_ratio": round(statistics.median(values), 4) for name, values in ratios.items()},
         **{f"{name}_quartiles": [round(q, 3) for q in statistics.quantiles(v, n=4)] for name, v in ratios.items()},
         "last_block": {name: seen[name] for name in ("requests", "failed", "dropped")},

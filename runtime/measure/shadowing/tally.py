@@ -105,11 +105,9 @@ class Tally:
 
     def _count(self, name: str, part: str, same: Flags) -> None:
         output = self.outputs.setdefault((name, part), _Output())
-        output.rows, output.same, output.requests = (
-            output.rows + len(same),
-            output.same + int(same.sum()),
-            output.requests + 1,
-        )
+        output.rows += len(same)
+        output.same += int(same.sum())
+        output.requests += 1
 
     def _parts(self, inputs: Arrays, rows: int) -> Iterator[tuple[str, Flags]]:
         """The known slices that rows belong to: nothing that a client sends becomes a new one."""
