@@ -12,6 +12,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.give_back import halt_promotion
 from shiplift.runtime.serving.reinstate import reinstate
+from shiplift.runtime.spec.shadowing import LONGEST_S
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.targets import machine
 from shiplift.steps.admit import admit
@@ -27,12 +28,15 @@ from shiplift.steps.promote import promote
 from shiplift.steps.quantize import quantize
 from shiplift.steps.retire import retire
 from shiplift.steps.rollback import rollback
+from shiplift.steps.shadow import shadow
 from shiplift.steps.tune import tune
 
 CPU = "500m"  # requested by stages that use every core they get: on a node of two cores, production still fits
 PREPARE = Placement(sandbox=True, pod="prepare")
 ON_TARGET = Placement(cpu=CPU, sandbox=True, on_target=True, pod="optimize")
 DELIVER = Placement(cluster=True, pod="deliver")
+
+SHADOW_S = LONGEST_S + 1800
 
 RELEASE = Pipeline(
     "release",
@@ -57,6 +61,7 @@ RELEASE = Pipeline(
         ),
         Stage(deploy, replace(DELIVER, keep="effect")),
         Stage(load_test, replace(DELIVER, cpu=CPU, memory="2Gi", deadline_s=7200, uses=deploy)),
+        Stage(shadow, replace(DELIVER, cpu=CPU, memory="1Gi", deadline_s=SHADOW_S, uses=deploy)),
         Stage(gate, DELIVER),
         Stage(promote, replace(DELIVER, keep="never", shielded=True, halt=halt_promotion)),
     ),

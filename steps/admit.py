@@ -11,6 +11,7 @@ from shiplift.runtime.admission.captures import check_capture, check_drift
 from shiplift.runtime.admission.inspection import INSPECT, Inspected, inspect
 from shiplift.runtime.admission.logged_files import datasets_of, recorded_of, resolve_spec
 from shiplift.runtime.admission.policy import check_site, check_size
+from shiplift.runtime.admission.shadows import check_shadow
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.confinement.workplace import expect, workplace
 from shiplift.runtime.families import table
@@ -76,6 +77,7 @@ def _admitted(
     contract = table.recognised(inspected).contract(site, spec, inspected)
     check_capture(site, spec, contract.signature)
     check_drift(site, spec, contract.signature, datasets)
+    check_shadow(site, spec, contract)
     return Admitted(
         model_version=ModelVersion(
             name=info.name,

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from shiplift.pipelines.daemons.drift_keeper import DriftKeeper
 from shiplift.pipelines.engines.local import incidents, stack
-from shiplift.pipelines.engines.local.captured import RINGS, root_of, secret_of, wanted
+from shiplift.pipelines.engines.local.captured import root_of, secret_of, wanted
 from shiplift.runtime.base.daemon import stop_on_signals
 from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.capture.ring import FOLDER
 from shiplift.runtime.capture.writer import Writer
 from shiplift.runtime.confinement.watch import worker
 
@@ -41,7 +42,7 @@ def run(home: Path) -> None:
         running = stack.read(home)
         if running is not None and running.runs("triton"):
             pid = worker(running.processes["triton"].pid)
-            writer.look(Path(f"/proc/{pid}/root{RINGS}"), captured)
+            writer.look(Path(f"/proc/{pid}/root{FOLDER}"), captured)
         for name, problem in writer.problems.items():
             if told.get(name) != problem:
                 with contextlib.suppress(ShipliftError):  # the disk that is full may be that of the incidents

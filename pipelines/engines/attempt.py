@@ -104,7 +104,7 @@ class Attempt:
             record = self.retry(self.stage.step, **arguments)
         if not isinstance(record, self.stage.gives):
             raise TypeError(f"{self.stage.entry} returned {record!r:.100}, but declares {self.stage.gives.__name__}")
-        if name and self.cache:
+        if name and self.cache and not record.momentary:
             self.retry(self.cache.put, name, self.stage.name, record)
         return record
 

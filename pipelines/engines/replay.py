@@ -92,6 +92,8 @@ def _judged(engine: Engine, report: ReleaseReport, changed: ReleaseSpec) -> Repl
         return None
     old = {name: getattr(admitted, name) for name in _SECTIONS}
     new = {name: getattr(changed, name) for name in _SECTIONS if name in changed.model_fields_set}
+    old["shadow"] = admitted.promoting.shadow
+    new |= {"shadow": changed.promotion.shadow} if "promotion" in changed.model_fields_set else {}
     before = policy.verdict(evidence, Requirements(**old))
     after = policy.verdict(evidence, Requirements(**old | new))
     return Replayed(

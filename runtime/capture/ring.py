@@ -7,6 +7,7 @@ emptied.
 
 import os
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,12 +19,13 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.model.tensors import Arrays
 
-MAGIC = 0x31676E6972707073
+FOLDER = "/tmp/shiplift-capture"  # noqa: S108 - the server's private /tmp, as in backends/capture/capture.c
+MAGIC = 0x32676E6972707073
 HEADER = 4096
 CAPACITY = 16 << 20
-_FIELDS = struct.Struct("<7QII")
-_TAIL, _SHARE = 24, 56
-_RECORD, _ENTRY = struct.Struct("<IIQqII"), struct.Struct("<BBHIQ")
+_FIELDS = struct.Struct("<7QIIQ")
+_TAIL, _SHARE, _UNTIL = 24, 56, 64
+_RECORD, _ENTRY = struct.Struct("<IIQqIIQ"), struct.Struct("<BBHIQ")
 _FILLING, _READY, _SKIPPED = 0, 1, 2
 _RANK_MOST, _ENTRIES_MOST, _NAME_MOST = 32, 2048, 1024
 _WHOLE_SHARE = 2**32
@@ -54,12 +56,14 @@ class RingBroken(ValueError):
 class Request:
     """A captured request and its answer: arrays by name, rows first. `at` is in microseconds since the epoch.
 
-    `failed`: the answer was an error, so that there are no outputs.
+    `failed`: the answer was an error, so that there are no outputs. `took_us` is from when the server had the request
+    until the first answer.
     """
 
     at: int
     version: int
     failed: bool
+    took_us: int = 0
     inputs: Arrays = field(default_factory=dict)
     outputs: Arrays = field(default_factory=dict)
 
@@ -76,15 +80,17 @@ class Counters:
 class Ring:
     """A model's ring in a server's folder, opened for reading and for the share; made if it is missing."""
 
-    def __init__(self, folder: int, name: str, capacity: int = CAPACITY) -> None:
+    def __init__(self, folder: int, name: str, capacity: int = CAPACITY, *, reader: str = "") -> None:
         """`folder` is the descriptor of the folder of rings, in the server's private /tmp.
+
+        The process that writes files has a model's own ring; any other `reader` has one that is named after it.
 
         Raises:
             OSError: the server has gone.
             RingBroken: what is there is no ring.
         """
         self._share = -1
-        self._file = _opened(folder, f"{name}.ring", capacity)
+        self._file = _opened(folder, f"{name}{reader and f'@{reader}'}.ring", capacity)
         try:
             self.capacity = os.fstat(self._file).st_size - HEADER
             magic, known, *_ = self._header()
@@ -111,6 +117,11 @@ class Ring:
         if part != self._share:
             self._share = part
             os.pwrite(self._file, struct.pack("<I", part), _SHARE)
+
+    def keep_open(self, seconds: float) -> None:
+        """Captures for so long from now on at most, unless this is called again, whatever becomes of this process."""
+        until = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000 + round(seconds * 1_000_000)
+        os.pwrite(self._file, struct.pack("<Q", until), _UNTIL)
 
     def counters(self) -> Counters:
         """What the server counted since it started."""
@@ -181,7 +192,7 @@ def _opened(folder: int, name: str, capacity: int) -> int:
             os.unlink(partial, dir_fd=folder)
         file = os.open(partial, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
         os.posix_fallocate(file, 0, HEADER + capacity)
-        os.pwrite(file, _FIELDS.pack(MAGIC, capacity, 0, 0, 0, 0, 0, 0, int.from_bytes(os.urandom(4))), 0)
+        os.pwrite(file, _FIELDS.pack(MAGIC, capacity, 0, 0, 0, 0, 0, 0, int.from_bytes(os.urandom(4)), 0), 0)
         os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
     if not S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -196,7 +207,7 @@ def _parsed(record: bytes) -> Request:
         RingBroken: it makes no sense.
     """
     try:
-        _, _, at, version, failed, count = _RECORD.unpack_from(record)
+        _, _, at, version, failed, count, took = _RECORD.unpack_from(record)
         if count > _ENTRIES_MOST:
             raise RingBroken(f"a record has {count} tensors")
         sides: tuple[Arrays, Arrays] = ({}, {})
@@ -204,7 +215,7 @@ def _parsed(record: bytes) -> Request:
             sides[bool(answer)][name] = array
     except (struct.error, ValueError, OverflowError) as error:
         raise RingBroken(f"a record can't be read: {error}") from error
-    return Request(at=at, version=version, failed=bool(failed), inputs=sides[0], outputs=sides[1])
+    return Request(at=at, version=version, failed=bool(failed), took_us=took, inputs=sides[0], outputs=sides[1])
 
 
 def _entries(record: bytes, count: int) -> Iterator[tuple[int, str, NDArray[Any]]]:

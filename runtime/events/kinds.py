@@ -14,6 +14,7 @@ class Kind(StrEnum):
     """The type of an event, without `dev.shiplift.`."""
 
     STARTED = "release.started"
+    SHADOWING = "release.shadowing"
     WAITING = "release.waiting_for_approval"
     PROMOTED = "release.promoted"
     REFUSED = "release.refused"

@@ -23,11 +23,13 @@ from shiplift.runtime.gates.quality import (
     scored,
     too_few,
 )
+from shiplift.runtime.gates.shadow import shadow_checks
 from shiplift.runtime.precision.scoring.estimates import score_of, slice_of
 from shiplift.runtime.records.deployment import Deployment, which_targets_serve
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport, Streaming
 from shiplift.runtime.records.promotion import Champion
+from shiplift.runtime.records.shadowing import Shadowed
 from shiplift.runtime.records.verdict import Check, GateEvidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.measurement import Slo
@@ -52,6 +54,7 @@ def judge(evidence: GateEvidence, limits: Requirements) -> tuple[Check, ...]:
     checks += _checks_beside(evidence, limits)
     checks += targets_check(evidence)
     checks += quarantine_check(evidence)
+    checks += shadow_checks(evidence.shadow, limits.shadow, limits.slo.p99_ms)
     return tuple(checks)
 
 
@@ -71,6 +74,7 @@ def evidence_of(
     load_report: LoadReport,
     champion: Champion,
     not_served: tuple[str, ...] = (),
+    shadow: Shadowed | None = None,
 ) -> GateEvidence:
     """The evidence for a verdict, without artifacts. `not_served` names the targets that the release does not serve."""
     return GateEvidence(
@@ -82,6 +86,7 @@ def evidence_of(
         load_report=_without_bytes(load_report),
         not_served=not_served,
         quarantined=champion.quarantined,
+        shadow=shadow if shadow and (shadow.champion or shadow.why_not) else None,
     )
 
 

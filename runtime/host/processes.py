@@ -25,6 +25,7 @@ from shiplift.runtime.records.process import Process
 _PR_SET_PDEATHSIG = 1
 _SERVERS_PORTS = range(10_000, 32_000)  # Linux' default for outgoing connections is 32768 to 60999
 _NOTICE_S = 5
+BACK = 10  # a niceness: the processor goes to others first
 _POLL_S = 0.02
 _CGROUP = Path("/sys/fs/cgroup")
 _libc = ctypes.CDLL(None)
@@ -299,3 +300,21 @@ def _family(pid: int) -> list[psutil.Process]:
 def inherited(names: Sequence[str] = ("PATH", "HOME", "LANG", "TMPDIR", "TZ")) -> dict[str, str]:
     """The few environment variables that a server needs; the caller's credentials are not among them."""
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def thread_steps_back(nice: int = BACK) -> None:
+    """Lets other threads of the machine have the processor before this one; for good."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+
+
+def step_back(process: Process, nice: int = BACK) -> None:
+    """Lets other processes have the processor before this one and its children, in every thread; for good.
+
+    On Linux, a priority is a thread's own, and new threads take their creator's.
+    """
+    for member in _family(process.pid) if alive(process) else ():
+        with contextlib.suppress(psutil.Error, OSError):
+            for thread in member.threads():
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, thread.id, nice)

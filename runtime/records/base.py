@@ -28,6 +28,11 @@ class Record(BaseModel):
         """The name of this record as a step's parameter, on every engine: `LoadReport` is `load_report`."""
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
 
+    @property
+    def momentary(self) -> bool:
+        """Whether the record holds for this run only, so that no later one finds it."""
+        return False
+
     def remark(self) -> str:
         """A note for people that does not end the pipeline; engines show it with the stage."""
         return ""

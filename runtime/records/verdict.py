@@ -13,6 +13,7 @@ from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.precision import JpegScore, Slice, TaskMetricName
 from shiplift.runtime.records.proof import ServedProof
+from shiplift.runtime.records.shadowing import Shadowed
 
 
 class Judged(Record):
@@ -119,6 +120,7 @@ class GateEvidence(Record):
 
     `others` are the scores of the targets that serve with the challenger's. `not_served` are the release's remaining
     targets, which were not measured under load; `left_out` says why, by target. `quarantined` is as in `Champion`.
+    `shadow` is None if there was none.
     """
 
     parity: tuple[ParityCase, ...]
@@ -129,6 +131,7 @@ class GateEvidence(Record):
     not_served: tuple[str, ...] = ()
     left_out: dict[str, str] = Field(default_factory=dict)
     quarantined: str = ""
+    shadow: Shadowed | None = None
 
 
 class Verdict(Judged):

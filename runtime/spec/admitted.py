@@ -50,7 +50,12 @@ class Admitted(Sections):
     def requirements(self) -> Requirements:
         """The limits that the gate judges by."""
         return Requirements(
-            quality=self.quality, data=self.data, slo=self.slo, policy=self.policy, rollout=self.rollout
+            quality=self.quality,
+            data=self.data,
+            slo=self.slo,
+            policy=self.policy,
+            rollout=self.rollout,
+            shadow=self.promoting.shadow,
         )
 
     @property

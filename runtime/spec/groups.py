@@ -9,6 +9,7 @@ from shiplift.runtime.spec.model import Data, Quality, Quantization
 from shiplift.runtime.spec.promoting import Promoting
 from shiplift.runtime.spec.rules import Policy
 from shiplift.runtime.spec.serving_settings import Rollout, Serving
+from shiplift.runtime.spec.shadowing import Shadow
 
 
 class Requirements(Record):
@@ -19,6 +20,7 @@ class Requirements(Record):
     slo: Slo
     policy: Policy
     rollout: Rollout = Rollout()
+    shadow: Shadow | None = None
 
 
 class Acceptance(Record):

@@ -511,6 +511,30 @@ def test_a_version_that_bakes_gives_the_traffic_back_when_an_alarm_is_raised(lab
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("released")
+def test_a_version_shadows_the_champion_before_it_gets_traffic(lab: Lab, tmp_path: Path) -> None:
+    champion = lab.registry.alias(MODEL, CHAMPION)
+    other = 1 if champion == 2 else 2
+    spec = tmp_path / "shiplift.yaml"
+    spec.write_text(f"{SPEC}promotion: {{shadow: {{share: 0.5, for: 90s, min_requests: 10, if_fewer: refuse}}}}\n")
+    with traffic(lab) as client:
+        name = json.loads(rerun(lab, f"{MODEL}/{other}", "--allow-older", "--spec", str(spec)))["name"]
+        until(lambda: copies(lab), seconds=RELEASE_S)
+        assert serving(lab) == {str(champion)}
+        ended(lab, name)
+        until(lambda: not copies(lab), seconds=60)
+    assert tag(lab, MODEL, other, "outcome") == "promoted", tag(lab, MODEL, other, "reason")
+    assert client.failures == []
+
+
+def copies(lab: Lab) -> list[str]:
+    """Whom the model's gRPC route copies requests to."""
+    route = json.loads(lab.kube("-n", lab.serving, "get", "grpcroute", MODEL, "-o", "json"))
+    filters = [each for rule in route["spec"]["rules"] for each in rule.get("filters") or ()]
+    return [each["requestMirror"]["backendRef"]["name"] for each in filters if each["type"] == "RequestMirror"]
+
+
+@pytest.mark.slow
 def test_a_version_waits_for_a_person_and_the_first_decision_counts(lab: Lab) -> None:
     model = "approved"
     where = ("--engine", "argo", "--namespace", lab.namespace)

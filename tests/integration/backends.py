@@ -1,6 +1,6 @@
 """The bundled server with small ONNX models on one of its own backends, for the tests of these."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -169,9 +169,9 @@ def counts(server: Server) -> tuple[int, int]:
     return stats.success.count, stats.fail.count
 
 
-def lookup() -> Any:
+def lookup(values: Sequence[float] = (0, 1, 2, 3)) -> Any:
     """A table lookup by row: an index outside the table is an error while the model runs."""
-    table = numpy_helper.from_array(np.arange(4, dtype=np.float32), "table")
+    table = numpy_helper.from_array(np.array(values, dtype=np.float32), "table")
     nodes = [helper.make_node("Gather", ["table", "x"], ["y"])]
     return model(nodes, [("x", "INT64", ["n", 1])], [("y", "FP32", ["n", 1])], (table,))
 

@@ -12,8 +12,6 @@ from shiplift.runtime.serving.machine.served import every_served, served
 if TYPE_CHECKING:
     from shiplift.runtime.capture.folder import CaptureFolder
 
-RINGS = "/tmp/shiplift-capture"  # noqa: S108 - the server's private /tmp, as in backends/capture/capture.c
-
 
 def root_of(home: Path) -> Path:
     """The folder with a home's captured rows."""

@@ -51,7 +51,7 @@ class LocalStaging:
         prepare(self._site, package)
         progress("starting the staging server")
         features = Features(
-            rate_limiter=serving.rate_limiter is not None, allow_without=self._site.sandbox.allow_without
+            rate_limiter=serving.rate_limiter is not None, allow_without=self._site.sandbox.allow_without, captures=True
         )
         server = start_private(self._environment, self.folder / "models", features, log=self.folder / "triton.log")
         name = serving_name(package.model)

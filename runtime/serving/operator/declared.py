@@ -10,6 +10,7 @@ from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.promotion import Abort, Moving
+from shiplift.runtime.records.shadowing import Mirror
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.client import MANAGER, KubernetesClient, managers
 from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
@@ -18,6 +19,7 @@ from shiplift.runtime.serving.kubernetes.objects.front import weights_of
 from shiplift.runtime.serving.operator.resources import (
     BAKING,
     PROMOTION,
+    SHADOW,
     ConditionType,
     RevisionSpec,
     RolloutSpec,
@@ -191,6 +193,16 @@ def settle(api: KubernetesClient, model: str, version: int) -> None:
     service = find(api, model)
     if service and service.promotion and service.promotion.version == version:
         api.merge(TRITON_SERVICE, dns_name(model), {"metadata": {"annotations": {PROMOTION: None}}})
+
+
+# --- the shadow of what serves ---
+
+
+def mirror(api: KubernetesClient, model: str, mirror: Mirror | None) -> None:
+    """Notes who gets copies of a service's requests; None: nobody. Without a service, it does nothing."""
+    if find(api, model) is not None:
+        text = mirror.model_dump_json() if mirror else None
+        api.merge(TRITON_SERVICE, dns_name(model), {"metadata": {"annotations": {SHADOW: text}}})
 
 
 # --- the bake of what serves ---

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.kinds.package import Package
+from shiplift.runtime.records.shadowing import Mirror
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.diagnosis import Diagnosis
 from shiplift.runtime.serving.kubernetes.objects.names import Object, revision_of_group
@@ -110,8 +111,8 @@ class Observed:
     `BackendTrafficPolicy`. `optional` are the kinds of autoscaling and monitoring that the cluster knows. `activation`
     is decided, not seen. `kept` is the revision to which the traffic of a promotion may go back, so that it has to stay
     ready (empty: none). `alarm` says why it goes back from the wanted revision after all (empty: it stays),
-    and `baking` is the last bake. `now` is in
-    seconds since the epoch.
+    and `baking` is the last bake. `mirror` says who gets copies of the requests (None: nobody). `now` is in seconds
+    since the epoch.
     """
 
     name: str
@@ -141,6 +142,7 @@ class Observed:
     kept: str = ""
     alarm: str = ""
     baking: Baking | None = None
+    mirror: Mirror | None = None
     now: float = 0
 
     def pods_of(self, revision: str) -> tuple[PodSeen, ...]:

@@ -27,11 +27,20 @@ def is_right(wanted: Object, observed: Observed) -> bool:
         return False
     applied = observed.evidence.applied.get(key_of(wanted))
     if covers(live, wanted):
+        if len(_copies(live)) != len(_copies(wanted)):
+            return False  # a shadow is over: no requests may be copied any more, whoever wrote that
         # Covering is not enough for a route: an added filter may lead its requests elsewhere.
         return wanted["kind"] not in _ROUTES or applied is None or applied.version == _version(live)
     if applied is None or applied.version != _version(live):
         return False
     return applied == remember(wanted, live) and covers(live["metadata"], wanted["metadata"])
+
+
+def _copies(body: Object) -> list[Object]:
+    """What a route copies requests to; empty for other objects."""
+    rules = (body.get("spec") or {}).get("rules") or [] if body["kind"] in _ROUTES else []
+    filters = [each for rule in rules for each in rule.get("filters") or []]
+    return [each for each in filters if each.get("type") == "RequestMirror"]
 
 
 def remember(wanted: Object, live: Object) -> Applied:

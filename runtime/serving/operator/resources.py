@@ -18,10 +18,12 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.promotion import Beside, Moving
+from shiplift.runtime.records.shadowing import Mirror
 from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 
 MODEL = f"{LABEL}model"  # on everything that belongs to a model's service
 PROMOTION = f"{LABEL}promotion"  # an annotation: the promotion whose traffic moves, as JSON
+SHADOW = f"{LABEL}shadow"  # an annotation: the challenger that gets copies of requests, as JSON
 BAKING = f"{LABEL}bake"  # an annotation: the bake of the version that serves, or the last one, as JSON
 GROUP, VERSION = "shiplift.dev", "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -383,6 +385,15 @@ def promotion_of(body: dict[str, Any]) -> Moving | None:
     text = (body["metadata"].get("annotations") or {}).get(PROMOTION, "")
     try:
         return Moving.model_validate_json(text) if text else None
+    except ValidationError:
+        return None
+
+
+def mirror_of(body: dict[str, Any]) -> Mirror | None:
+    """Who gets copies of a `TritonService`'s requests; None if nobody does, or if someone wrote nonsense."""
+    text = (body["metadata"].get("annotations") or {}).get(SHADOW, "")
+    try:
+        return Mirror.model_validate_json(text) if text else None
     except ValidationError:
         return None
 

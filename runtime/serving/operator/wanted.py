@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from shiplift.runtime.records.shadowing import Mirror
 from shiplift.runtime.serving.kubernetes.objects.activator import to_activator
 from shiplift.runtime.serving.kubernetes.objects.deployment import deployment, disruption_budget, service
-from shiplift.runtime.serving.kubernetes.objects.front import TIMEOUT_S, front_objects
+from shiplift.runtime.serving.kubernetes.objects.front import TIMEOUT_S, copying, front_objects
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, Object
 from shiplift.runtime.serving.kubernetes.objects.shared import shared_service
 from shiplift.runtime.serving.operator.evidence import Weights
@@ -53,10 +54,19 @@ def front(observed: Observed, spec: ServiceSpec, weights: Weights) -> list[Objec
         several=set(filter(observed.several, weights)),
         hosts={name: hosting(observed, name).server for name in weights},
     )
+    if mirror := _mirror(observed, weights):
+        bodies = [copying(body, mirror) for body in bodies]
     if observed.activation:
         bodies = [_held(body, observed, weights) for body in bodies]
     nameless = observed.cluster.gateway is not None and not observed.address
     return [_owned(body, observed) for body in bodies if not (nameless and body["kind"] in _ADDRESSED)]
+
+
+def _mirror(observed: Observed, weights: Weights) -> Mirror | None:
+    """Who gets copies of the requests: a challenger that is there, and has no share of them anyway."""
+    mirror = observed.mirror
+    there = mirror and ("Service", mirror.revision) in observed.live
+    return mirror if mirror and there and not weights.get(mirror.revision) and not observed.activation else None
 
 
 def monitoring(observed: Observed, spec: ServiceSpec, revisions: set[str]) -> list[Object]:

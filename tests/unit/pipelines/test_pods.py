@@ -52,7 +52,7 @@ def test_the_pods_of_a_release() -> None:
         "prepare": "admit+find_targets+export+each-target",
         "find_champion": "find_champion",
         "optimize": "quantize+package+tune",
-        "deliver": "deploy+load_test+gate+promote",
+        "deliver": "deploy+load_test+shadow+gate+promote",
     }
 
 

@@ -25,6 +25,7 @@ def test_a_release_is_these_stages_in_this_order() -> None:
         "tune",
         "deploy",
         "load_test",
+        "shadow",
         "gate",
         "promote",
     ]

@@ -5,6 +5,7 @@ import pytest
 from shiplift.runtime.records.deployment import Deployment
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.promotion import Champion
+from shiplift.runtime.records.shadowing import Shadowed
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.measurement import Regression, Slo
@@ -22,6 +23,7 @@ MEASURED = load_report(point(), comparison=comparison())
 FIRST = Champion()
 RULES = Policy()
 FLEET = Fleet()
+NONE = Shadowed()  # no shadow was asked for
 ALL = Requirements(quality=QUALITY, data=DATA, slo=LIMITS, policy=RULES)
 
 
@@ -30,7 +32,7 @@ def asked(**changes: Any) -> Requirements:
 
 
 def test_a_version_that_keeps_every_limit_passes_every_check() -> None:
-    verdict = gate(ALL, exported(), deployment(), MEASURED, champion(), FLEET)
+    verdict = gate(ALL, exported(), deployment(), MEASURED, champion(), FLEET, NONE)
     assert verdict.outcome is Outcome.PASS
     assert [check.name for check in verdict.checks] == [
         "parity",
@@ -46,7 +48,7 @@ def test_a_version_that_keeps_every_limit_passes_every_check() -> None:
 
 
 def test_the_first_version_is_judged_by_the_limits_alone() -> None:
-    verdict = gate(ALL, exported(), deployment(), load_report(), FIRST, FLEET)
+    verdict = gate(ALL, exported(), deployment(), load_report(), FIRST, FLEET, NONE)
     assert (verdict.outcome, len(verdict.checks)) == (Outcome.PASS, 6)
 
 
@@ -59,6 +61,7 @@ def test_the_default_spec_lets_a_sound_model_pass() -> None:
             load_report(),
             FIRST,
             FLEET,
+            NONE,
         ).outcome
         is Outcome.PASS
     )
@@ -86,6 +89,7 @@ def test_any_single_failure_refuses_the_version(change: dict[str, object], name:
         "load_report": MEASURED,
         "champion": champion(),
         "fleet": FLEET,
+        "shadowed": NONE,
     }
     verdict = gate(**records | change)  # type: ignore[arg-type]
     assert verdict.outcome is Outcome.FAIL
@@ -112,6 +116,7 @@ def test_what_is_not_known_is_never_a_pass(change: dict[str, object]) -> None:
         "load_report": MEASURED,
         "champion": champion(),
         "fleet": FLEET,
+        "shadowed": NONE,
     }
     verdict = gate(**records | change)  # type: ignore[arg-type]
     assert verdict.outcome is Outcome.INCONCLUSIVE
@@ -119,13 +124,13 @@ def test_what_is_not_known_is_never_a_pass(change: dict[str, object]) -> None:
 
 
 def test_a_failure_outweighs_what_is_not_known() -> None:
-    verdict = gate(ALL, exported(case(1, 1)), deployment(samples=5), MEASURED, FIRST, FLEET)
+    verdict = gate(ALL, exported(case(1, 1)), deployment(samples=5), MEASURED, FIRST, FLEET, NONE)
     assert verdict.outcome is Outcome.FAIL
 
 
 def test_targets_that_are_not_served_are_named_in_a_warning_that_decides_nothing() -> None:
     fleet = Fleet(targets=(Target(), Target(name="arm"), Target(name="spare")))
-    verdict = gate(ALL, exported(), deployment(), MEASURED, champion(), fleet)
+    verdict = gate(ALL, exported(), deployment(), MEASURED, champion(), fleet, NONE)
     warning = verdict.checks[-1]
     assert (verdict.outcome, verdict.reasons) == (Outcome.PASS, ())
     assert (warning.name, warning.severity, warning.verdict) == ("targets", "warn", Outcome.FAIL)
@@ -150,7 +155,7 @@ def two_targets(**other: Any) -> tuple[Deployment, LoadReport]:
 def test_every_target_that_serves_is_checked_against_the_limits_and_the_first_against_the_champion() -> None:
     deployed, measured = two_targets()
     fleet = Fleet(targets=(Target(), Target(name="slow")))
-    verdict = gate(ALL, exported(), deployed, measured, champion(), fleet)
+    verdict = gate(ALL, exported(), deployed, measured, champion(), fleet, NONE)
     assert (verdict.outcome, verdict.left_out) == (Outcome.PASS, ())
     names = [check.name for check in verdict.checks]
     assert names[-5:] == ["accuracy on slow", "p99 on slow", "throughput on slow", "failures on slow", "memory on slow"]
@@ -165,7 +170,7 @@ def test_a_target_that_fails_a_gate_refuses_the_version_unless_the_spec_says_to_
 ) -> None:
     deployed, measured = two_targets(p99_ms=60)
     fleet, rollout = Fleet(targets=(Target(), Target(name="slow"))), Rollout(failed_target=policy)
-    verdict = gate(asked(rollout=rollout), exported(), deployed, measured, champion(), fleet)
+    verdict = gate(asked(rollout=rollout), exported(), deployed, measured, champion(), fleet, NONE)
     assert (verdict.outcome, verdict.left_out) == (outcome, left_out)
     (failed,) = [check for check in verdict.checks if check.verdict is Outcome.FAIL]
     assert (failed.name, failed.severity) == ("p99 on slow", "block" if policy == "refuse" else "warn")
@@ -181,7 +186,7 @@ def test_a_rule_for_a_target_counts_there_and_comparisons_are_the_first_s() -> N
         )
     )
     fleet = Fleet(targets=(Target(), Target(name="slow")))
-    verdict = gate(asked(policy=rules), exported(), deployed, measured, champion(), fleet)
+    verdict = gate(asked(policy=rules), exported(), deployed, measured, champion(), fleet, NONE)
     assert verdict.outcome is Outcome.PASS
     names = [check.name for check in verdict.checks]
     assert (names.count("failures on slow"), names.count("p99_worse_percent")) == (2, 1)
@@ -189,13 +194,13 @@ def test_a_rule_for_a_target_counts_there_and_comparisons_are_the_first_s() -> N
 
 
 def test_the_same_records_give_the_same_verdict() -> None:
-    first, second = (gate(ALL, exported(), deployment(), MEASURED, champion(), FLEET) for _ in range(2))
+    first, second = (gate(ALL, exported(), deployment(), MEASURED, champion(), FLEET, NONE) for _ in range(2))
     assert first == second
 
 
 def test_the_verdict_carries_what_it_rests_on_and_no_bytes() -> None:
     measured = MEASURED.model_copy(update={"raw": artifact()})
-    verdict = gate(ALL, exported(), deployment(), measured, champion(), FLEET)
+    verdict = gate(ALL, exported(), deployment(), measured, champion(), FLEET, NONE)
     assert verdict.evidence is not None
     assert (verdict.evidence.challenger.version, verdict.evidence.champion and verdict.evidence.champion.version) == (
         2,
@@ -207,7 +212,7 @@ def test_the_verdict_carries_what_it_rests_on_and_no_bytes() -> None:
 def test_a_rule_stops_a_release_and_a_warning_does_not() -> None:
     for severity, outcome in (("block", Outcome.FAIL), ("warn", Outcome.PASS)):
         rules = Policy(rules=(Rule(metric="p95_ms", comparison="<=", limit=1, severity=severity),))
-        verdict = gate(asked(policy=rules), exported(), deployment(), MEASURED, champion(), FLEET)
+        verdict = gate(asked(policy=rules), exported(), deployment(), MEASURED, champion(), FLEET, NONE)
         assert verdict.outcome is outcome
         assert [check.name for check in verdict.checks if check.verdict is Outcome.FAIL] == ["p95_ms"]
         assert len(verdict.reasons) == (1 if outcome is Outcome.FAIL else 0)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Mapping
 
 from shiplift.runtime.base.names import TENSORS, dns_name, serving_name
+from shiplift.runtime.records.shadowing import Mirror
 from shiplift.runtime.records.site import Cluster, GatewayRef
 from shiplift.runtime.serving.kubernetes.objects.activator import ACTIVATOR, groups_behind
 from shiplift.runtime.serving.kubernetes.objects.deployment import ports
@@ -23,6 +24,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import (
     hosted_label,
 )
 
+MIRROR_PARTS = 1000  # the share of copied requests is known to a thousandth
 TIMEOUT_S = 60.0  # of an HTTP request at the gateway: a server's own limit (30 s by default) comes first
 
 
@@ -147,6 +149,20 @@ def routes(
         route("HTTPRoute", "http", http(), hosts=hosts),
         route("HTTPRoute", "http", http(matches=paths), suffix="-path"),
     ]
+
+
+def copying(body: Object, mirror: Mirror) -> Object:
+    """A route that also copies a share of its requests to another package, whose answers the gateway drops.
+
+    Other objects stay as they are.
+    """
+    if body["kind"] not in ("GRPCRoute", "HTTPRoute"):
+        return body
+    backend = {"name": mirror.revision, "port": GRPC if body["kind"] == "GRPCRoute" else HTTP}
+    fraction = {"numerator": max(1, round(mirror.share * MIRROR_PARTS)), "denominator": MIRROR_PARTS}
+    copies = {"type": "RequestMirror", "requestMirror": {"backendRef": backend, "fraction": fraction}}
+    rules = [{**rule, "filters": [copies]} for rule in body["spec"]["rules"]]
+    return {**body, "spec": {**body["spec"], "rules": rules}}
 
 
 def traffic_policies(model: str) -> list[Object]:

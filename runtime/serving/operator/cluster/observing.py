@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from shiplift.runtime.base.errors import ClusterRefused
+from shiplift.runtime.records.shadowing import Mirror
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import (
@@ -52,10 +53,11 @@ from shiplift.runtime.serving.operator.cluster.seeing import (
 from shiplift.runtime.serving.operator.evidence import Evidence, Key
 from shiplift.runtime.serving.operator.observed import GatewaySeen, HeldRequests, Observed, RevisionSeen, ServerSeen
 from shiplift.runtime.serving.operator.repair import key_of
-from shiplift.runtime.serving.operator.resources import MODEL, baking_of
+from shiplift.runtime.serving.operator.resources import MODEL, baking_of, mirror_of
 
 _OPTIONAL = (SCALED_OBJECT, POD_MONITOR, PROMETHEUS_RULE)
 _AGAIN_S = 30.0  # before the cluster is asked again for a kind that it did not know
+_MIRROR_S = 20.0  # without a sign of the shadow's process, before no requests are copied any more
 _NODES_S = 5.0  # before the cluster is asked again which nodes are cordoned
 
 
@@ -98,6 +100,7 @@ class Observer:
         self._may_read_nodes = True
         self._cordoned_nodes, self._cordoned_at = frozenset[str](), 0.0
         self._sharing = True  # whether there may be shared servers: without any, they are not asked for each time
+        self._mirrors: dict[str, tuple[Mirror, float]] = {}  # who gets copies, and when that was seen to change
         self.assigned: Mapping[str, str] = {}  # the server that placement wants for each group
 
     @property
@@ -173,6 +176,7 @@ class Observer:
             kept=kept_of(body, spec),
             alarm=alarm_of(body, spec),
             baking=baking_of(body),
+            mirror=self._mirror(name, body),
             now=now,
         )
         return with_hosts(seen)
@@ -185,6 +189,17 @@ class Observer:
             if seen := self._api.get(kind, name, namespace):
                 live[key_of(seen)] = slim(seen)
         return with_hosts(replace(observed, live=live, pods=observed.own))
+
+    def _mirror(self, name: str, body: Object) -> Mirror | None:
+        """Who gets copies of a service's requests, as long as the shadow's process shows that it lives."""
+        mirror, now = mirror_of(body), time.monotonic()
+        if mirror is None:
+            self._mirrors.pop(name, None)
+            return None
+        known = self._mirrors.get(name)
+        if known is None or known[0] != mirror:
+            self._mirrors[name] = known = mirror, now
+        return mirror if now - known[1] < _MIRROR_S else None
 
     def _snapshot(
         self, taken_at: float, services: dict[str, Object], revisions: dict[str, RevisionSeen], selector: str

@@ -35,8 +35,8 @@ class Server:
         ]
         entries += [entry(1, 11, b"score", struct.pack("<f", 0.5))]
         body = b"".join(entries)
-        size = 32 + len(body)
-        record = struct.pack("<IIQqII", int(ready), size, int(at * 1e6), 3, 0, len(entries)) + body
+        size = 40 + len(body)
+        record = struct.pack("<IIQqIIQ", int(ready), size, int(at * 1e6), 3, 0, len(entries), 0) + body
         self.raw(record)
 
     def raw(self, record: bytes) -> None:
@@ -123,7 +123,11 @@ def test_a_full_disk_stops_capture_and_is_told_of_until_there_is_room(tmp_path: 
 
 def test_a_hostile_ring_is_emptied_and_told_of(tmp_path: Path, server: Server) -> None:
     writer = writer_of(tmp_path)
-    for record in (struct.pack("<II", 1, 8), struct.pack("<IIQqII", 1, 40, 0, 0, 0, 9) + os.urandom(8), b"\xff" * 64):
+    for record in (
+        struct.pack("<II", 1, 8),
+        struct.pack("<IIQqIIQ", 1, 48, 0, 0, 0, 9, 0) + os.urandom(8),
+        b"\xff" * 64,
+    ):
         server.raw(record)
         look(tmp_path, writer)
         assert "can't be read" in kept(tmp_path).state().problem
@@ -189,6 +193,6 @@ def test_a_clock_that_jumps_deletes_nothing(tmp_path: Path, server: Server) -> N
 def test_lists_and_batches_become_rows(tmp_path: Path, server: Server) -> None:
     body = np.arange(6, dtype="<f4").tobytes()
     record = struct.pack("<BBHIQ", 0, 11, 1, 2, 24) + struct.pack("<qq", 2, 3) + b"x".ljust(8, b"\0") + body
-    server.raw(struct.pack("<IIQqII", 1, 32 + len(record), int(NOW * 1e6), 1, 0, 1) + record)
+    server.raw(struct.pack("<IIQqIIQ", 1, 40 + len(record), int(NOW * 1e6), 1, 0, 1, 0) + record)
     look(tmp_path, writer_of(tmp_path))
     assert [row["input/x"] for row in rows(tmp_path)] == [[0, 1, 2], [3, 4, 5]]

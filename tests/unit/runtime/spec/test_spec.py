@@ -424,8 +424,9 @@ def number_fields(kind: type[Record], path: tuple[str, ...] = ()) -> Iterator[tu
             yield (*path, name)
 
 
-BAKE = ("promotion", "bake")  # has required fields: see `test_a_bake_has_plain_numbers`
-NUMBERS = sorted(path for path in set(number_fields(ReleaseSpec)) if path[:2] != BAKE)
+# They have required fields: see `test_a_bake_has_plain_numbers` and `test_a_shadow_has_plain_numbers`.
+IN_FULL = (("promotion", "bake"), ("promotion", "shadow"))
+NUMBERS = sorted(path for path in set(number_fields(ReleaseSpec)) if path[:2] not in IN_FULL)
 
 
 def test_the_spec_has_numbers_to_try() -> None:
@@ -488,6 +489,27 @@ def test_no_number_of_the_spec_is_a_boolean_infinite_or_absurd() -> None:
 def test_a_bake_has_plain_numbers(bake: str) -> None:
     with pytest.raises(SpecInvalid, match=r"promotion\.bake"):
         parse(f"promotion: {{bake: {{{bake}}}}}")
+
+
+@pytest.mark.parametrize(
+    "shadow",
+    [
+        "share: 0.2",
+        "for: true",
+        "for: 25h",
+        "for: 1h, share: 0",
+        "for: 1h, share: 1.1",
+        "for: 1h, min_requests: 0",
+        "for: 1h, if_fewer: perhaps",
+        "for: 1h, errors_percent: .nan",
+        "for: 1h, p99_ms: true",
+        "for: 1h, agreement_percent: 101",
+        "for: 1h, agreement_percent: {label: true}",
+    ],
+)
+def test_a_shadow_has_plain_numbers(shadow: str) -> None:
+    with pytest.raises(SpecInvalid, match=r"promotion\.shadow"):
+        parse(f"promotion: {{shadow: {{{shadow}}}}}")
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 /* Copies requests and their answers into a ring for each captured model, from where a process of its own writes them to
- * files. It is preloaded into the server, and stands between its front ends (gRPC and HTTP) and its core: so it sees what
+ * files. Another reader, such as one that asks a challenger the same, has a ring of its own. It is preloaded into the server, and stands between its front ends (gRPC and HTTP) and its core: so it sees what
  * clients send and get, whatever the model's backend, and nothing that the server does by itself.
  *
- * A model is captured if `FOLDER/NAME.ring` exists and has a share; `ring.h` says what it contains. Without any ring, a
- * request costs one comparison. A request never waits: what finds no room is counted and dropped. */
+ * A model is captured if `FOLDER/NAME.ring` or `FOLDER/NAME@READER.ring` exists and has a share; `ring.h` says what it
+ * contains. Without any ring, a request costs one comparison. A request never waits: what finds no room is counted and
+ * dropped. */
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -26,7 +27,7 @@
 #define FOLDER "/tmp/shiplift-capture"
 #define OWN_REQUESTS "shiplift-check" /* the id of golden requests, which are no client's */
 
-enum { RINGS_MOST = 1024, INPUTS_MOST = 1024, LOOK_MS = 200, MEMORY_GPU = 2, FINAL = 1 };
+enum { RINGS_MOST = 1024, READERS_MOST = 4, INPUTS_MOST = 1024, LOOK_MS = 200, MEMORY_GPU = 2, FINAL = 1 };
 
 typedef struct Error Error;
 typedef void Request;
@@ -35,14 +36,18 @@ typedef void (*OnResponse)(Response *, uint32_t flags, void *userp);
 
 /* --- the rings ------------------------------------------------------------------------------------------------------- */
 
-static struct { char name[256]; Ring *ring; uint64_t size; } rings[RINGS_MOST];
+static struct { char name[256]; size_t model; Ring *ring; uint64_t size; } rings[RINGS_MOST]; /* `model`: its length */
 static uint32_t ring_count; /* they are only added, while the server lives */
 
-static Ring *ring_of(const char *name) {
+static bool has_ring(const char *name) {
   uint32_t count = __atomic_load_n(&ring_count, __ATOMIC_ACQUIRE);
   for (uint32_t at = 0; at < count; at++)
-    if (!strcmp(rings[at].name, name)) return rings[at].ring;
-  return NULL;
+    if (!strcmp(rings[at].name, name)) return true;
+  return false;
+}
+
+static bool is_of(uint32_t ring, const char *model) {
+  return !strncmp(rings[ring].name, model, rings[ring].model) && !model[rings[ring].model];
 }
 
 /* Maps a ring; a file that is none, or that is linked, is left alone. */
@@ -61,6 +66,7 @@ static void add_ring(int folder, const char *file, const char *name) {
     return;
   }
   snprintf(rings[ring_count].name, sizeof rings[ring_count].name, "%s", name);
+  rings[ring_count].model = strcspn(rings[ring_count].name, "@");
   rings[ring_count].ring = ring, rings[ring_count].size = capacity;
   __atomic_store_n(&ring_count, ring_count + 1, __ATOMIC_RELEASE);
 }
@@ -73,7 +79,7 @@ static void look(void) {
     size_t length = strlen(each->d_name);
     if (length < 6 || strcmp(each->d_name + length - 5, ".ring")) continue;
     snprintf(name, sizeof name, "%.*s", (int) length - 5, each->d_name);
-    if (!ring_of(name)) add_ring(dirfd(folder), each->d_name, name);
+    if (!has_ring(name)) add_ring(dirfd(folder), each->d_name, name);
   }
   closedir(folder);
 }
@@ -96,10 +102,12 @@ typedef struct { char *name; int type; uint32_t rank; int64_t *shape; const void
 typedef struct { uint32_t input; const void *from; size_t size; } Piece;
 
 /* A request that is captured. Its inputs' bytes are the front end's until the core has it, so they are copied then.
- * `whole`: all of it was understood so far. */
+ * `whole`: all of it was understood so far. `began` is when the core got it, in microseconds of CLOCK_MONOTONIC. */
 typedef struct {
   Request *request;
-  Ring *ring;
+  Ring *into[READERS_MOST];
+  uint32_t readers;
+  uint64_t began;
   Part *inputs;
   Piece *pieces;
   uint32_t count, piece_count;
@@ -132,13 +140,29 @@ static bool drawn(uint32_t share) {
   return share == UINT32_MAX || (uint32_t) ((lot * 2685821657736338717ull) >> 32) < share;
 }
 
+static uint64_t microseconds(clockid_t clock) {
+  struct timespec now;
+  clock_gettime(clock, &now);
+  return (uint64_t) now.tv_sec * 1000000u + (uint64_t) now.tv_nsec / 1000u;
+}
+
+/* Whether a ring's reader gets this request. */
+static bool wanted(Ring *ring) {
+  uint32_t share = __atomic_load_n(&ring->share, __ATOMIC_RELAXED);
+  if (!share || !drawn(share)) return false;
+  uint64_t until = __atomic_load_n(&ring->until, __ATOMIC_RELAXED);
+  return !until || microseconds(CLOCK_MONOTONIC) < until;
+}
+
 static void begin(Request *request, const char *model) {
   drop_current();
-  if (!__atomic_load_n(&ring_count, __ATOMIC_RELAXED)) return;
-  Ring *ring = ring_of(model);
-  uint32_t share = ring ? __atomic_load_n(&ring->share, __ATOMIC_RELAXED) : 0;
-  if (!share || !drawn(share) || !(current = calloc(1, sizeof *current))) return;
-  *current = (Captured) {.request = request, .ring = ring, .whole = true};
+  uint32_t count = __atomic_load_n(&ring_count, __ATOMIC_ACQUIRE);
+  for (uint32_t at = 0; at < count; at++) {
+    if (!is_of(at, model) || !wanted(rings[at].ring)) continue;
+    if (!current && !(current = calloc(1, sizeof *current))) return;
+    current->request = request, current->whole = true;
+    if (current->readers < READERS_MOST) current->into[current->readers++] = rings[at].ring;
+  }
 }
 
 static void add_input(Request *request, const char *name, int type, const int64_t *shape, uint64_t rank) {
@@ -198,16 +222,21 @@ static char *put_input(char *to, const Captured *captured, uint32_t input) {
   return to;
 }
 
+static bool fits(const Ring *ring, uint64_t size) { return size <= ring->capacity / LARGEST_SHARE; }
+
 /* Copies the inputs while the front end still has them. Without them the request is not captured after all. */
 static void keep_inputs(Captured *captured) {
+  uint32_t kept = 0;
   for (uint32_t at = 0; at < captured->count; at++)
     captured->kept_size += entry_size(captured->inputs[at].name, captured->inputs[at].rank, captured->inputs[at].size);
   if (captured->own) captured->whole = false;
-  else if (!captured->whole || captured->kept_size > captured->ring->capacity / LARGEST_SHARE) {
-    captured->whole = false;
-    __atomic_fetch_add(&captured->ring->too_large, 1, __ATOMIC_RELAXED);
+  else for (uint32_t at = 0; at < captured->readers; at++) {
+    Ring *ring = captured->into[at];
+    if (captured->whole && fits(ring, captured->kept_size)) captured->into[kept++] = ring;
+    else __atomic_fetch_add(&ring->too_large, 1, __ATOMIC_RELAXED);
   }
-  captured->whole = captured->whole && (captured->kept = calloc(1, captured->kept_size + 8));
+  captured->readers = kept;
+  captured->whole = captured->whole && kept && (captured->kept = calloc(1, captured->kept_size + 8));
   char *to = captured->kept;
   for (uint32_t at = 0; captured->whole && at < captured->count; at++) to = put_input(to, captured, at);
 }
@@ -271,38 +300,14 @@ static bool read_output(Response *response, uint32_t at, Part *part) {
   return memory != MEMORY_GPU && rank <= RANK_MOST && strlen(name) < UINT16_MAX;
 }
 
-static uint64_t microseconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return (uint64_t) now.tv_sec * 1000000u + (uint64_t) now.tv_nsec / 1000u;
-}
-
-/* Writes the record of a request and one of its answers. */
-static void record(const Captured *captured, Response *response) {
-  Ring *ring = captured->ring;
-  Part outputs[OUTPUTS_MOST];
-  const char *model;
-  int64_t version = 0;
-  uint32_t count = 0;
-  bool failed = !good(TRITONSERVER_InferenceResponseError(response)); /* a copy, whatever its documentation says */
-  if (!good(TRITONSERVER_InferenceResponseModel(response, &model, &version))) version = 0;
-  if (!failed && !good(TRITONSERVER_InferenceResponseOutputCount(response, &count))) count = 0;
-  uint64_t size = sizeof(Record) + captured->kept_size;
-  bool fits = count <= OUTPUTS_MOST;
-  for (uint32_t at = 0; at < count && fits; at++) {
-    fits = read_output(response, at, &outputs[at]);
-    if (fits) size += entry_size(outputs[at].name, outputs[at].rank, outputs[at].size);
-  }
-  if (!fits || size > ring->capacity / LARGEST_SHARE) {
-    __atomic_fetch_add(&ring->too_large, 1, __ATOMIC_RELAXED);
-    return;
-  }
-  Record *to = reserve(ring, size);
+/* Writes the record of a request and one of its answers into a ring. */
+static void put(Ring *ring, const Captured *captured, Record head, const Part *outputs, uint32_t count, uint64_t size) {
+  Record *to = fits(ring, size) ? reserve(ring, size) : NULL;
   if (!to) {
-    __atomic_fetch_add(&ring->dropped, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(fits(ring, size) ? &ring->dropped : &ring->too_large, 1, __ATOMIC_RELAXED);
     return;
   }
-  to->at = microseconds(), to->version = version, to->failed = failed, to->entries = captured->count + count;
+  head.state = FILLING, head.size = to->size, *to = head;
   char *bytes = (char *) (to + 1);
   memcpy(bytes, captured->kept, captured->kept_size), bytes += captured->kept_size;
   for (uint32_t at = 0; at < count; at++) {
@@ -312,6 +317,24 @@ static void record(const Captured *captured, Response *response) {
   }
   __atomic_fetch_add(&ring->captured, 1, __ATOMIC_RELAXED);
   __atomic_store_n(&to->state, READY, __ATOMIC_RELEASE);
+}
+
+/* Gives a request and one of its answers to every reader. */
+static void record(const Captured *captured, Response *response) {
+  uint64_t took = microseconds(CLOCK_MONOTONIC) - captured->began;
+  Part outputs[OUTPUTS_MOST];
+  const char *model;
+  int64_t version = 0;
+  uint32_t count = 0;
+  bool failed = !good(TRITONSERVER_InferenceResponseError(response)); /* a copy, whatever its documentation says */
+  if (!good(TRITONSERVER_InferenceResponseModel(response, &model, &version))) version = 0;
+  if (!failed && !good(TRITONSERVER_InferenceResponseOutputCount(response, &count))) count = 0;
+  uint64_t size = count <= OUTPUTS_MOST ? sizeof(Record) + captured->kept_size : UINT64_MAX;
+  for (uint32_t at = 0; at < count && size != UINT64_MAX; at++)
+    if (read_output(response, at, &outputs[at])) size += entry_size(outputs[at].name, outputs[at].rank, outputs[at].size);
+    else size = UINT64_MAX; /* no ring takes that */
+  Record head = {.at = microseconds(CLOCK_REALTIME), .version = version, .failed = failed, .entries = captured->count + count, .took = took};
+  for (uint32_t at = 0; at < captured->readers; at++) put(captured->into[at], captured, head, outputs, count, size);
 }
 
 /* Stands between the core and the front end's own function, which owns the answer from then on. */
@@ -386,7 +409,7 @@ Error *TRITONSERVER_InferenceRequestSetResponseCallback(
 Error *TRITONSERVER_ServerInferAsync(void *server, Request *request, void *trace) {
   Captured *captured = current && current->request == request ? current : NULL;
   if (captured && !captured->on_response) drop_current(), captured = NULL;
-  if (captured) current = NULL, keep_inputs(captured);
+  if (captured) current = NULL, keep_inputs(captured), captured->began = microseconds(CLOCK_MONOTONIC);
   Error *error = CORE(TRITONSERVER_ServerInferAsync)(server, request, trace);
   if (error && captured) forget(captured); /* no answer comes */
   return error;

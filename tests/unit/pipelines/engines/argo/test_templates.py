@@ -117,7 +117,7 @@ def test_stages_that_may_share_a_pod_do() -> None:
         "optimize": "quantize.package.tune",
         "tune": "tune",
         "find-champion": "find_champion",
-        "deliver": "deploy.load_test.gate.promote",
+        "deliver": "deploy.load_test.shadow.gate.promote",
         "conclude": "conclude",
     }
 

@@ -12,6 +12,7 @@ from shiplift.runtime.guest.pod import guard
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import PythonEnvironment, RecordedRequests
 from shiplift.runtime.records.serving import ServerNeeds
+from shiplift.runtime.records.shadowing import Mirror
 from shiplift.runtime.records.site import Cluster, GatewayRef, IngressRef
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.serving.kubernetes.objects import deployment, front, names, shared
@@ -100,6 +101,15 @@ def test_a_models_front_is_the_golden_objects(golden: Golden, name: str, policie
     (grpc, *https) = [body for body in objects if body["kind"] in ("GRPCRoute", "HTTPRoute")]
     assert [front.weights_of(body) for body in (grpc, *https)] == [weights] * 3
     assert {body["spec"]["rules"][0]["timeouts"]["request"] for body in https} == {"61s"}
+
+
+def test_a_share_of_the_requests_is_copied_by_every_route(golden: Golden) -> None:
+    cluster = CLUSTER.model_copy(update={"gateway": GatewayRef(name="shiplift", namespace="models")})
+    objects = front.front_objects("digits", cluster, {"digits-1-aaaaaaaa": 100}, "10.0.0.1", policies=False)
+    mirror = Mirror(revision="digits-2-bbbbbbbb", share=0.2)
+    copying = [front.copying(body, mirror) for body in objects]
+    golden("front.shadow.yaml", yaml.safe_dump_all(copying, sort_keys=False, width=120))
+    assert [front.weights_of(body) for body in copying[:3]] == [{"digits-1-aaaaaaaa": 100}] * 3
 
 
 @pytest.mark.parametrize("tls_secret", ["", "models-tls"])

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shiplift.runtime.records.shadowing import Mirror
 from shiplift.runtime.serving.kubernetes.objects.front import weights_of
 from shiplift.runtime.serving.operator.deciding import next_action
+from shiplift.runtime.serving.operator.evidence import Evidence
 from shiplift.runtime.serving.operator.resources import ConditionType, Reason, RolloutSpec, ServiceStatus
 from tests.unit.runtime.serving.operator.world import ROUTES, World, name_of
 
@@ -182,6 +184,27 @@ def test_a_bake_without_an_alarm_lets_the_former_revision_go() -> None:
     world.baking = world.baking.model_copy(update={"state": "passed"})
     world.run(200)
     assert not world.ready(name_of(1))
+
+
+def copies_to(world: World) -> set[str]:
+    """Who gets copies of requests, on any live route."""
+    rules = [rule for key in ROUTES if key in world.live for rule in world.live[key]["spec"]["rules"]]
+    filters = [each["requestMirror"] for rule in rules for each in rule.get("filters", ())]
+    return {each["backendRef"]["name"] for each in filters}
+
+
+def test_a_shadow_copies_requests_while_it_lasts_and_no_operator_leaves_that_on() -> None:
+    world, challenger = serving(), name_of(2)
+    world.mirror = Mirror(revision=challenger, share=0.2)
+    world.run(30)
+    assert copies_to(world) == set()  # its Service is not there
+    world.live["Service", challenger] = {"kind": "Service", "metadata": {"name": challenger, "labels": {}}, "spec": {}}
+    world.run(30, until=copies_to)
+    assert copies_to(world) == {challenger}
+    assert world.served() == {key: {name_of(1): 100} for key in world.served()}
+    world.mirror, world.evidence = None, Evidence()  # over, and the operator is another one
+    world.run(30, until=lambda w: not copies_to(w))
+    assert copies_to(world) == set()
 
 
 @settings(max_examples=6)

@@ -13,6 +13,7 @@ from shiplift.runtime.records.baking import Baking
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.measurement import Counts
 from shiplift.runtime.records.promotion import Abort, Moving
+from shiplift.runtime.records.shadowing import Mirror
 from shiplift.runtime.records.site import Cluster, GatewayRef
 from shiplift.runtime.serving.kubernetes import diagnosis
 from shiplift.runtime.serving.kubernetes.objects.front import weights_of
@@ -97,6 +98,7 @@ class World:
         self.desired: dict[str, int] = {}  # what an autoscaler that sees its signal wants
         self.promotion: Moving | None = None
         self.baking: Baking | None = None
+        self.mirror: Mirror | None = None
 
     def add_groups(self, version: int, **capacities: float) -> None:
         """Gives a revision these targets, each with the requests per second that one of its pods takes."""
@@ -182,6 +184,7 @@ class World:
             kept=kept_of({"metadata": meta}, self.spec),
             alarm=alarm_of({"metadata": meta}, self.spec),
             baking=self.baking,
+            mirror=self.mirror,
             now=self.now,
         )
 
