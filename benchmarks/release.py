@@ -166,7 +166,7 @@ def released(model: str) -> dict[str, Any]:
 def _released(home: Path, running: stack.Stack, model: str) -> dict[str, Any]:
     before, load = cpu_s(running), os.getloadavg()[0]
     variables = {**os.environ, "MLFLOW_TRACKING_URI": running.registry_uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
-    subprocess.run([sys.executable, __file__, "--log", model], env=variables, check=True, capture_output=True)
+    subprocess.run([sys.executable, __file__, "--log", model], env=variables, check=True, stdout=subprocess.DEVNULL)
     releases, name = Releases(home), release_name("measured", 1, "")
     while (report := releases.result(name)) is None:
         time.sleep(0.05)
@@ -205,7 +205,7 @@ def in_turn(models: Iterable[str], pythons: dict[str, str], runs: int) -> dict[s
     for turn in range(runs):
         for model, sides in measured.items():
             for side, python in list(pythons.items())[:: 1 if turn % 2 else -1]:
-                done = subprocess.run([python, __file__, "--one", model], capture_output=True, text=True, check=True)
+                done = subprocess.run([python, __file__, "--one", model], stdout=subprocess.PIPE, text=True, check=True)
                 sides[side].append(json.loads(done.stdout.splitlines()[-1]))
                 print(model, side, sides[side][-1], file=sys.stderr, flush=True)
     return {model: {side: medians(each) for side, each in sides.items()} for model, sides in measured.items()}
