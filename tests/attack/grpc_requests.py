@@ -4,7 +4,8 @@ The server has the model `m` of `http_requests`.
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from tritonclient.grpc import service_pb2 as pb
@@ -56,22 +57,6 @@ def infer(**changes: Any) -> pb.ModelInferRequest:
     tensor |= {name.removeprefix("input_"): changes.pop(name) for name in list(changes) if name.startswith("input_")}
     fields: dict[str, Any] = {"model_name": "m", "raw_input_contents": [_RAW], "inputs": [tensor], **changes}
     return pb.ModelInferRequest(**fields)
-
-
-def families() -> dict[str, dict[str, Call]]:
-    """The attacks, by family and name."""
-    made: dict[str, Callable[[], Iterator[tuple[str, pb.ModelInferRequest]]]] = {
-        "shapes": _shapes,
-        "contents": _contents,
-        "parameters": _parameters,
-        "names": _names,
-        "many": _many,
-    }
-    asked = {
-        family: {name: ("ModelInfer", request.SerializeToString()) for name, request in make()}
-        for family, make in made.items()
-    }
-    return {**asked, "wire": dict(_wire()), "methods": dict(_methods())}
 
 
 def _shapes() -> Iterator[tuple[str, pb.ModelInferRequest]]:
@@ -240,6 +225,25 @@ def closed() -> dict[str, bytes]:
         "CudaSharedMemoryStatus": b"",
         "CudaSharedMemoryUnregister": b"",
     }
+
+
+_REQUESTS = {
+    "shapes": _shapes,
+    "contents": _contents,
+    "parameters": _parameters,
+    "names": _names,
+    "many": _many,
+}
+_CALLS = {"wire": _wire, "methods": _methods}
+FAMILIES = (*_REQUESTS, *_CALLS)
+
+
+@cache
+def family(name: str) -> dict[str, Call]:
+    """The attacks of a family by name."""
+    if name in _CALLS:
+        return dict(_CALLS[name]())
+    return {attack: ("ModelInfer", request.SerializeToString()) for attack, request in _REQUESTS[name]()}
 
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

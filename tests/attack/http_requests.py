@@ -8,6 +8,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 INFER = "/v2/models/m/infer"
@@ -96,21 +97,6 @@ def as_json(value: Any) -> bytes:
 
 def _raw(name: str) -> str:
     return f"raw:{name}:"
-
-
-def families() -> dict[str, dict[str, bytes]]:
-    """The attacks, by family and name."""
-    return {
-        "nested": dict(_nested()),
-        "shapes": dict(_shapes()),
-        "fields": dict(_fields()),
-        "binary": dict(_binary()),
-        "compressed": dict(_compressed()),
-        "framing": dict(_framing()),
-        "paths": dict(_paths()),
-        "many": dict(_many()),
-        "closed": dict(_closed()),
-    }
 
 
 def _nested() -> Iterator[tuple[str, bytes]]:
@@ -472,3 +458,21 @@ CLOSED: dict[str, Any] = {
     "/v2/cudasharedmemory/region/r/register": {"raw_handle": {"b64": "eA=="}, "device_id": 0, "byte_size": 2**63},
     "/v2/cudasharedmemory/unregister": {},
 }
+
+FAMILIES = {
+    "nested": _nested,
+    "shapes": _shapes,
+    "fields": _fields,
+    "binary": _binary,
+    "compressed": _compressed,
+    "framing": _framing,
+    "paths": _paths,
+    "many": _many,
+    "closed": _closed,
+}
+
+
+@cache
+def family(name: str) -> dict[str, bytes]:
+    """The attacks of a family by name."""
+    return dict(FAMILIES[name]())

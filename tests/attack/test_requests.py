@@ -1,6 +1,9 @@
 """What thousands of hostile requests change of a server: nothing. It answers good requests between them."""
 
+import resource
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,7 @@ import pytest
 
 from shiplift.runtime.serving.triton import command_line
 from tests.attack import grpc_requests, http_requests
-from tests.attack.clients import Target, target
+from tests.attack.clients import ANSWER_S, Target, target
 from tests.integration.conftest import until
 
 _LEAK_MIB = 64
@@ -22,16 +25,16 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 
 def test_there_are_thousands_of_different_ones() -> None:
-    over_http = {request for family in http_requests.families().values() for request in family.values()}
-    over_grpc = {call for family in grpc_requests.families().values() for call in family.values()}
+    over_http = {request for name in http_requests.FAMILIES for request in http_requests.family(name).values()}
+    over_grpc = {call for name in grpc_requests.FAMILIES for call in grpc_requests.family(name).values()}
     assert len(over_http) > 2500
     assert len(over_grpc) > 1000
 
 
-@pytest.mark.parametrize("family", sorted(http_requests.families()))
+@pytest.mark.parametrize("family", http_requests.FAMILIES)
 def test_no_http_request_ends_the_server_or_fills_its_memory(attacked: Target, family: str) -> None:
     before = attacked.memory_mib
-    for at, (name, request) in enumerate(http_requests.families()[family].items(), 1):
+    for at, (name, request) in enumerate(http_requests.family(family).items(), 1):
         said = attacked.http(request)
         assert attacked.process.is_running(), name
         assert at % _OFTEN or attacked.serves, name
@@ -41,10 +44,10 @@ def test_no_http_request_ends_the_server_or_fills_its_memory(attacked: Target, f
     until(lambda: attacked.memory_mib - before < _LEAK_MIB)
 
 
-@pytest.mark.parametrize("family", sorted(grpc_requests.families()))
+@pytest.mark.parametrize("family", grpc_requests.FAMILIES)
 def test_no_grpc_request_ends_the_server_or_fills_its_memory(attacked: Target, family: str) -> None:
     before = attacked.memory_mib
-    for at, (name, call) in enumerate(grpc_requests.families()[family].items(), 1):
+    for at, (name, call) in enumerate(grpc_requests.family(family).items(), 1):
         status = attacked.grpc(call)
         assert attacked.process.is_running(), name
         assert at % _OFTEN or attacked.serves, name
@@ -68,6 +71,36 @@ def test_a_body_is_not_decompressed_without_end(attacked: Target) -> None:
     until(lambda: attacked.memory_mib - before < _LEAK_MIB)
 
 
+def test_a_body_has_a_limit_however_it_is_announced(attacked: Target) -> None:
+    before, port = attacked.memory_mib, attacked.server.ports.http
+    head = http_requests.http(b"", headers={"Content-Length": str(900 << 20)})
+    with socket.create_connection(("127.0.0.1", port), ANSWER_S) as connection, suppress(ConnectionError):
+        connection.sendall(head)
+        for _ in range(900):
+            connection.sendall(bytes(1 << 20))
+        pytest.fail("900 MiB were taken")
+    assert attacked.serves
+    until(lambda: attacked.memory_mib - before < _LEAK_MIB)
+
+
+def test_silent_connections_keep_nobody_out(attacked: Target) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(20_000, limits[1]), limits[1]))
+    try:
+        with ExitStack() as stack:
+            for at in range(9000):
+                silent = stack.enter_context(socket.socket())
+                silent.settimeout(ANSWER_S)
+                silent.bind((f"127.0.0.{2 + at // 3000}", 0))
+                silent.connect(("127.0.0.1", attacked.server.ports.http))
+                silent.send(b"POST /v2 HTTP/1.1\r\nX: ")
+            until(lambda: attacked.process.num_fds() < 8400)
+            assert attacked.serves
+        until(lambda: attacked.process.num_fds() < 200)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 @pytest.mark.parametrize("attack", ["nested", "shapes"])
 def test_without_the_library_such_a_request_ends_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: str
@@ -79,5 +112,5 @@ def test_without_the_library_such_a_request_ends_the_server(
     name = {"nested": "400000 of [", "shapes": "2^61 of FP32 with [1]"}[attack]
     with target(tmp_path) as attacked:
         assert attacked.serves
-        attacked.http(http_requests.families()[attack][name])
+        attacked.http(http_requests.family(attack)[name])
         until(lambda: not attacked.process.is_running())

@@ -190,14 +190,18 @@ static void answered(int connection) {
 /* With too many connections, the one that nothing came from for longest ends. */
 static void begin(int connection) {
   int oldest = -1;
+  int64_t since = INT64_MAX, now = seconds();
   connections[connection].sent = 0;
-  __atomic_store_n(&connections[connection].last, seconds(), __ATOMIC_RELAXED);
+  __atomic_store_n(&connections[connection].last, now, __ATOMIC_RELAXED);
   if (__atomic_add_fetch(&connection_count, 1, __ATOMIC_RELAXED) <= CONNECTIONS_MOST) return;
   for (int at = 0; at < FILES_MOST; at++) {
     int64_t last = __atomic_load_n(&connections[at].last, __ATOMIC_RELAXED);
-    if (last && at != connection && (oldest < 0 || last < connections[oldest].last)) oldest = at;
+    if (last && at != connection && last < since) oldest = at, since = last;
   }
-  if (oldest >= 0) shutdown(oldest, SHUT_RDWR);
+  /* Until its thread has closed it, it is the youngest: then the next one that comes ends another. */
+  if (oldest >= 0 && __atomic_compare_exchange_n(
+                         &connections[oldest].last, &since, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    shutdown(oldest, SHUT_RDWR);
 }
 
 static void end(int connection) {
