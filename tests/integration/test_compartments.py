@@ -145,6 +145,47 @@ def test_a_worker_that_is_killed_comes_back_and_is_quarantined_after_three_crash
         until(lambda: crashed(server.process.pid) == ())  # Triton answers before the model is gone
 
 
+def put_engine(work: Path, engine: Any) -> tuple[dict[str, Any], str]:
+    """Adds `m`, which an engine computes within a second; returns a request to it and one of its outputs."""
+    serving = Serving(warmup=False, request_timeout_s=1)
+    if engine != "trees":
+        put(work, two_by_two(), engine=engine, serving=serving)
+        return ROW, "sum"
+    from sklearn.ensemble import RandomForestClassifier
+
+    from shiplift.runtime.records.trees import TreesForm
+    from tests.integration.test_trees_backend import BOTH, CLASSES, ROWS, classifies, put_forest
+
+    form = TreesForm(features="FP32", answers=BOTH, classifier=True, classes=(0, 1, 2))
+    put_forest(work, RandomForestClassifier(2).fit(ROWS, CLASSES), classifies(), trees=form, serving=serving)
+    return {"x": ROWS[:1]}, "label"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [*ENGINES, "trees"])
+def test_every_engine_s_worker_comes_back_from_a_crash_and_a_hang_after_longer_pauses(
+    tmp_path: Path, engine: Any
+) -> None:
+    row, output = put_engine(tmp_path, engine)
+    put(tmp_path, two_by_two(), "neighbour")
+    with server_for(tmp_path) as (server, client):
+        client.load("neighbour")
+        client.load("m")
+        expected = answers(server, row, output)
+        with steady(server) as failures:
+            for crashes, number in enumerate((signal.SIGSEGV, signal.SIGKILL, signal.SIGSTOP), 1):
+                os.kill(workers(server)[-1].pid, number)
+                if number == signal.SIGSTOP:  # it answers no more, as one that hangs
+                    with pytest.raises(InferenceServerException, match="stopped after 1 s, its limit"):
+                        ask(server, row)
+                assert until(lambda: [each for each in crashed(server.process.pid) if each.crashes == crashes])  # noqa: B023 - used at once
+                (found,) = crashed(server.process.pid)
+                assert (found.model, found.pause_s) == ("m", 2 ** (crashes - 1))
+                assert answers(server, row, output) == expected
+            assert found.finding(time.time()).startswith("quarantined: crashed 3 times, it was started again: ")
+            assert failures == []
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_memory_past_the_limit_fails_the_request_and_nothing_else(tmp_path: Path, engine: Any) -> None:
     put(tmp_path, hungry(), engine=engine, settings={"memory_mb": "512"})

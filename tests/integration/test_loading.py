@@ -75,7 +75,7 @@ def test_of_twenty_models_those_that_are_not_broken_serve_within_30_s(tmp_path: 
             assert time.monotonic() - began < 30
             assert all(ask(server, ROW, name=name).as_numpy("sum").tolist() == [[2.0, 2.0]] for name in HEALTHY)
             for name in ("crashes", "eats", "raises", "dies"):
-                assert until(lambda name=name: attempts(tmp_path)[name].failures >= start)  # type: ignore[misc]
+                assert until(lambda n=name, at=start: attempts(tmp_path)[n].failures >= at)  # type: ignore[misc]
     failed = attempts(tmp_path)
     assert "died of SIGABRT" in failed["crashes"].why
     assert re.search("the limit is 300 MiB|MemoryError", failed["eats"].why)
