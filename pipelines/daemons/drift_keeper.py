@@ -44,7 +44,9 @@ class DriftKeeper:
 
     def look(self) -> None:
         """Compares every package that is due, and tells what nobody was told of."""
-        for package, state in drifting.every_state(self._home):
+        every = list(drifting.every_state(self._home))
+        drifting.forget_others(self._home, [package.model for package, _ in every])
+        for package, state in every:
             known = state
             if state is None or self._due(package, state):
                 report, empty = self._measure(self._home, package), DriftState(package="", report=_nothing(package))

@@ -41,6 +41,9 @@ def test_production_is_compared_with_the_validation_data(lab: Lab) -> None:
         assert (event.hook, event.version) == ("retrain", 1)
         shown = lab.engine.status(model)
         assert "columns drifted from the validation data" in getattr(shown, "data_drift", "")
+        captured = SPEC.replace("load: {", "load: {requests: captured, ")
+        report = lab.wait(model, lab.log_classifier(model, samples=1000, spec=captured))
+        assert report.exit_code == 0, report.message
     finally:
         site.unlink()
 

@@ -3,7 +3,7 @@
 The comparison itself is in `drift_measuring`: what reads its result must not wait for its imports.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,6 +40,14 @@ def every_state(home: Path) -> Iterator[tuple[Package, DriftState | None]]:
     for each in every_served(home):
         if each.package.drifting:
             yield each.package, state_of(home, each.package.model)
+
+
+def forget_others(home: Path, models: Iterable[str]) -> None:
+    """Removes the validation data that were kept of models whose drift is measured no more."""
+    kept = tuple(f"{serving_name(model)}." for model in models)
+    for file in (home / "production" / "drift").glob("*.npz"):
+        if not file.name.startswith((".", *kept)):
+            file.unlink(missing_ok=True)
 
 
 def found_in_bake(home: Path, model: str) -> str | None:

@@ -102,6 +102,15 @@ def test_what_can_t_be_compared_is_said_once_and_is_unknown_to_a_bake(machine: M
         drifting.report_of(machine.home, "digits", now=False)
 
 
+def test_validation_data_go_when_their_model_is_compared_no_more(machine: Machine) -> None:
+    files = [machine.home / "production" / "drift" / f"{name}.0123.npz" for name in ("digits", "retired")]
+    machine.look(STEADY)
+    for file in files:
+        file.touch()
+    machine.look(STEADY, after_s=1)
+    assert [file.exists() for file in files] == [True, False]
+
+
 def test_metrics_are_those_of_the_last_report(machine: Machine) -> None:
     machine.look(DRIFTED)
     state = drifting.state_of(machine.home, "digits")

@@ -22,7 +22,7 @@ def found(before: Any, now: Any, *, requests: int = 0) -> dict[str, ColumnDrift]
 
 
 def normal(rows: int, seed: int, **changes: float) -> NDArray[np.float32]:
-    return np.random.default_rng(seed).normal(size=rows, **changes).astype(np.float32)  # type: ignore[no-any-return]
+    return np.random.default_rng(seed).normal(size=rows, **changes).astype(np.float32)
 
 
 def some(values: list[str], rows: int, seed: int, p: list[float] | None = None) -> NDArray[np.object_]:

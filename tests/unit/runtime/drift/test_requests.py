@@ -60,7 +60,7 @@ def test_what_was_not_captured_in_the_clear_can_t_be_asked(tmp_path: Path) -> No
         captured_requests(here, "digits", spec, SIGNATURE, store)
     folder = CaptureFolder(tmp_path / "production" / "captured" / "digits")
     for listed, how in (({"hash": ("name",)}, "kept as a hash"), ({"omit": ("input/name",)}, "not kept")):
-        folder.keep_settings(Capturing(share=1, limit_bytes=1, retention_s=1, **listed))  # type: ignore[arg-type]
+        folder.keep_settings(Capturing(share=1, limit_bytes=1, retention_s=1, **listed))
         with pytest.raises(SpecInvalid, match=f"input 'name' is {how}"):
             captured_requests(here, "digits", spec, SIGNATURE, store)
     with pytest.raises(SpecInvalid, match="one machine only"):
