@@ -25,7 +25,7 @@ def test_copying_ends_when_nothing_is_counted_up_any_more() -> None:
 
     def seen(note: str, at: float) -> Mirror | None:
         snapshot = Snapshot(taken_at=0, services={"digits": service(note)})
-        with mock.patch.object(observing.time, "monotonic", return_value=at):
+        with mock.patch(f"{observing.__name__}.time.monotonic", return_value=at):
             observed = observer.observed(snapshot, "digits", Evidence())
         assert observed is not None
         return observed.mirror
