@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Any
 
 from pydantic import ValidationError
@@ -133,8 +134,10 @@ def _reached(node: Node, pod: Pod, report: StageRuns) -> Iterator[Reached]:
     for run in runs:
         target = _target(node) or run.target
         yield Reached(stage=by_name[run.name], node=node, run=run.model_copy(update={"target": target}))
-    left = [stage for stage in pod.stages if stage.name not in {run.name for run in runs}]
-    stage = by_name.get(report.under_way) or next(iter(left), None)
+    # A stage before one that has run was not there when the Workflow began: an upgrade added it.
+    reported = {run.name for run in runs}
+    left = list(takewhile(lambda stage: stage.name not in reported, reversed(pod.stages)))
+    stage = by_name.get(report.under_way) or (left[-1] if left else None)
     if stage is None or (runs and (runs[-1].outcome != "ok" or node.get("phase") == SUCCEEDED)):
         return
     yield Reached(stage=stage, node=node, run=_run_of(stage, node, _target(node) or report.target))
