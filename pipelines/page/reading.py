@@ -7,7 +7,7 @@ from shiplift.pipelines.engines.replay import Replay, replay
 from shiplift.pipelines.page.asking import Asking, Told
 from shiplift.pipelines.page.figures import Figures, figures_of
 from shiplift.pipelines.page.overview import ModelView, Overview, model_view, overview_of
-from shiplift.runtime.base.errors import NotFound, ShipliftError
+from shiplift.runtime.base.errors import NotFound, ShipliftError, Temporary
 from shiplift.runtime.events.event import ModelEvent
 from shiplift.runtime.records.kinds.exported import Exported
 from shiplift.runtime.records.kinds.package import Package
@@ -19,6 +19,7 @@ from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.store.registry.terms import check_name
 
 _EVENTS = 10
+_PATIENT = 5  # times of the patience that other questions get
 _REPORTS_S = 10.0  # releases end rarely, and a model may have many
 
 
@@ -101,11 +102,15 @@ class Reading:
         raise NotFound(f"production does not serve {name!r}", do="Release a version of it first.")
 
     async def kind(self, name: str, version: int) -> str:
-        """The kind of a version's model; empty: it can't be read."""
-        try:
-            return (await self.records(name, version)).value.kind
-        except ShipliftError:
-            return ""
+        """The kind of a version's model; empty: it can't be read. A form depends on it, so it is waited for."""
+        for _ in range(_PATIENT):
+            try:
+                return (await self.records(name, version)).value.kind
+            except Temporary:  # records are many small files, which a busy machine takes seconds to read
+                continue
+            except ShipliftError:
+                break
+        return ""
 
     async def limits(self, name: str) -> Admitted:
         """The sections of a model's newest release whose spec is known, with its limits.

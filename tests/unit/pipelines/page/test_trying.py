@@ -15,11 +15,13 @@ import pytest
 from shiplift.pipelines.page.doors import Access
 from shiplift.pipelines.page.requests import body_of, entries_of, example, files_in, tensors_of
 from shiplift.pipelines.page.snippets import snippets
-from shiplift.runtime.base.errors import UsageError
+from shiplift.runtime.base.errors import Temporary, UsageError
+from shiplift.runtime.records.kinds.contract import DeclaredImage
+from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.scoring import Scoring
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.discovery import ServedModel
-from tests.unit.examples import tensor
+from tests.unit.examples import admitted, artifact, tensor
 from tests.unit.pipelines.page.fakes import FakeEngine, browser
 from tests.unit.pipelines.page.test_acting import FORM, send
 from tests.unit.pipelines.page.test_views import HOSTILE, shown
@@ -136,6 +138,22 @@ def test_a_picture_is_sent_as_base64_and_calls_read_it_from_a_file(tmp_path: Pat
         exec(calls["Python"].partition("\nanswer")[0].replace("import httpx", ""), namespace)
     assert namespace["request"] == {"inputs": [[encoded]]}
     compile(calls["tritonclient"], "snippet", "exec")
+
+
+def test_the_form_waits_for_the_kind_of_model_on_a_busy_machine() -> None:
+    class Busy(FakeEngine):
+        refused = 0
+
+        def report(self, model: str, version: int) -> ReleaseReport:
+            self.refused += 1
+            if self.refused < 3:
+                raise Temporary("no answer for 4 s", do="It is asked again.")
+            return super().report(model, version)
+
+    image = served(tensor("input", -1, 1, datatype="BYTES"), schema=[{"type": "string", "required": True}])
+    contract = DeclaredImage(signature=image.signature, example=artifact())
+    engine = Busy(served=[image], records=(admitted().model_copy(update={"contract": contract}),))
+    assert 'type="file"' in browser(engine).get("/try?name=digits").text
 
 
 def test_a_large_picture_fits_on_this_machine_only() -> None:
