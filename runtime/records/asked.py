@@ -24,13 +24,15 @@ class RowAsked(Record):
 class AskedAgain(Record):
     """Rows that a release of a version asked, asked again of its original and of a `form` of it.
 
-    `judge` says who answered for the original.
+    `judge` says who answered for the original. Not `compared`: its answer to a given row has another form than what is
+    served (labels alone, say), or there is none, so both are only shown.
     """
 
     model: str
     version: int
     form: str
     judge: str
+    compared: bool = True
     rows: tuple[RowAsked, ...]
 
     @property

@@ -114,7 +114,7 @@ def ask_given(
 ) -> AskedAgain:
     """Asks the original and a package one row that somebody gives, as in `ask_model`.
 
-    If the original can't be asked, nothing judges the package's answer.
+    Their answers are compared if they have the same outputs.
 
     Raises:
         UsageError: an input is missing, or its value does not fit.
@@ -125,7 +125,9 @@ def ask_given(
     version = admitted.model_version
     asked = Questions(inputs=row_of(given, package.signature), origins=("given",))
     original, judge = _original(site, admitted, exported, asked.inputs)
-    (found,) = _served(site, package, admitted.serving, asked, original, clients)
+    names = {spec.name for spec in package.signature.outputs}
+    right = original if original and set(original.outputs) == names else None
+    (found,) = _served(site, package, admitted.serving, asked, right, clients)
     row = RowAsked(
         row=0,
         origin="given",
@@ -136,7 +138,14 @@ def ask_given(
         among=_told(found.among) if found.among else "",
         difference=found.difference,
     )
-    return AskedAgain(model=version.name, version=version.version, form=package.described, judge=judge, rows=(row,))
+    return AskedAgain(
+        model=version.name,
+        version=version.version,
+        form=package.described,
+        judge=judge,
+        compared=right is not None,
+        rows=(row,),
+    )
 
 
 def row_of(given: Mapping[str, Any], signature: Signature) -> Arrays:

@@ -79,6 +79,8 @@ def _show(again: "AskedAgain") -> None:
 
     form = f", {again.form}" if again.form else ""
     echo(f"{again.model} version {again.version}{form}; the original now: {again.judge}")
+    if not again.compared:
+        echo("  the original answers in another form than what is served, so both are only shown")
     for row in again.rows:
         echo(f"row {row.row} ({row.origin}): {row.inputs or 'too long to show'}")
         shown = {

@@ -31,7 +31,7 @@ def refused(kind: Any = DeclaredText, *, packages: bool = True, **changes: Any) 
     return FakeEngine(recorded=recorded, records=tuple(records), **changes)
 
 
-def answered(engine: FakeEngine, **fields: str) -> str:
+def answered(engine: FakeEngine, **fields: Any) -> str:
     with browser(engine) as client:  # one event loop for all requests
         sent = send(client, ASK, **fields)
         assert sent.status_code == 303, sent.text
@@ -73,7 +73,7 @@ def test_rows_of_the_proof_and_json_are_asked_too() -> None:
         ({"json": "{"}, "not JSON"),
     ],
 )
-def test_what_makes_no_sense_is_told_beside_the_form(fields: dict[str, str], told: str) -> None:
+def test_what_makes_no_sense_is_told_beside_the_form(fields: dict[str, Any], told: str) -> None:
     engine = refused()
     page = send(browser(engine), ASK, **fields)
     assert page.status_code == 200
