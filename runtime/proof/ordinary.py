@@ -46,7 +46,7 @@ def with_usual_far(far: Answers, known: Answers) -> Answers:
         array = far.outputs[name]
         sizes = np.abs(np.where(np.isfinite(array), array, 0).astype(np.float64)).reshape(len(array), -1)
         if sizes.shape[1] == low.size:
-            usual[name] = _GROSS * np.maximum(low[None, :], sizes.max(axis=1, keepdims=True))
+            usual[name] = _GROSS * np.maximum(low[None, :], sizes.max(axis=1, keepdims=True, initial=0.0))
     return replace(far, noise=known.noise, usual=usual)
 
 
