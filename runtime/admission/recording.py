@@ -19,7 +19,7 @@ from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.guards.probing import Refusals, refusals
 from shiplift.runtime.proof.jumps import jumps
 from shiplift.runtime.proof.oracle import answers_to, examine
-from shiplift.runtime.proof.ordinary import with_usual
+from shiplift.runtime.proof.ordinary import with_usual, with_usual_far
 from shiplift.runtime.proof.questions.question import Asked, Questions
 from shiplift.runtime.proof.settings import Ask, count_of, rows_of, together
 from shiplift.runtime.records.proof import Counterexample
@@ -107,10 +107,7 @@ def record(
     if noise := _noise(original, sets[LARGEST], answers[LARGEST], conversion):
         answers = {name: replace(each, noise=noise) for name, each in answers.items()}
     far = _far(ask, asked.far, answers[LARGEST], batches=mixes is None) if not original.narrow else None
-    rows = {name: (_questions(name, sets, made), each) for name, each in answers.items()}
-    if far:  # they must not decide what is usual of the others
-        far = (far[0], with_usual(rows | {FAR: far})[FAR])
-    answers |= with_usual(rows)
+    answers |= with_usual({name: (_questions(name, sets, made), each) for name, each in answers.items()})
     late = sum(len(each.origins) - len(answers[name].errors) for name, each in made.items())
     slow = (f"{late} rows: the original took too long",) if late else ()
     left_out = (*asked.left_out, *slow)
@@ -118,12 +115,12 @@ def record(
 
 
 def _far(ask: Ask, far: Questions, known: Answers, *, batches: bool) -> tuple[Questions, Answers] | None:
-    """The rows far from all others that the original answers, as many as it does in time, with the noise of `known`."""
+    """The rows far from all others that the original answers, as many as it does in time."""
     if not far.origins:
         return None
-    answers = replace(answers_to(ask, far.inputs, batches=batches, seconds=_FAR_S), noise=known.noise)
+    answers = answers_to(ask, far.inputs, batches=batches, seconds=_FAR_S)
     at = np.flatnonzero(answers.answered)
-    return (far.take(at), answers.take(at)) if len(at) else None
+    return (far.take(at), with_usual_far(answers.take(at), known)) if len(at) else None
 
 
 def _jumps(ask: Ask, made: Mapping[str, Questions], answers: Mapping[str, Answers], *, coarse: bool) -> Questions:

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
-from shiplift.runtime.proof.questions.question import Questions
+from shiplift.runtime.proof.questions.question import NONE, Questions
 from shiplift.runtime.proof.tolerances import usual_magnitude
 
 ORDINARY = frozenset({"example", "validation", "recorded", "range"})  # origins of rows like those of training
 _Floats = NDArray[np.float64]
+_GROSS = 100.0  # times the usual tolerance
 
 
 def with_usual(sets: Mapping[str, tuple[Questions, Answers]]) -> dict[str, Answers]:
@@ -32,6 +33,21 @@ def with_usual(sets: Mapping[str, tuple[Questions, Answers]]) -> dict[str, Answe
         name: replace(right, usual=_of(right, ordinary, everything, _stretch(questions.inputs, largest)))
         for name, (questions, right) in sets.items()
     }
+
+
+def with_usual_far(far: Answers, known: Answers) -> Answers:
+    """The answers to rows far from all others, with a magnitude for each row: its largest, or what is usual of `known`.
+
+    It is made so much larger that only gross differences count, such as an overflow, since such rows are no reason to
+    limit a form whose last places differ.
+    """
+    usual: Arrays = {}
+    for name, low in _usual([(NONE, known)]).items():
+        array = far.outputs[name]
+        sizes = np.abs(np.where(np.isfinite(array), array, 0).astype(np.float64)).reshape(len(array), -1)
+        if sizes.shape[1] == low.size:
+            usual[name] = _GROSS * np.maximum(low[None, :], sizes.max(axis=1, keepdims=True, initial=0.0))
+    return replace(far, noise=known.noise, usual=usual)
 
 
 def _of(right: Answers, ordinary: Arrays, everything: Arrays, stretch: _Floats) -> Arrays:

@@ -42,7 +42,7 @@ def _finite(bases: Arrays) -> Arrays:
     """The first known rows without NaN and infinities."""
     first = {name: array[:_LOOKED_AT] for name, array in bases.items()}
     floats = [np.isfinite(each).reshape(len(each), -1).all(axis=1) for each in first.values() if each.dtype.kind == "f"]
-    at = np.flatnonzero(np.logical_and.reduce(floats)) if floats else np.arange(0)
+    at = np.flatnonzero(np.logical_and.reduce(floats)) if floats else np.arange(rows_known.count(first))
     return {name: array[at[:_FAR_FROM]] for name, array in first.items()}
 
 

@@ -1,4 +1,4 @@
-"""Numbers far from all that are known: NaN, infinities, and magnitudes up to the end of the type.
+"""Numbers far from all that are known: NaN, infinities, and magnitudes up to the end of the type, in whole tensors.
 
 Asked where nobody knows whether the model takes them, as with networks. There an engine may compute a maximum past NaN,
 or overflow in a sum that the original adds up in another order or a wider type. What differs need not cost the form:
@@ -20,6 +20,7 @@ FAR = "far"
 _BYTES = 8 << 20  # of all rows
 _FIRST, _STEPS = 1e3, 12  # the first magnitude is so many times what is known, and the last one the type's
 _PLACES = 6  # of one element that is changed
+_BITS = (53, 31, 24, 15)  # of whole numbers
 
 Values = NDArray[Any]
 
@@ -41,10 +42,13 @@ def far(facts: ModelFacts, rows: Arrays, seed: int = 0) -> Questions:
     told = {each.input for each in facts.columns if each.missing is not None or each.infinite is not None}
     if not all(len(array) for array in rows.values()):
         return NONE
+    about = {each.input for each in facts.columns if each.table_rows or each.categories} | told
     floats = [name for name, array in rows.items() if array.dtype.kind == "f" and name not in told and array[0].size]
+    whole = [name for name, array in rows.items() if array.dtype.kind in "iu" and name not in about and _counts(array)]
     size = sum(array[:1].nbytes for array in rows.values())
     rng = np.random.default_rng(seed)
     changes = [change for name in floats for change in _changes(name, rows[name], rng)]
+    changes += [change for name in whole for change in _ends(name, rows[name], rng)]
     changes = sorted(changes, key=lambda change: change[0])[: _BYTES // max(size, 1)]
     if not changes:
         return NONE
@@ -71,6 +75,21 @@ def _changes(name: str, known: Values, rng: np.random.Generator) -> Iterator[tup
             (2 * rank + place, _Change(input=name, values=np.asarray(sign * magnitude, dtype), at=at))
             for place, (at, sign) in enumerate(zip(places, np.resize([1.0, -1.0], len(places)), strict=True))
         )
+
+
+def _counts(known: Values) -> bool:
+    """Whether whole numbers are more than flags, such as a mask's."""
+    return bool(known[0].size and (known > 1).any())
+
+
+def _ends(name: str, known: Values, rng: np.random.Generator) -> Iterator[tuple[int, _Change]]:
+    """Whole numbers that are all large: one is asked by itself, but several may overflow together."""
+    ends, size = np.iinfo(known.dtype), known[0].size
+    large = [ends.max, *(2**bits for bits in _BITS if 2**bits < ends.max)]
+    for rank, most in enumerate(large):
+        least = max(ends.min, -most)
+        for values in ([most], [least], [most, least], rng.choice(np.array([most, least], known.dtype), size).tolist()):
+            yield rank, _Change(input=name, values=np.resize(np.array(values, known.dtype), size))
 
 
 def _magnitudes(known: Values) -> NDArray[np.float64]:

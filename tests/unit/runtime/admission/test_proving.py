@@ -406,6 +406,9 @@ def test_torch_models_are_exported_by_name_and_served_alone_where_rows_mix(bench
     running = onnx_models.session(split.export().file)
     np.testing.assert_array_equal(onnx_models.answer(running, {"x": X})["negative"], np.minimum(X, 0))
 
+    largest = logged("largest", lambda _, x: x.amax(1, keepdim=True).expand(-1, 4), "y").export()
+    assert largest.proof.guards == (Guard(input="x", missing=False),)  # its graph looks past NaN
+
     centred = logged("centred", lambda _, x: x - x.mean(dim=0, keepdim=True), "y").export()
     assert centred.signature.batch == 1
     assert centred.notes[0].startswith("Warning: served one sample at a time")

@@ -4,7 +4,7 @@ import numpy as np
 
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare
-from shiplift.runtime.proof.ordinary import with_usual
+from shiplift.runtime.proof.ordinary import with_usual, with_usual_far
 from shiplift.runtime.proof.questions.question import Questions
 
 
@@ -69,3 +69,12 @@ def test_rows_that_took_too_long_and_texts_are_left_out() -> None:
     answers = Answers(outputs={"y": np.ones((2, 1))}, errors=("", "raises"))
     sets = {"questions-0": (Questions(inputs=inputs, origins=("range",) * 4), answers)}
     assert with_usual(sets)["questions-0"].usual["y"].shape == (2, 1)
+
+
+def test_rows_far_from_all_others_may_be_off_by_last_places_but_not_by_an_overflow() -> None:
+    known = Answers.of({"y": np.ones((4, 2))})
+    far = with_usual_far(Answers.of({"y": np.array([[1e30, 0.0], [0.0, 1.0]])}), known)
+    origins = ["far", "far"]
+    assert compare(far, Answers.of({"y": np.array([[1e30, 1e25], [1e-3, 1.0]])}), origins).same
+    for wrong in ([[1e30, np.inf], [0.0, 1.0]], [[1e30, 0.0], [1.0, 1.0]], [[np.nan, 0.0], [0.0, 1.0]]):
+        assert not compare(far, Answers.of({"y": np.array(wrong)}), origins).same

@@ -46,6 +46,20 @@ def test_the_tables_of_a_torch_model_are_seen_in_every_form() -> None:
         assert _tables(facts) == {("ids", None): 1000, ("pair", 1): 50, ("pair", 0): 70}
 
 
+def test_the_steps_of_a_torch_model_are_asked_in_its_floats() -> None:
+    import torch
+
+    rows = np.linspace(-3, 3, 8, dtype=np.float32).reshape(2, 4)
+    inputs = (TensorSpec(name="x", datatype="FP32", shape=(-1, 4)),)
+
+    def forward(x: Any) -> Any:
+        return torch.floor_divide(x, 0.7) + (x > 0.25) + torch.div(x, 1e9, rounding_mode="floor") + x / 0.3
+
+    (column,) = lookups.facts_of(lambda: forward(torch.from_numpy(rows)), inputs, {"x": rows}).columns
+    assert {0.0, 0.25, 0.7, 5 * 0.7, -0.7} <= set(column.thresholds)
+    assert not {0.3, 1e9} & set(column.thresholds)
+
+
 def test_a_torch_model_that_fails_has_no_facts() -> None:
     facts = lookups.facts_of(lambda: 1 / 0, IDS, EXAMPLE)
     assert not facts.columns

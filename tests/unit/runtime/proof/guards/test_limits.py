@@ -82,6 +82,18 @@ def test_nothing_far_is_asked_of_a_model_that_says_what_it_takes() -> None:
     assert asked().far.origins
 
 
+def test_whole_numbers_that_overflow_together_drop_what_is_served() -> None:
+    counts = RNG.integers(0, 9, (8, 4)).astype(np.int32)
+    facts = ModelFacts(inputs=(tensor("x", -1, 4, datatype="INT32"),))
+    made = asked(counts, facts)
+    exact, rounded = (made.far.inputs["x"].prod(axis=1, dtype=dtype) for dtype in (np.int64, np.float64))
+    wrong = exact != rounded
+    known = [(each, Answers.of({"y": each.inputs["x"]})) for each in made.questions]
+
+    assert 0 < wrong.sum() < len(wrong)
+    assert limits(made.far, wrong, known) is None
+
+
 def test_of_large_rows_few_are_asked_that_are_far() -> None:
     rows = np.ones((2, 512, 512), np.float32)
     far = asked(rows, ModelFacts(inputs=(tensor("x", -1, 512, 512),))).far
