@@ -250,7 +250,11 @@ def test_a_booster_gets_the_categories_of_its_training(library: str, tmp_path: P
             "city": pd.Categorical(["Rom", "Ulm", None], categories=["Bonn", "Rom", "Ulm"]),
         }
     )
-    expected = model.predict(right) if library != "xgboost.train" else model.predict(xgboost.DMatrix(right))
+    expected = (
+        model.predict(right)
+        if library != "xgboost.train"
+        else model.predict(xgboost.DMatrix(right, enable_categorical=True))
+    )
     (answer,) = Model({"model": str(tmp_path), "outputs": []}).answer(asked).values()
     np.testing.assert_allclose(answer, expected, rtol=1e-6)
     assert len(set(answer.tolist())) > 1
