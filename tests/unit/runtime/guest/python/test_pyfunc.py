@@ -271,3 +271,10 @@ def trained(library: str, rows: Any, target: Any) -> Any:
         return xgboost.XGBRegressor(n_estimators=5, n_jobs=1, enable_categorical=True).fit(rows, target)
     matrix = xgboost.DMatrix(rows, target, enable_categorical=True)
     return xgboost.train({"nthread": 1}, matrix, 5)
+
+
+def test_a_frame_keeps_its_columns_whatever_the_signature_calls_its_output(tmp_path: Path) -> None:
+    inputs = [ColSpec("double", "x")]
+    model = loaded(tmp_path / "model", lambda frame: frame.assign(y=[1, "a"]), inputs, ("output",))
+    assert list(model.answer(ROWS)) == ["x", "y"]
+    assert [part["name"] for part in model.form["parts"]] == ["x", "y"]
