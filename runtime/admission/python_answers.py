@@ -47,6 +47,7 @@ EXAMPLE, NEIGHBOURS, AGAIN, TODAY = "example", "neighbours", "again", "today"
 _EXAMPLES, _FEWEST = 64, 8  # rows of the example; one of fewer gets random ones beside it: equal rows show nothing
 _NEIGHBOURS, _AGAIN = 6, 16  # rows that are asked in each place of a batch, and once more
 _ALONE_S, _OTHER_S = 4.0, 2.0  # for each row alone, and for another setting
+_MISSING, _LARGE, _EXACT = "missing", "large", 1 << 53  # up to which all whole numbers are floats
 _SHARE = 5  # of the time limit that one request may take
 
 
@@ -159,8 +160,7 @@ class _Seen:
 
     def several_types(self) -> list[str]:
         """The outputs that answered the author's rows with values of several types, or of one that no tensor has."""
-        found = (name for name, held in self._held.items() if len(held) > 1 or ("json", 0) in held)
-        return [name for name in found if name not in self._json]
+        return [name for name, held in self._held.items() if name not in self._json and _several(held)]
 
     def form(self, told: Any) -> Any:
         """The form of an answer, as the process told it, with what its outputs hold in all the author's rows."""
@@ -171,7 +171,7 @@ class _Seen:
         return form.model_copy(update={"parts": tuple(parts)}).model_dump(mode="json")
 
     def _holds(self, name: str) -> str:
-        kinds = {kind for kind, _ in self._held.get(name, ())}
+        kinds = {kind for kind, _ in self._held.get(name, ())} - {_MISSING}
         return "json" if name in self._json else "booleans" if kinds == {"b"} else ""
 
     def in_places(self, host: Host) -> None:
@@ -285,8 +285,7 @@ class _Seen:
             host.start()  # a process that had to be killed loads the model again, which takes no time of the request
             answers: Arrays = host.ask(inputs, self._limit_s)
             told = _told(host.form)
-            known = {name: array for name, array in answers.items() if not all_missing(array)}
-            self._latest = {name: _kind(array, told.get(name, "")) for name, array in known.items()}
+            self._latest = {name: _kind(array, told.get(name, "")) for name, array in answers.items()}
             for name, array in answers.items():
                 self._shapes.setdefault(name, set()).add(array.shape[1:])
             return self._in_their_types(answers)
@@ -310,9 +309,18 @@ class _Seen:
 
 def _kind(array: NDArray[Any], holds: str) -> tuple[str, int]:
     """The type of an output as clients tell types apart, and its axes."""
-    if holds == "json":
-        return "json", 0
+    if holds == "json" or all_missing(array):
+        return "json" if holds == "json" else _MISSING, 0
+    if array.dtype.kind in "iu" and ((array > _EXACT) | (array < -_EXACT)).any():
+        return _LARGE, array.ndim
     return {"i": "f", "u": "f"}.get(array.dtype.kind, array.dtype.kind), array.ndim
+
+
+def _several(held: set[tuple[str, int]]) -> bool:
+    """Whether no tensor has all these types: large whole numbers are no floats, which a missing one needs."""
+    kinds = {kind for kind, _ in held}
+    known = {("f" if kind == _LARGE else kind, axes) for kind, axes in held if kind != _MISSING}
+    return len(known) > 1 or "json" in kinds or kinds >= {_LARGE, _MISSING}
 
 
 def again(ask: Ask, rows: Arrays, right: Answers) -> Answers:

@@ -161,6 +161,8 @@ def _array(name: str, value: Any, rows: int) -> Any:
         value = value.toarray()
     elif isinstance(value, Mapping) or hasattr(value, "model_dump"):
         value = _single(value)
+    elif hasattr(value, "isna") and not isinstance(value.dtype, np.dtype) and value.isna().any():
+        value = value.to_numpy(dtype=object)  # pandas would write NaN for NA
     if isinstance(value, (list, tuple)) and rows == 1 < len(value) and all(_whole(item) for item in value):
         raise Unservable(
             f"predict answered {len(value)} arrays as {name!r}, each with a row per sample: without names of their own"

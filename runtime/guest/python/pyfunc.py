@@ -83,7 +83,7 @@ class Model:
         return pd.DataFrame({spec.name: column(array, kind_of(spec), none=self._none) for spec, array in found})
 
     def _by_name(self, answer: Any) -> dict[str, Any]:
-        if hasattr(answer, "columns") and hasattr(answer, "to_numpy"):
+        if framed := hasattr(answer, "columns") and hasattr(answer, "to_numpy"):
             answer = {str(name): answer[name] for name in answer.columns}
         elif _records(answer, self._outputs):
             names = self._outputs or list(answer[0])
@@ -95,6 +95,8 @@ class Model:
         if len(self._outputs) > 1:
             what = ", ".join(map(str, answer)) if isinstance(answer, dict) else "one array"
             raise Unservable(f"predict answered {what}, the signature says {', '.join(self._outputs)}")
+        if framed and len(answer) > 1:  # MLflow has no schema for columns of several types, and logs none
+            return dict(answer)
         return {self._outputs[0] if self._outputs else "output": answer}
 
 

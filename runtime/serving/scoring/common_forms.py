@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.model.tensors import Arrays, numpy_type
-from shiplift.runtime.serving.scoring.schema import Field, InputSchema
+from shiplift.runtime.serving.scoring.schema import TENSOR, Field, InputSchema
 
 FORMS = ("dataframe_split", "dataframe_records", "instances", "inputs")
 _NUMBERS = {"double": np.float64, "float": np.float32}
@@ -177,7 +177,8 @@ def served(array: NDArray[Any], field: Field) -> NDArray[Any]:
     elif array.dtype != numpy_type(spec.datatype):
         array = array.astype(numpy_type(spec.datatype))
     if array.ndim == len(spec.shape) - 1:
-        array = array[:, None] if spec.shape[-1] == 1 and spec.shape[0] == -1 else array[None]
+        column = spec.shape[-1] == 1 and (spec.shape[0] == -1 or field.kind != TENSOR)  # of rows, asked singly or not
+        array = array[:, None] if column else array[None]
     if array.ndim != len(spec.shape):
         raise NotCommonError
     sizes = zip(array.shape[1:], spec.shape[1:], strict=True)

@@ -442,7 +442,8 @@ def difference(expected: Any, actual: Any) -> float:
         return float(np.mean(left != right))
     left, right = left.astype(np.float64), right.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        distance = np.where(left == right, 0.0, np.abs(left - right))  # equal infinities agree
+        same = (left == right) | (np.isnan(left) & np.isnan(right))  # equal infinities agree, and missing numbers
+        distance = np.where(same, 0.0, np.abs(left - right))
     scale = float(np.abs(left[np.isfinite(left)]).max(initial=0)) or 1.0
     return float(distance.max(initial=0)) / scale
 

@@ -73,6 +73,8 @@ def proved(folder: Path, predict: Callable[[Any], Any]) -> dict[str, Any]:
         (lambda x: [int(v) if v < 2 else str(v) for v in x], ["y"], "json"),
         (lambda x: [int(v) if v < 2 else bool(v) for v in x], ["y"], "json"),
         (lambda x: [v if v < 2 else [v, v] for v in x.tolist()], ["y"], "json"),
+        (lambda x: [(1 << 60) + 1 if v > 2 else None for v in x], ["y"], "json"),
+        (lambda x: [(1 << 60) + 1 for v in x], [], ""),
         (lambda x: [{"a": v} for v in x.tolist()], ["y"], "json"),
         (lambda x: ["" if v == v else {"made": "row"} for v in x.tolist()], [], ""),  # noqa: PLR0124 - NaN
     ],

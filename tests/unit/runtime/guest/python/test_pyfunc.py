@@ -250,7 +250,11 @@ def test_a_booster_gets_the_categories_of_its_training(library: str, tmp_path: P
             "city": pd.Categorical(["Rom", "Ulm", None], categories=["Bonn", "Rom", "Ulm"]),
         }
     )
-    expected = model.predict(right) if library != "xgboost.train" else model.predict(xgboost.DMatrix(right))
+    expected = (
+        model.predict(right)
+        if library != "xgboost.train"
+        else model.predict(xgboost.DMatrix(right, enable_categorical=True))
+    )
     (answer,) = Model({"model": str(tmp_path), "outputs": []}).answer(asked).values()
     np.testing.assert_allclose(answer, expected, rtol=1e-6)
     assert len(set(answer.tolist())) > 1
@@ -267,3 +271,10 @@ def trained(library: str, rows: Any, target: Any) -> Any:
         return xgboost.XGBRegressor(n_estimators=5, n_jobs=1, enable_categorical=True).fit(rows, target)
     matrix = xgboost.DMatrix(rows, target, enable_categorical=True)
     return xgboost.train({"nthread": 1}, matrix, 5)
+
+
+def test_a_frame_keeps_its_columns_whatever_the_signature_calls_its_output(tmp_path: Path) -> None:
+    inputs = [ColSpec("double", "x")]
+    model = loaded(tmp_path / "model", lambda frame: frame.assign(y=[1, "a"]), inputs, ("output",))
+    assert list(model.answer(ROWS)) == ["x", "y"]
+    assert [part["name"] for part in model.form["parts"]] == ["x", "y"]

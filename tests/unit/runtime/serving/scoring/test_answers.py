@@ -34,6 +34,7 @@ ANSWERS: dict[str, Any] = {
     "numbers, some None": [1.5, None, float("nan")],
     "a frame with None": pd.DataFrame({"a": pd.Series([1.5, None, float("nan")], dtype=object)}),
     "booleans, some None": [True, None, False],
+    "a nullable column, one None": pd.DataFrame({"q": pd.Series([1.5, None, 3.0], dtype="Float64")}),
 }
 AS_JSON: dict[str, Any] = {
     "nested": [{"who": "Ada", "more": [1.5, None, {"deep": True}]}, {}, {"who": None}],

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -113,3 +114,14 @@ def test_every_other_request_is_read_or_refused_by_mlflow_s_code(asked: tuple[An
         read = read_json(json.loads(json.dumps(body)), schema_of(served))[0]
         assert read.keys() <= {spec.name for spec in served.signature.inputs}
         assert len({len(array) for array in read.values()}) == 1
+
+
+def test_columns_of_a_model_that_gets_one_row_at_a_time_have_many() -> None:
+    schema = schema_of(of_columns({"x": "double", "name": "string"}))
+    single = [replace(each, spec=each.spec.model_copy(update={"shape": (1, 1)})) for each in schema.fields]
+    read = read_common(
+        {"dataframe_split": {"columns": ["x", "name"], "data": [[1.5, "a"], [2, "b"]]}},
+        replace(schema, fields=tuple(single)),
+    )
+    assert read is not None
+    assert {name: array.tolist() for name, array in read.items()} == {"x": [[1.5], [2.0]], "name": [["a"], ["b"]]}
