@@ -41,14 +41,19 @@ def judged(folder: Path, model: Any, questions: Any = ROWS, **settings: Any) -> 
     return judge(folder, original, specs, {"questions-0": asked})
 
 
+def whole(tensor: str, *, rank: int) -> dict[str, Any]:
+    """The form of an answer that is one tensor as it is."""
+    return {"kind": "array", "parts": [{"name": "", "tensor": tensor, "rank": rank, "column": -1, "holds": ""}]}
+
+
 def test_what_pyfunc_answers_is_among_the_outputs_of_the_loaded_model(tmp_path: Path) -> None:
     classifier = LogisticRegression().fit(ROWS, CLASSES)
     label = judged(tmp_path / "label", classifier)
     assert label.answered == "label"
-    assert label.form == {"kind": "array", "parts": [{"name": "", "tensor": "label", "rank": 1, "column": -1}]}
+    assert label.form == whole("label", rank=1)
     proba = judged(tmp_path / "proba", classifier, pyfunc_predict_fn="predict_proba")
     assert proba.answered == "probabilities"
-    assert proba.form == {"kind": "array", "parts": [{"name": "", "tensor": "probabilities", "rank": 2, "column": -1}]}
+    assert proba.form == whole("probabilities", rank=2)
     assert judged(tmp_path / "number", LinearRegression().fit(ROWS, ROWS[:, 1])).answered == "variable"
     assert judged(tmp_path / "cluster", KMeans(2, n_init=1).fit(ROWS)).answered == "variable"
 
@@ -72,7 +77,7 @@ def test_a_model_whose_pyfunc_answers_what_no_tensor_holds_is_refused(tmp_path: 
     specs = logged.signature.inputs
     original = loaders.load(tmp_path / "m", "sklearn", specs, logged.signature.outputs, tabular=False)
     asked = Questions(inputs={specs[0].name: ROWS[:4]}, origins=("example",) * 4)
-    with pytest.raises(ExportFailed, match="predict answered lists of several lengths"):
+    with pytest.raises(ExportFailed, match="predict answered 2 arrays as 'output', each with a row per sample"):
         judge(tmp_path / "m", original, specs, {"example": asked})
 
 

@@ -198,7 +198,9 @@ def test_without_calibration_data_there_is_no_fp8_either(bench: Bench) -> None:
     validation = Validation(metric=None, asked={"input": bench.inputs}, reference={})
     jobs, later, notes = builder(bench, target=target)._jobs(validation, None, Evaluation(), "")
     assert jobs == later == []
-    assert notes == [f"{precision} was not built: no calibration data were logged" for precision in ("int8", "fp8")]
+    assert [note.partition(" (")[0] for note in notes] == [
+        f"{precision} was not built: no calibration data were logged" for precision in ("int8", "fp8")
+    ]
 
 
 # --- plans ---
