@@ -158,7 +158,7 @@ def test_the_form_waits_for_the_kind_of_model_on_a_busy_machine() -> None:
 
 def test_a_large_picture_fits_on_this_machine_only() -> None:
     image = served(tensor("input", -1, 1, datatype="BYTES"), schema=[{"type": "string", "required": True}])
-    large = base64.b64encode(bytes(8 << 20)).decode()
+    large = base64.b64encode(bytes(1 << 20)).decode()
     asked: list[int] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

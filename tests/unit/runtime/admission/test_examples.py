@@ -34,6 +34,7 @@ def two() -> tuple[Any, Any]:
     return torch.ones(3, 2), torch.zeros(3, 2)
 
 
+@pytest.mark.slow
 def test_the_example_in_a_pt2_file_is_named_by_the_signature(tmp_path: Path) -> None:
     program(tmp_path, *two())
     example, note = missing_example(tmp_path, logged(tensor("a", -1, 2), tensor("b", -1, 2)))

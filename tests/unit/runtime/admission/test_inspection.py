@@ -62,6 +62,7 @@ def scanned(tmp_path_factory: pytest.TempPathFactory) -> Scanned:
         return Scanned(inspected=inspected, answer=answers[0], files=sorted(file.name for file in model.iterdir()))
 
 
+@pytest.mark.slow
 def test_an_image_s_example_does_not_hold_the_scan_up_and_is_there_after_it(scanned: Scanned) -> None:
     assert scanned.inspected.scan.findings == ()
     assert scanned.inspected.flavor == "onnx"

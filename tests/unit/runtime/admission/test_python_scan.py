@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from shiplift.runtime.admission.entry import inspect
@@ -77,6 +78,7 @@ def test_a_model_of_a_known_flavor_with_code_is_a_python_model_if_the_spec_accep
         assert any("its author's code (code/helper.py" in note for note in seen["notes"]) == (python == "sandbox")
 
 
+@pytest.mark.slow
 def test_the_spec_s_word_on_pickles_makes_no_python_model(tmp_path: Path) -> None:
     (model := tmp_path / "model").mkdir()
     (model / "model.pkl").write_bytes(pickle.dumps(Counter("abc")))

@@ -20,6 +20,7 @@ def run(folder: Path, code: str, policy: ConfinementPolicy, limits: SandboxLimit
         box.run({"stmt": code, "number": 1}, limits)
 
 
+@pytest.mark.slow
 def test_a_fork_bomb_ends_at_its_limit(tmp_path: Path) -> None:
     bomb = "import os, time\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        time.sleep(0.01)"
     with pytest.raises(SandboxLimit, match=r"started \d+ processes and threads, the limit is 100"):

@@ -120,6 +120,7 @@ def test_a_child_writes_to_its_log_and_sees_the_given_environment_alone(tmp_path
     assert log.read_text() == "['LC_CTYPE']\n" * 2
 
 
+@pytest.mark.slow
 def test_a_child_dies_with_its_parent_and_a_daemon_does_not(tmp_path: Path) -> None:
     script = f"""
 import sys

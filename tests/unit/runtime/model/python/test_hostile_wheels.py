@@ -27,6 +27,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_requirement_of_a_dependency_that_points_at_a_source_package_builds_nothing(
     site: Site, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

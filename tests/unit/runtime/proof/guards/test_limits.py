@@ -94,6 +94,7 @@ def test_whole_numbers_that_overflow_together_drop_what_is_served() -> None:
     assert limits(made.far, wrong, known) is None
 
 
+@pytest.mark.slow
 def test_of_large_rows_few_are_asked_that_are_far() -> None:
     rows = np.ones((2, 512, 512), np.float32)
     far = asked(rows, ModelFacts(inputs=(tensor("x", -1, 512, 512),))).far
