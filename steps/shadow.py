@@ -21,13 +21,13 @@ from shiplift.runtime.records.shadowing import Shadowed
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.production import production
-from shiplift.runtime.spec.groups import Requirements
+from shiplift.runtime.spec.groups import Shadowing
 from shiplift.runtime.spec.shadowing import Shadow
 
 
 def shadow(
     site: Site,
-    requirements: Requirements,
+    shadowing: Shadowing,
     exported: Exported,
     deployment: Deployment,
     load_report: LoadReport,
@@ -42,8 +42,8 @@ def shadow(
         PromotionConflict: another version began to serve meanwhile.
         Temporary: production does not respond.
     """
-    wanted = requirements.shadow
-    if wanted is None:
+    requirements = shadowing.requirements
+    if requirements is None or (wanted := requirements.shadow) is None:
         return Shadowed()
     require_harmless(deployment.package, wanted)
     evidence = gates.evidence_of(exported, deployment, load_report, champion)

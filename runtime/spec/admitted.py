@@ -9,7 +9,7 @@ from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.model import FALL_BACK, PIPELINE, PYTHON, Datasets, ModelVersion, RecordedRequests, Scan
 from shiplift.runtime.spec.capturing import Capture
 from shiplift.runtime.spec.drifting import Drift
-from shiplift.runtime.spec.groups import Acceptance, Delivery, Requirements, ServingSpace
+from shiplift.runtime.spec.groups import Acceptance, Delivery, Requirements, ServingSpace, Shadowing
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load, ScoreTarget, SearchSpace, Slo
 from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
 from shiplift.runtime.spec.promoting import Promoting
@@ -57,6 +57,11 @@ class Admitted(Sections):
             rollout=self.rollout,
             shadow=self.promoting.shadow,
         )
+
+    @property
+    def shadowing(self) -> Shadowing:
+        """The limits that a shadow is judged by, if there is one."""
+        return Shadowing.of(self.requirements)
 
     @property
     def acceptance(self) -> Acceptance:

@@ -23,6 +23,20 @@ class Requirements(Record):
     shadow: Shadow | None = None
 
 
+class Shadowing(Record):
+    """Everything that a shadow is judged by.
+
+    Without a section `promotion.shadow` there are no `requirements`, so that no changed limit shadows once more.
+    """
+
+    requirements: Requirements | None = None
+
+    @classmethod
+    def of(cls, requirements: Requirements) -> "Shadowing":
+        """The limits, if there is a shadow to judge by them."""
+        return cls(requirements=requirements if requirements.shadow else None)
+
+
 class Acceptance(Record):
     """The data on which precisions are scored, and the scores that are good enough to be packaged."""
 

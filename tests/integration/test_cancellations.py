@@ -64,7 +64,8 @@ def test_clients_that_give_up_are_no_failures_of_the_model_and_neither_end_the_s
         before = resident_mib(server.process.pid)
         give_up(server.grpc, 3000)
         assert client.ready("m")
-        assert resident_mib(server.process.pid) - before < 48  # as published, if it lives: 80 and more
+        # As published, if it lives: 80 and more. On a busy machine the last requests are still in memory at first.
+        until(lambda: resident_mib(server.process.pid) - before < 48)
         until(lambda: client.failures("m") == 1 + cancelled(server.metrics, "m"))
         assert cancelled(server.metrics, "m") > 0
         assert cancelled(server.metrics, "another") == 0

@@ -119,7 +119,8 @@ def proved(folder: Path, code: Path, model: str, *read: str) -> dict[str, Any]:
         allow_without=[],
         out=str(folder),
     )
-    recorded.pop("answer")  # of what form it is, which no proof asks
+    for unasked in ("answer", "json"):  # of what form it is, which no proof asks
+        recorded.pop(unasked)
     return prove(answers=str(folder / ANSWERS), inputs=inputs, out=str(folder), **recorded)
 
 

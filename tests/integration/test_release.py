@@ -36,6 +36,7 @@ def test_a_registration_alone_leads_to_a_champion(lab: Lab, champion: Released) 
         "tune",
         "deploy",
         "load_test",
+        "shadow",
         "gate",
         "promote",
     ]

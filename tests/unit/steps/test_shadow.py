@@ -9,7 +9,7 @@ import pytest
 
 from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.shadowing import Shadowed
-from shiplift.runtime.spec.groups import Requirements
+from shiplift.runtime.spec.groups import Requirements, Shadowing
 from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy
@@ -54,7 +54,7 @@ def shadowed(
     ):
         production.return_value.serving.return_value = serves
         known = champion() if before is None else before
-        found = module.shadow(site(home), limits, exported(), deployment(), MEASURED, known)
+        found = module.shadow(site(home), Shadowing.of(limits), exported(), deployment(), MEASURED, known)
     return found, place.begun
 
 
