@@ -1,8 +1,12 @@
 import random
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from shiplift.runtime.serving.operator.shares import consistent, requests_needed
+from shiplift.runtime.serving.operator.evidence import Share, TrafficSample
+from shiplift.runtime.serving.operator.observed import Observed
+from shiplift.runtime.serving.operator.shares import SETTLE_S, Judgement, consistent, judge, requests_needed
 
 
 @pytest.mark.parametrize("percent", [1, 2, 5, 10, 25, 50, 75, 90, 99])
@@ -42,3 +46,25 @@ def test_all_means_all() -> None:
     assert not consistent(59, 60, 100)
     assert not consistent(0, 0, 100)
     assert consistent(0, 60, 0)
+
+
+@pytest.mark.parametrize(
+    ("sample", "waited_s", "judgement"),
+    [
+        (TrafficSample(asked=240, answered=24), 1, Judgement.HOLDS),
+        (TrafficSample(asked=240, answered=120), 1, Judgement.UNKNOWN),  # the data plane still follows
+        (TrafficSample(asked=240, answered=120), SETTLE_S + 1, Judgement.TOO_LATE),
+        (TrafficSample(asked=1, answered=0, failure="UNAVAILABLE", unreachable=True), 1, Judgement.UNKNOWN),
+        (TrafficSample(asked=1, answered=0, failure="UNAVAILABLE", unreachable=True), 61, Judgement.TOO_LATE),
+        (TrafficSample(asked=9, answered=1, failure="INTERNAL: no such model"), 1, Judgement.FAILED),
+    ],
+)
+def test_a_share_is_judged_by_what_the_front_answers(
+    sample: TrafficSample, waited_s: float, judgement: Judgement
+) -> None:
+    share = Share(weights={"old": 90, "new": 10}, since=100, samples={"HTTP": sample})
+    observed = cast("Observed", SimpleNamespace(now=100 + waited_s))
+    assert judge(observed, share, "new") is judgement
+    good = TrafficSample(asked=240, answered=24)
+    both = Share(weights=share.weights, since=100, samples={"gRPC": good, "HTTP": sample})
+    assert judge(observed, both, "new") is judgement  # one protocol does not make up for another
