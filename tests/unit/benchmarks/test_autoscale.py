@@ -60,6 +60,7 @@ def test_one_server_waits_as_pollaczek_and_khinchine_say(load_: float, sigma: fl
     assert measured == pytest.approx(expected, rel=0.08)
 
 
+@pytest.mark.slow
 def test_two_instances_of_a_replica_share_a_queue() -> None:
     load_ = 0.8
     erlang = 2 * load_**2 / (1 + load_)  # the probability to wait in M/M/2
@@ -68,6 +69,7 @@ def test_two_instances_of_a_replica_share_a_queue() -> None:
     assert measured == pytest.approx(markov / 2, rel=0.1)  # deterministic service halves the wait
 
 
+@pytest.mark.slow
 def test_two_choices_beat_one_server_s_queue() -> None:
     alone, shared = poisson(90, 300), poisson(4 * 90, 300)
     assert waits(shared, profile(), 4).mean() < waits(alone, profile(), 1).mean() / 2
@@ -224,6 +226,7 @@ def test_every_policy_grows_with_the_load_and_the_same_run_gives_the_same_result
     assert first.most >= 3
 
 
+@pytest.mark.slow
 def test_ours_keeps_the_slo_on_a_ramp() -> None:
     measured = capacity(load_report(profile()))
     rate = np.concatenate([np.full(1000, 100.0), np.linspace(100, 400, 2500), np.full(1000, 400.0)])

@@ -204,6 +204,7 @@ def results() -> Results:
     return Results(machine={"cores": 2}, ratios=all_ratios, cells=all_cells, goals=judged_goals, models={}, method={})
 
 
+@pytest.mark.slow
 def test_the_json_has_what_its_readers_look_for(tmp_path: Path) -> None:
     write(tmp_path / "results" / "serving.json", results())
     written = json.loads((tmp_path / "results" / "serving.json").read_text())

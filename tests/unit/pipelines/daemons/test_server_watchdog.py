@@ -206,6 +206,7 @@ def test_a_model_that_answers_wrongly_is_installed_again_and_then_the_server_res
     assert events[0] == "output is off by 3: the model is loaded again"
 
 
+@pytest.mark.slow
 def test_a_slow_model_is_loaded_again_once_an_hour_and_restarts_nothing(
     silent: "subprocess.Popen[bytes]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

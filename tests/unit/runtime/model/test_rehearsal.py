@@ -32,7 +32,14 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("flavor", [*rehearsal._WRITERS, "onnx", ""])
+@pytest.mark.parametrize(
+    "flavor",
+    [
+        *(pytest.param(each, marks=[pytest.mark.slow] * (each == "pytorch")) for each in rehearsal._WRITERS),
+        "onnx",
+        "",
+    ],
+)
 def test_a_small_model_of_each_flavor_is_converted_and_leaves_nothing(
     flavor: str, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

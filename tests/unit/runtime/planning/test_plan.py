@@ -36,6 +36,7 @@ def test_a_plan_holds_its_limit_and_says_where_the_time_goes(name: str) -> None:
         assert crop.latency_share > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_equal_problems_have_equal_plans() -> None:
     asked = problem("cascade", rate=30, p99_ms=100, grid=SMALL)

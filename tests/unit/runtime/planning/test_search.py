@@ -19,6 +19,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shiplift.runtime.planning.search.REQUESTS", 1250)
 
 
+@pytest.mark.slow
 def test_options_keep_up_and_are_the_cheapest_first() -> None:
     asked = problem("chain", configuration(), FAST, rate=150, grid=Grid(max_batch=(1, 4, 8), queue_delay_us=(0, 1000)))
     search = SettingsSearch(asked)
@@ -76,6 +77,7 @@ def test_a_tighter_limit_or_a_higher_rate_never_costs_less() -> None:
     assert cores(40, 100) <= cores(120, 100) <= cores(300, 100)
 
 
+@pytest.mark.slow
 def test_an_impossible_limit_says_what_comes_nearest_and_why() -> None:
     with pytest.raises(
         NoPlan, match="no settings hold a p99 of 15 ms at 40/s with CV 1: the best p99 found is"

@@ -29,6 +29,7 @@ def test_every_request_takes_as_long_as_in_simpy(name: str, max_batch: int) -> N
         np.testing.assert_allclose(ours.latencies, reference, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name == "shared" else pytest.param(name, marks=pytest.mark.slow) for name in sorted(GRAPHS)]
 )
@@ -82,6 +83,7 @@ def test_one_member_with_varying_times_is_an_m_g_1_queue(load: float) -> None:
     assert blocks.mean() == pytest.approx(0.01 * (1 + load * squared / (2 * (1 - load))), abs=error + 1e-5)
 
 
+@pytest.mark.slow
 @given(
     name=st.sampled_from(sorted(GRAPHS)), load=st.floats(0.1, 0.9), instances=st.integers(1, 4), seed=st.integers(0, 99)
 )
@@ -112,6 +114,7 @@ def test_little_s_law_holds_and_nobody_is_lost(name: str, max_batch: int, seed: 
     assert mean_inside == pytest.approx(rate * outcome.latencies.mean())
 
 
+@pytest.mark.slow
 @given(name=st.sampled_from(["one", "chain", "join", "cascade"]), slow=st.floats(5, 60), seed=st.integers(0, 99))
 def test_a_higher_rate_is_never_faster(name: str, slow: float, seed: int) -> None:
     """Without batches, requests that come closer together wait longer, each single one of them."""
@@ -123,6 +126,7 @@ def test_a_higher_rate_is_never_faster(name: str, slow: float, seed: int) -> Non
     assert (served(1.3 * slow) >= served(slow) - 1e-9).all()
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 99), max_batch=st.integers(1, 8))
 def test_a_join_waits_for_the_slowest(seed: int, max_batch: int) -> None:
     graph, scenario, profiles = drawn("join", rate=50, count=150, seed=seed)

@@ -61,7 +61,11 @@ def test_honest_images_are_decoded() -> None:
     [
         (lambda: with_scans(6000), "has over 100 scans, the limit"),
         (lambda: with_scans(101), "has over 100 scans, the limit"),
-        (lambda: with_scans(30, size=4000), "has 30 scans, the limit for 4000 x 4000 pixels is 16"),
+        pytest.param(
+            lambda: with_scans(30, size=4000),
+            "has 30 scans, the limit for 4000 x 4000 pixels is 16",
+            marks=pytest.mark.slow,
+        ),
         (lambda: b"\xff\xd8" + b"\xff\xe1\x00\x02" * 4_000_000, "has over 4096 segments"),
         (lambda: b"\xff\xd8" + b"\xff\xe1\x00\x02" + b"garbage\xff\xff\xff" * 5000 + b"\xe1", "damaged|segments"),
         (
