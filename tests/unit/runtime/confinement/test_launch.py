@@ -14,6 +14,7 @@ import pytest
 from shiplift.runtime.confinement.launch import launch_command
 from shiplift.runtime.confinement.policy import CONVERT, INSTALL, PYTHON_SERVICE, TRITON, ConfinementPolicy
 from shiplift.runtime.host.interpreter import python_paths
+from shiplift.runtime.host.processes import free_port
 
 
 def launched(policy: ConfinementPolicy, *program: str, work: Path) -> "subprocess.CompletedProcess[str]":
@@ -95,10 +96,8 @@ for family, kind in ((socket.AF_UNIX, 1), (socket.AF_INET, 2), (socket.AF_PACKET
 
 
 def test_a_server_has_its_ports_and_shared_memory_of_its_own_and_no_more(tmp_path: Path) -> None:
-    with socket.socket() as first, socket.socket() as second:
-        for probe in (first, second):
-            probe.bind(("127.0.0.1", 0))
-        own, other = first.getsockname()[1], second.getsockname()[1]
+    own = free_port()
+    other = own + 1
     policy = replace(TRITON.opening(read=tuple(map(str, python_paths()))), ports=(own,), connects=True)
     before = sorted(Path("/dev/shm").iterdir())
     completed = launched(policy, sys.executable, "-I", "-c", SERVER, str(own), str(other), work=tmp_path)

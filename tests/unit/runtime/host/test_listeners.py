@@ -24,6 +24,7 @@ from shiplift.runtime.guest.pod import heartbeat
 from shiplift.runtime.guest.pod.meter import Meter
 from shiplift.runtime.host.bounded_threads import BoundedThreads, Received
 from shiplift.runtime.host.listeners import ConnectionLimits, listener, serve_until_stopped
+from shiplift.runtime.host.processes import free_port
 from shiplift.runtime.serving.openai.app import create_app as openai
 from shiplift.runtime.serving.scoring.app import ScoringApp
 
@@ -133,9 +134,7 @@ def listening(
     monkeypatch.setattr(servers, "_LIMITS", LIMITS)
     monkeypatch.setattr(BoundedThreads, "most", 10)
     monkeypatch.setattr(Received, "timeout", 0.5)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     listens = LISTENERS[request.param]
     with listens.start(tmp_path, port):
         deadline = time.monotonic() + 120
@@ -199,9 +198,7 @@ def test_headers_are_awaited_for_seconds_and_of_a_size(listening: tuple[Listens,
 
 @pytest.mark.parametrize("name", ["openai", "receiver", "scoring"])
 def test_a_body_is_not_read_after_the_refusal(tmp_path: Path, name: str) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     listens = LISTENERS[name]
     path = {"openai": "/v1/completions", "scoring": "/models/m/invocations"}.get(name, "/webhooks/mlflow")
     with listens.start(tmp_path, port), ExitStack() as stack:
