@@ -158,6 +158,7 @@ STAGES = {
     "package",
     "deploy",
     "load_test",
+    "shadow",
     "gate",
     "promote",
     "conclude",

@@ -589,5 +589,5 @@ def test_pods_of_steps_have_no_more_rights_than_they_need(lab: Lab) -> None:
         (main,) = [container for container in pod["spec"]["containers"] if container["name"] == "main"]
         token = any("serviceaccount" in mount["mountPath"] for mount in main["volumeMounts"])
         stages = pod["metadata"]["labels"]["shiplift.dev/stages"]
-        assert token == (stages in ("find_champion", "deploy.load_test.gate.promote", "conclude"))
+        assert token == (stages in ("find_champion", "deploy.load_test.shadow.gate.promote", "conclude"))
         assert main["securityContext"]["readOnlyRootFilesystem"]
