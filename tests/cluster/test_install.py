@@ -293,6 +293,7 @@ def test_each_account_may_do_what_its_part_needs_and_no_more(place: Place) -> No
         ("shiplift-executor", "patch", "workflowtaskresults", NAME),
         ("shiplift-release", "create", "deployments", SERVING),
         ("shiplift-release", "patch", "tritonservices.shiplift.dev", SERVING),
+        ("shiplift-operator", "patch", "tritonservices.shiplift.dev", SERVING),  # its notes: a policy holds the spec
         ("shiplift-operator", "patch", "httproutes.gateway.networking.k8s.io", SERVING),
         ("shiplift-operator", "create", "deployments", SERVING),
         ("shiplift-release", "get", "workflows", NAME),
@@ -308,7 +309,7 @@ def test_each_account_may_do_what_its_part_needs_and_no_more(place: Place) -> No
         ("shiplift-release", "create", "deployments", NAME),
         ("shiplift-release", "create", "pods", SERVING),
         ("shiplift-release", "patch", "httproutes.gateway.networking.k8s.io", SERVING),
-        ("shiplift-operator", "patch", "tritonservices.shiplift.dev", SERVING),
+        ("shiplift-operator", "create", "tritonservices.shiplift.dev", SERVING),
         ("shiplift-operator", "create", "pods", SERVING),
         ("shiplift-operator", "get", "secrets", SERVING),
         ("shiplift-operator", "list", "pods", NAME),

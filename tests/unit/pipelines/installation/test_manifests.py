@@ -398,7 +398,7 @@ def test_a_release_s_account_may_run_our_images_alone() -> None:
     text = manifests.text_of(manifests.part_of(parsed, "access"))
     assert "c.image in ['example.org/server:1', 'mirror/triton:26.07']" in text
     kinds_ = [body["kind"] for body in manifests.part_of(parsed, "access")]
-    assert kinds_.count("ValidatingAdmissionPolicy") == kinds_.count("ValidatingAdmissionPolicyBinding") == 2
+    assert kinds_.count("ValidatingAdmissionPolicy") == kinds_.count("ValidatingAdmissionPolicyBinding") == 3
     without = manifests.part_of(values.parse("admission: {policies: false}"), "access")
     assert not [body for body in without if "Admission" in body["kind"]]
 
