@@ -16,10 +16,11 @@ from pathlib import Path
 
 from shiplift.pipelines.daemons.drift_keeper import DriftKeeper
 from shiplift.pipelines.engines.local import incidents, stack
-from shiplift.pipelines.engines.local.captured import root_of, secret_of, wanted
+from shiplift.pipelines.engines.local.captured import secret_of, wanted
 from shiplift.runtime.base.daemon import stop_on_signals
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.capture.ring import FOLDER
+from shiplift.runtime.capture.root import root_of
 from shiplift.runtime.capture.writer import Writer
 from shiplift.runtime.confinement.watch import worker
 

@@ -1,12 +1,11 @@
 """What production captured of a model, as the recorded requests of its next version."""
 
-import os
-import shutil
 from pathlib import Path
 
 from shiplift.runtime.base.errors import DataInvalid, SpecInvalid
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.text import printable
+from shiplift.runtime.capture.root import root_of
 from shiplift.runtime.confinement.policy import PARSE, Entry, SandboxLimits
 from shiplift.runtime.confinement.workplace import workplace
 from shiplift.runtime.host.outputs import require_regular
@@ -37,7 +36,7 @@ def captured_requests(
     from shiplift.runtime.capture.folder import CaptureFolder  # noqa: PLC0415 - PyArrow: 0.1 s and 60 MB
 
     _check(site, spec)
-    folder = CaptureFolder(Path(site.home) / "production" / "captured" / serving_name(model))
+    folder = CaptureFolder(root_of(Path(site.home)) / serving_name(model))
     if (capturing := folder.settings()) is None:
         raise DataInvalid(
             f"`load.requests` is {CAPTURED}, but nothing of {model!r} was captured",
@@ -53,9 +52,8 @@ def captured_requests(
     with workplace(_WRITE, Path(site.home), site.sandbox) as place:
         window = place.folder / "window"
         window.mkdir()
-        with folder.locked():
-            files = [_linked(file.path, window) for file in folder.files()]
-        place.sandbox.run({"signature": signature.model_dump(mode="json"), "files": files}, _LIMITS)
+        order = {"signature": signature.model_dump(mode="json"), "files": folder.link_into(window)}
+        place.sandbox.run(order, _LIMITS)
         require_regular(place.sandbox.work, _FILE)
         return RecordedRequests(file=store.put_file(place.sandbox.work / _FILE), name=_FILE)
 
@@ -67,12 +65,3 @@ def _check(site: Site, spec: ReleaseSpec) -> None:
         raise SpecInvalid(
             f"`load.requests` is {CAPTURED}, but a captured request does not say to which sequence it belongs", do=_ELSE
         )
-
-
-def _linked(file: Path, folder: Path) -> str:
-    """A file under a name that stays while the original is joined with others or deleted."""
-    try:
-        os.link(file, folder / file.name)
-    except OSError:  # another file system
-        shutil.copyfile(file, folder / file.name)
-    return str(folder / file.name)

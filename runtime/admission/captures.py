@@ -8,6 +8,7 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.document import ReleaseSpec
 
 _SHOWN = 20
+_KEPT = "Correct the name: a column that is not found would be kept as it is."
 
 
 def check_capture(site: Site, spec: ReleaseSpec, signature: Signature) -> None:
@@ -30,9 +31,9 @@ def check_capture(site: Site, spec: ReleaseSpec, signature: Signature) -> None:
     known = known_columns(signature)
     for field, columns in (("hash", capture.hash), ("omit", capture.omit)):
         if unknown := [name for name in columns if name not in known]:
-            _refuse(f"capture.{field}", unknown[0], sorted(known))
+            raise _unknown(f"capture.{field}", unknown[0], sorted(known), do=_KEPT)
     if capture.key and capture.key.removeprefix("input/") not in inputs:
-        _refuse("capture.key", capture.key, inputs)
+        raise _unknown("capture.key", capture.key, inputs, do=_KEPT)
 
 
 def check_drift(site: Site, spec: ReleaseSpec, signature: Signature, datasets: Datasets) -> None:
@@ -52,7 +53,7 @@ def check_drift(site: Site, spec: ReleaseSpec, signature: Signature, datasets: D
         )
     known = known_columns(signature)
     if unknown := [name for name in drift.columns if name not in known]:
-        _refuse("drift.columns", unknown[0], sorted(known))
+        raise _unknown("drift.columns", unknown[0], sorted(known), do="Correct the name.")
     if datasets.validation is None:
         raise SpecInvalid(
             f"`drift` is set, but the version has no validation data at {spec.data.validation} to compare with",
@@ -67,11 +68,6 @@ def known_columns(signature: Signature) -> set[str]:
     return {*inputs, *outputs, *own}
 
 
-def _refuse(field: str, name: str, known: list[str]) -> None:
+def _unknown(field: str, name: str, known: list[str], *, do: str) -> SpecInvalid:
     shown = ", ".join([each for each in known if "/" not in each][:_SHOWN])
-    raise SpecInvalid(
-        printable(f"{field} names {name!r}, which the model does not have; it has {shown}"),
-        do="Correct the name."
-        if field.startswith("drift")
-        else "Correct the name: a column that is not found would be kept as it is.",
-    )
+    return SpecInvalid(printable(f"{field} names {name!r}, which the model does not have; it has {shown}"), do=do)

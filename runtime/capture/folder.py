@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -96,6 +97,15 @@ class CaptureFolder:
             within = [file for file in self.files() if file.until >= since * _MICRO and file.since < until * _MICRO]
             parts = [_within(_read(file.path), since, until) for file in within]
         return joined(part for part in parts if part.num_rows)
+
+    def link_into(self, folder: Path, *, since: float = 0.0, most: int | None = None) -> list[str]:
+        """Links the `most` newest files (None: all) into a folder, but for those that end before `since`.
+
+        Their names there stay while the originals are joined with others or deleted.
+        """
+        with self.locked():
+            files = self.files()[-most:] if most else self.files()
+            return [_linked(file.path, folder) for file in files if file.until >= since * _MICRO]
 
     def state(self) -> CaptureState:
         """What the writer last noted."""
@@ -293,6 +303,15 @@ class CaptureFolder:
         for each in self._deletions():
             table = _without(table, each.column, frozenset(each.hashes), secret, until=each.until)
         return table
+
+
+def _linked(file: Path, folder: Path) -> str:
+    to = folder / file.name
+    try:
+        os.link(file, to)
+    except OSError:  # another file system
+        shutil.copyfile(file, to)
+    return str(to)
 
 
 def _read(path: Path) -> pa.Table:

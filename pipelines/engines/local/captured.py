@@ -6,16 +6,12 @@ from typing import TYPE_CHECKING
 from shiplift.runtime.base.errors import NotFound, UsageError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.secrets import load_secrets, sign
+from shiplift.runtime.capture.root import root_of
 from shiplift.runtime.records.capturing import Captured, Capturing, DeletedRows, ExportedRows
 from shiplift.runtime.serving.machine.served import every_served, served
 
 if TYPE_CHECKING:
     from shiplift.runtime.capture.folder import CaptureFolder
-
-
-def root_of(home: Path) -> Path:
-    """The folder with a home's captured rows."""
-    return home / "production" / "captured"
 
 
 def secret_of(home: Path) -> str:

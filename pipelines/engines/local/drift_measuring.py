@@ -4,7 +4,6 @@ The validation data and the captured values are read in a sandbox. What the serv
 is asked once per package: that is what its outputs are compared with, in the precision that serves.
 """
 
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -105,21 +104,10 @@ def _own(name: str) -> str:
 
 
 def _linked(home: Path, model: str, folder: Path, since: float) -> list[str]:
-    """The captured files with rows since then, under names that stay while the originals are joined or deleted."""
+    """The captured files with rows since then; a model that was never captured gets no folder of its own."""
     folder.mkdir()
-    captured, linked = folder_of(home, model), []
-    if captured.settings() is None:
-        return []
-    with captured.locked():
-        for file in captured.files()[-_MOST_FILES:]:
-            if file.until >= since * 1e6:
-                to = folder / file.path.name
-                try:
-                    os.link(file.path, to)
-                except OSError:  # another file system
-                    shutil.copyfile(file.path, to)
-                linked.append(str(to))
-    return linked
+    captured = folder_of(home, model)
+    return captured.link_into(folder, since=since, most=_MOST_FILES) if captured.settings() else []
 
 
 # --- the reference ---

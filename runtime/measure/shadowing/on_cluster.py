@@ -8,16 +8,13 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
-
-import httpx
 
 from shiplift.runtime.base.errors import PromotionConflict, ServerFailed, ShipliftError, Temporary
 from shiplift.runtime.base.names import dns_name, serving_name
-from shiplift.runtime.base.plain_http import NO_AUTHORITIES
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.gates.alarms import MINUTE_S, counted, quantile
 from shiplift.runtime.records.baking import Reading
@@ -26,9 +23,11 @@ from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.shadowing import Latency, Mirror, Shadowed
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.alarm_readings import reading_of
+from shiplift.runtime.serving.kubernetes import diagnosis
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import GRPC_ROUTE, POD
-from shiplift.runtime.serving.kubernetes.objects.names import METRICS, PACKAGE
+from shiplift.runtime.serving.kubernetes.metrics_pages import metrics_pages
+from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE
 from shiplift.runtime.serving.operator import declared
 from shiplift.runtime.spec.shadowing import Shadow
 
@@ -37,8 +36,6 @@ _BEAT_S = 5.0
 _POLL_S = 0.5
 _WRITTEN_S = 60.0  # how long the operator may take to write the routes
 _ANSWER_S = 2.0
-_THREADS = 8
-
 
 Pages = Callable[[Mapping[str, str]], Mapping[str, str]]  # the metrics of pods, from their addresses
 
@@ -56,7 +53,8 @@ class ClusterShadow:
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._api = api or KubernetesClient(cluster.serving_namespace)
-        self._pages, self._clock, self._pause = pages or pages_of, clock, pause
+        self._pages = pages or partial(metrics_pages, timeout_s=_ANSWER_S)
+        self._clock, self._pause = clock, pause
 
     @contextmanager
     def mirroring(self, deployment: Deployment, champion: Package, wanted: Shadow) -> Iterator["ClusterMirror"]:
@@ -222,27 +220,9 @@ class ClusterMirror:
 
     def _read(self, side: _Side, revision: str) -> None:
         pods = self._api.find(POD, f"{PACKAGE}={revision}")
-        addresses = {body["metadata"]["name"]: (body.get("status") or {}).get("podIP", "") for body in pods}
+        addresses = {body["metadata"]["name"]: diagnosis.address_of(body) for body in pods}
         for pod, page in self._pages({name: address for name, address in addresses.items() if address}).items():
             side.read(pod, reading_of(page, serving_name(self._model), side.version, self._clock()))
-
-
-def pages_of(addresses: Mapping[str, str]) -> dict[str, str]:
-    """The metrics of the pods that answer in time, of all these addresses by name."""
-    with (
-        httpx.Client(timeout=_ANSWER_S, trust_env=False, verify=NO_AUTHORITIES) as client,
-        ThreadPoolExecutor(_THREADS) as pool,
-    ):
-
-        def page(address: str) -> str:
-            host = f"[{address}]" if ":" in address else address
-            try:
-                return client.get(f"http://{host}:{METRICS}/metrics").raise_for_status().text
-            except httpx.HTTPError:
-                return ""
-
-        pages = pool.map(page, addresses.values())
-        return {name: text for name, text in zip(addresses, pages, strict=True) if text}
 
 
 def _grew(before: Reading, now: Reading) -> bool:

@@ -2,20 +2,15 @@
 
 import math
 import time
-from concurrent.futures import ThreadPoolExecutor
-
-import httpx
 
 from shiplift.runtime.base.exposition import samples_of
 from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.base.plain_http import NO_AUTHORITIES
-from shiplift.runtime.serving.kubernetes.objects.names import METRICS
+from shiplift.runtime.serving.kubernetes.metrics_pages import metrics_pages
 from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.scaling.burst import QueueReading
 
 _ANSWER_S = 5.0
 _SOON_S = 1.0  # for a reading of queues: a later one is useless
-_THREADS = 8
 _COUNTED = ("nv_inference_request_success", "nv_inference_request_failure")
 
 
@@ -49,17 +44,8 @@ def _model(observed: Observed) -> str:
 def pages_of(observed: Observed, revision: str, timeout_s: float) -> list[tuple[str, str, str]]:
     """The group, the name and the metrics page of each ready pod that answers in time."""
     pods = [(group, pod) for group in observed.names(revision) for pod in observed.ready_in(group)]
-    with httpx.Client(timeout=timeout_s, trust_env=False, verify=NO_AUTHORITIES) as client:
-
-        def page_of(address: str) -> str:
-            try:
-                return client.get(f"http://{address}:{METRICS}/metrics").raise_for_status().text
-            except httpx.HTTPError:
-                return ""
-
-        with ThreadPoolExecutor(_THREADS) as pool:
-            pages = list(pool.map(page_of, (pod.address for _, pod in pods)))
-    return [(group, pod.name, page) for (group, pod), page in zip(pods, pages, strict=True) if page]
+    pages = metrics_pages({pod.name: pod.address for _, pod in pods}, timeout_s)
+    return [(group, pod.name, pages[pod.name]) for group, pod in pods if pod.name in pages]
 
 
 def queue_of(metrics: str, model: str) -> tuple[float, float]:
