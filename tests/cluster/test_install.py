@@ -470,7 +470,7 @@ RIGHTS: dict[str, dict[str, dict[str, list[str]]]] = {
             "scaledobjects": [*WATCH, *WRITE],
             "podmonitors": [*WATCH, *WRITE],
             "prometheusrules": [*WATCH, *WRITE],
-            "tritonservices": WATCH,
+            "tritonservices": [*WATCH, "patch"],  # its notes: an admission policy keeps the spec as it is
             "tritonrevisions": [*WATCH, "delete"],
             "tritonservices/status": ["get", "patch"],
             "deployments": [*WATCH, *WRITE],
