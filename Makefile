@@ -25,7 +25,7 @@ again = $(if $(SECOND_CHANCE),|| { echo "What failed runs again by itself: a tes
 SPREAD := -n logical --maxprocesses 4 --dist worksteal
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
-.PHONY: setup demo test test-all attack check check-style check-types check-imports check-github unit integration browser soak test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
+.PHONY: setup demo test test-all attack check check-style check-types check-imports check-project check-github unit integration browser soak test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
 	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner bench-proof bench-scoring bench-text docs mutants fuzz zoo check-gpu constraints clean
 
 # The bundled server's environment is made while Python's packages are compiled.
@@ -63,15 +63,15 @@ demo:  ## the whole workflow: three versions, one refused, one promoted under lo
 test: check unit integration  ## what needs no cluster, in ten minutes
 test-all: export HYPOTHESIS_PROFILE = long
 test-all: check integration  ## the same, the tests that take longest, and property tests with many examples
-	$(BIN)/pytest tests/unit $(SPREAD) -q
+	$(BIN)/pytest tests/unit tests/project $(SPREAD) -q
 	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q -m 'slow and not large and not alone'
 	$(BIN)/pytest tests/integration -q -m 'slow and alone'
 	$(BIN)/pytest tests/browser -q -rs
 
 # What takes seconds runs beside what takes a minute; the output of each is printed as a whole. mypy's own workers
 # (--num-workers) are not used: they must start within seconds, which on a busy machine they don't.
-check: setup  ## style, types, import order, workflows
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target check-style check-types check-imports check-github
+check: setup  ## style, types, import order, layout, documentation, tools, workflows
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target check-types check-style check-imports check-project check-github
 
 check-style:
 	$(BIN)/ruff check .
@@ -82,6 +82,9 @@ check-types:
 
 check-imports:
 	$(BIN)/lint-imports --no-logo
+
+check-project:  ## layout, what processes import, documentation, and the tools in benchmarks/
+	$(BIN)/pytest tests/project -q -m 'not slow'
 
 check-github:  ## workflows, including those that users copy, and issue forms; offline
 	$(BIN)/zizmor --offline --quiet --no-progress .github $(WORKFLOWS_FOR_USERS)
@@ -143,7 +146,7 @@ image-gpu:  ## the image in which models are quantized and tuned for NVIDIA targ
 	$(BUILD) --target gpu -t localhost/shiplift-gpu:dev .
 
 golden: setup  ## regenerate the golden files; read the diff before you commit it
-	$(BIN)/pytest tests/unit -q --update-golden
+	$(BIN)/pytest tests/unit tests/project -q --update-golden
 
 # Its own small environment: pages and the reference need none of the libraries that models do.
 $(DOCS)/.installed: pyproject.toml constraints.txt .ci/packages.py

@@ -1,7 +1,7 @@
 """Guest code that the server's Python runs: each file is imported there, in Triton's Python backend or beside it.
 
 It lies in a folder as in a package, and finds the packages of the server's environment, where there is no Shiplift. The
-rest of the files is in `tests/unit/runtime/guest/test_where_it_runs.py`.
+rest of the files is in `tests/project/test_where_it_runs.py`.
 """
 
 import subprocess

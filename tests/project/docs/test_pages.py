@@ -17,7 +17,7 @@ from shiplift.pipelines.engines.local import site_file
 from shiplift.pipelines.installation import values
 from shiplift.runtime.planning import profiles
 from shiplift.runtime.spec import document, pipeline
-from tests.unit.docs import pages
+from tests.project.docs import pages
 
 LANGUAGES = {"sh", "python", "yaml", "text", "{toctree}"}  # `text` is output
 SHELL = {">", "|", "&", "&&", ";"}

@@ -12,7 +12,7 @@ from shiplift.runtime.records.site import SitePolicy
 from shiplift.runtime.serving.operator.resources import ConditionType, Reason
 from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.pipeline import PipelineSpec
-from tests.unit.docs.pages import ROOT, every_page, written
+from tests.project.docs.pages import ROOT, every_page, written
 
 DOCUMENTS: tuple[tuple[type[Record], str], ...] = (
     (ReleaseSpec, "docs/reference/spec.md"),
