@@ -328,9 +328,9 @@ def boosted(lab: Lab, how: str) -> Log:
 @pytest.mark.parametrize(
     ("how", "outputs", "spec"),
     [
-        pytest.param("classes", ["label", "probabilities"], FAST, marks=pytest.mark.slow),
+        pytest.param("classes", ["probabilities", "label"], FAST, marks=pytest.mark.slow),
         pytest.param("value", ["variable"], FAST, marks=pytest.mark.slow),
-        ("estimator", ["label", "probabilities"], TRUSTED),
+        ("estimator", ["probabilities", "label"], TRUSTED),
     ],
 )
 @pytest.mark.slow
@@ -362,8 +362,8 @@ def xgboosted(lab: Lab, how: str) -> Log:
     [
         ("estimator", ["label", "probabilities"]),
         pytest.param("regressor", ["variable"], marks=pytest.mark.slow),
-        pytest.param("binary:logistic", ["label", "probabilities"], marks=pytest.mark.slow),
-        ("multi:softprob", ["label", "probabilities"]),
+        pytest.param("binary:logistic", ["probability", "label", "probabilities"], marks=pytest.mark.slow),
+        ("multi:softprob", ["probabilities", "label"]),
         pytest.param("multi:softmax", ["label", "probabilities"], marks=pytest.mark.slow),
         pytest.param("reg:squarederror", ["variable"], marks=pytest.mark.slow),
     ],

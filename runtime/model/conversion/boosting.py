@@ -116,18 +116,24 @@ class Boosted(Original):
         except Exception as error:
             raise failed("the model can't be converted", error) from error
         model = with_second_alone(model) if self._second_alone() else model
+        model = with_float_labels(model) if self._float_labels() else model
         return columns.in_front_of(model) if columns else model
 
     def _second_alone(self) -> bool:
         """Whether `predict` gives the probability of the second class alone, as that of a booster of two classes."""
         return self._objective() in ("binary", "binary:logistic") and not hasattr(self.model, "predict_proba")
 
+    def _float_labels(self) -> bool:
+        """Whether `predict` gives classes as floats, 7.0 for 7."""
+        return False
+
     def _classifies(self) -> bool:
         return self._objective().startswith(("binary", "multi"))
 
     def _classes(self, count: int) -> NDArray[Any]:
         """The values of the classes; a booster counts them."""
-        return np.asarray(getattr(self.model, "classes_", np.arange(count)))
+        counted = np.arange(count, dtype=np.float32 if self._float_labels() else np.int64)
+        return np.asarray(getattr(self.model, "classes_", counted))
 
     def _require_numbers(self) -> None:
         """Refuses columns of categories, whose codes are part of the graph.
@@ -234,6 +240,17 @@ def with_second_alone(model: onnx.ModelProto) -> onnx.ModelProto:
     return with_own_operators(model)
 
 
+def with_float_labels(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its classes as FP32."""
+    graph = model.graph
+    label = next(output for output in graph.output if output.name == "label")
+    for node in graph.node:
+        node.output[:] = ["label/counted" if name == "label" else name for name in node.output]
+    graph.node.append(helper.make_node("Cast", ["label/counted"], ["label"], to=TensorProto.FLOAT))
+    label.type.tensor_type.elem_type = TensorProto.FLOAT
+    return with_own_operators(model)
+
+
 def _down(thresholds: str) -> str:
     down = down_to_float32(np.array(thresholds.split(), np.float64))
     down[down == -_ZERO] = np.nextafter(-_ZERO, np.float32(-np.inf))  # LightGBM takes it for zero, which goes right
@@ -247,9 +264,13 @@ class XGBoost(Boosted):
         import mlflow.xgboost  # noqa: PLC0415 - only for XGBoost models
 
         model = mlflow.xgboost.load_model(folder)
-        if not hasattr(model, "get_booster") and self._objective_of(model) == "multi:softmax":
+        self._softmax = not hasattr(model, "get_booster") and self._objective_of(model) == "multi:softmax"
+        if self._softmax:
             model.set_param({"objective": "multi:softprob"})  # the same trees; softmax would return only classes
         return model
+
+    def _float_labels(self) -> bool:
+        return self._softmax
 
     @property
     def booster(self) -> Any:

@@ -13,6 +13,7 @@ from sklearn.multioutput import MultiOutputClassifier
 
 from shiplift.runtime.admission.pyfunc_answers import Judged, _matched, as_logged, judge
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.contracts import read_model
 from shiplift.runtime.model.conversion import loaders
 from shiplift.runtime.proof.answers import Answers
@@ -125,3 +126,25 @@ def test_inputs_have_their_names_in_any_order_and_otherwise_their_places() -> No
     assert as_logged(["b", "a"], specs) == {"b": "b", "a": "a"}
     assert as_logged(["x y", "z"], specs) == {"x y": "a", "z": "b"}
     assert as_logged([], specs) == {"a": "a", "b": "b"}
+
+
+def test_labels_that_pyfunc_answers_as_floats_are_floats(tmp_path: Path) -> None:
+    """XGBoost's `multi:softmax`: 2.0, not 2."""
+    import mlflow.xgboost
+    import xgboost
+
+    rows = ROWS.astype(np.float32)
+    data = xgboost.DMatrix(rows, np.arange(60) % 3)
+    model = xgboost.train({"objective": "multi:softmax", "num_class": 3, "max_depth": 2}, data, 3)
+    labels = model.predict(data)
+    signature = infer_signature(rows, labels)
+    mlflow.xgboost.save_model(model, tmp_path / "m", signature=signature, pip_requirements=[])
+    logged = read_model(tmp_path / "m")
+    specs = logged.signature.inputs
+    original = loaders.load(tmp_path / "m", "xgboost", specs, logged.signature.outputs, tabular=False)
+    asked = Questions(inputs={specs[0].name: rows}, origins=("range",) * 60)
+    assert judge(tmp_path / "m", original, specs, {"questions-0": asked}).answered == "label"
+    graph = original.to_onnx({specs[0].name: rows[:2]}, 18, tmp_path)
+    answers = onnx_models.answer(onnx_models.session(graph.SerializeToString()), {specs[0].name: rows})
+    assert answers["label"].dtype == original.answer({specs[0].name: rows})["label"].dtype == labels.dtype
+    np.testing.assert_array_equal(answers["label"], labels)
