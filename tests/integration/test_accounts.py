@@ -1,5 +1,6 @@
 """MLflow with accounts, as `install` sets it up on a cluster: who may read, write and move `champion`."""
 
+import inspect
 import json
 import os
 import secrets
@@ -25,6 +26,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.rest import RestRegistry
 from shiplift.runtime.store.registry.terms import MEMBER_TAG, PIPELINE_TAG
+from shiplift.steps.export import export
 from tests.integration.conftest import digits, until
 
 pytestmark = pytest.mark.slow  # an MLflow of its own, with accounts
@@ -248,9 +250,8 @@ def test_a_stage_without_credentials_works_through_the_broker_beside_it(
     _log_a_model(mlflow)
     here = Pod(mlflow, tmp_path)
     admitted = here.run("admit")
-    exported = here.run("export", **{name: admitted[name] for name in ("model_version", "contract", "conversion")})[
-        "exported"
-    ]
+    taken = {name: admitted[name] for name in inspect.signature(export).parameters if name != "site"}
+    exported = here.run("export", **taken)["exported"]
     assert exported["parity"]
     assert not (tmp_path / "main" / "secrets.json").exists()
     assert (tmp_path / "broker" / "secrets.json").is_file()
