@@ -140,9 +140,16 @@ def test_a_package_for_a_gpu_has_the_logged_weights_and_the_same_front(tmp_path:
         assert (folder / "weights" / name).read_bytes() == (logged / name).read_bytes()
     library = {"vllm": "from vllm import", "tensorrt-llm": "from tensorrt_llm import"}[engine]
     assert library in (folder / "engine.py").read_text()
-    assert {"model.py", "front.py", "tokenizer.json", "generation.json", "chat.json", "python_host", "tokenizers"} <= {
-        path.name for path in folder.iterdir()
-    }
+    assert {
+        "model.py",
+        "front.py",
+        "tokenizer.json",
+        "generation.json",
+        "chat.json",
+        "writer.py",
+        "chats",
+        "tokenizers",
+    } <= {path.name for path in folder.iterdir()}
     assert not list(folder.rglob("*openvino*"))
     assert not list(folder.rglob("*.py[co]"))
     golden = load_npz(tree / GOLDEN)
