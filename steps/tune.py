@@ -1,7 +1,8 @@
 """Tuning: finds the best serving configuration within the budgets, measured on a server that nothing else uses.
 
 `runtime.search` decides what to measure and where, and measures it. A killed search resumes where it stopped. The next
-version's search starts from the best configurations, even on a cluster, where a pod's home is empty.
+version's search starts from the best configurations, even on a cluster, where a pod's home is empty. On a machine that
+was calibrated, every search starts from what the machine is fast at.
 """
 
 from pathlib import Path
@@ -14,9 +15,12 @@ from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
+from shiplift.runtime.search import knee
 from shiplift.runtime.search.bench import Bench
 from shiplift.runtime.search.buckets import lengths_sent
+from shiplift.runtime.search.calibration.keeping import known
 from shiplift.runtime.search.disturbance import Others
+from shiplift.runtime.search.expectations import expectations_of
 from shiplift.runtime.search.goal import goal_of
 from shiplift.runtime.search.idle_cores import why_idle
 from shiplift.runtime.search.keys import digest_of, history_key
@@ -70,9 +74,11 @@ def tune(
         with tuning_cache(site, f"best configurations of {learned.name}", learned):
             history = Journal(learned / "best.jsonl", Trial)
             cores = _BESIDE_A_GPU if target.gpu else bench.cores
-            space = space_of(packages.packages, search_space, serving, cores, workbench.lengths)
+            steady = 0 if target.gpu else bench.steady_cores
+            space = space_of(packages.packages, search_space, serving, cores, workbench.lengths, steady=steady)
             goal = goal_of(search_space, latency_target, 1 if target.gpu else cores)
-            search = Search(space, goal, warm_start=_best_configurations(history))
+            expectations = None if target.gpu else expectations_of(known(site, bench.hardware))
+            search = Search(space, goal, warm_start=_best_configurations(history), expectations=expectations)
             others = Others(bench.others_s, bench.cores)
             measuring = Measuring(workbench=workbench, search=search, journal=journal, others=others)
             exhausted = measuring.explore()
@@ -80,7 +86,8 @@ def tune(
             package, best, differing = measuring.proved(store)
             late_after = late_after_ms(package, best, serving, goal)
             limits = tuned_limits(package, serving.limits, search.peak_mb(package, best.config))
-            package = package.model_copy(update={"limits": limits})
+            idle = "" if target.gpu or package.member_models else why_idle(space, goal, search.trials, best)
+            package = package.model_copy(update={"limits": limits, "idle": idle})
             tuned_package = _packaged(store, bench, package, best, late_after)
             history.add(tuned_package.repository.sha256, best)
     return Tuned(
@@ -94,7 +101,9 @@ def tune(
         configurations=len({(trial.variant, trial.config) for trial in search.trials}),
         raw=store.put_bytes(json_lines(trial.model_dump(mode="json") for trial in search.trials)),
         differing=differing,
-        idle="" if target.gpu or package.member_models else why_idle(space, goal, search.trials, best),
+        idle=idle,
+        knee=knee.told(search.trials, best, goal),
+        untried=search.untried(),
         disturbed=sum(trial.disturbed_cores > 0 for trial in search.trials),
     )
 

@@ -35,6 +35,7 @@ from shiplift.pipelines.commands.releases import (
     rollback,
 )
 from shiplift.pipelines.commands.stack import (
+    calibrate,
     captured,
     doctor,
     down,
@@ -55,6 +56,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Start": {
         "init": init.init,
         "doctor": doctor.doctor,
+        "calibrate": calibrate.calibrate,
         "demo": demo.demo,
         "up": up.up,
         "down": down.down,

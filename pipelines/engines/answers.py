@@ -250,7 +250,10 @@ class VersionStatus(Record):
 
 
 class ModelVersions(Record):
-    """A model with its versions, newest first. `proof` is what the server of the served one was asked, if it was."""
+    """A model with its versions, newest first. `proof` is what the server of the served one was asked, if it was.
+
+    `idle` says why the served one's configuration doesn't use all cores, if it doesn't.
+    """
 
     model: str
     serving_name: str
@@ -261,6 +264,7 @@ class ModelVersions(Record):
     baking: str = ""
     data_drift: str = ""
     proof: ServedProof | None = None
+    idle: str = ""
     versions: tuple[VersionStatus, ...]
 
 

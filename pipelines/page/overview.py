@@ -66,6 +66,7 @@ class ModelView:
     endpoint: str = ""
     grpc: str = ""
     proof: ServedProof | None = None
+    idle: str = ""
     note: str = ""
 
     def version(self, number: int) -> VersionStatus | None:
@@ -168,6 +169,7 @@ def _of_versions(status: ModelVersions) -> ModelView:
         endpoint=where.http,
         grpc=where.grpc,
         proof=status.proof,
+        idle=status.idle,
     )
 
 

@@ -129,7 +129,9 @@ class Tuned(Record):
     `exhausted`: the search finished before its time ran out. A request that waited for `late_after_ms` lets others go
     first (0: requests are answered in turn). `lengths` is set if the spec asks for buckets of lengths. `differing` are
     packages that were faster, but answered differently. `idle` says why `best` doesn't use all cores, if it doesn't.
-    `disturbed` is how many of all trials other processes disturbed, even when they were repeated.
+    `knee` says what was given up for a lower latency where the spec has no `slo.p99_ms`. `untried` says which packages
+    were not tried, and why. `disturbed` is how many of all trials other processes disturbed, even when they were
+    repeated.
     """
 
     target: str
@@ -143,7 +145,13 @@ class Tuned(Record):
     lengths: LengthsSent | None = volatile(None)
     differing: tuple[Differing, ...] = volatile(())
     idle: str = volatile("")
+    knee: str = volatile("")
+    untried: tuple[str, ...] = volatile(())
     disturbed: int = volatile(0)
+
+    def remark(self) -> str:
+        """Why cores are left idle and packages were not tried, if so."""
+        return "; ".join(filter(None, (self.idle, *self.untried)))
 
 
 class Streaming(Record):

@@ -26,6 +26,10 @@ class Bench(Protocol):
         """The number of cores that the server may use."""
 
     @property
+    def steady_cores(self) -> int:
+        """How many of them compute at full speed all the time. See `runtime.host.processor`."""
+
+    @property
     def hardware(self) -> list[object]:
         """The hardware for which its measurements are valid, as JSON: CPU features, cores, a GPU."""
 

@@ -14,6 +14,11 @@ _LEAST_CORES, _LEAST_SHARE = 0.2, 0.05  # others that use less than both do no h
 _SAMPLE_S, _MOST_S = 0.25, 5.0
 
 
+def harmful(used_cores: float, cores: int) -> float:
+    """The cores that others used of so many; 0 if they did no harm."""
+    return round(used_cores, 2) if used_cores > max(_LEAST_CORES, _LEAST_SHARE * cores) else 0.0
+
+
 class Others:
     """What other processes use of a bench's cores; `others_s` is `runtime.search.bench.Bench.others_s`."""
 
@@ -26,7 +31,7 @@ class Others:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._others_s = others_s
-        self._tolerated = max(_LEAST_CORES, _LEAST_SHARE * cores)
+        self._cores = cores
         self._clock, self._sleep = clock, sleep
 
     def during(self, measure: Callable[[], Trial]) -> Trial:
@@ -65,5 +70,4 @@ class Others:
         after, elapsed = self._others_s(), self._clock() - started
         if before is None or after is None or elapsed <= 0:
             return 0.0
-        used = (after - before) / elapsed
-        return round(used, 2) if used > self._tolerated else 0.0
+        return harmful((after - before) / elapsed, self._cores)

@@ -13,6 +13,7 @@ from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import WINDOWS, Trial
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.search.goal import Goal
+from shiplift.runtime.search.knee import knee
 from shiplift.runtime.search.space import Point, Space
 
 FINALISTS = 4
@@ -70,7 +71,8 @@ class Finals:
 
         The load is at its peak here, where batches form without waiting; at any lower load each request pays the whole
         queue delay. So among finalists that are about equal, the one with the shortest delay wins, and among those, one
-        whose executions are short enough for an overload, if there is one.
+        whose executions are short enough for an overload, if there is one. Without a limit on latency, the knee of
+        what is left wins.
         """
         remaining = self._remaining()
         best = best_of(remaining, self._goal)
@@ -81,11 +83,19 @@ class Finals:
         delay = min(point.config.queue_delay_us for point, _ in close)
         shortest = [candidate for candidate in close if candidate[0].config.queue_delay_us == delay]
         fit = [candidate for candidate in shortest if self._goal.absorbs_overload(candidate[1])] or shortest
-        return best if best in fit else max(fit, key=self._utility)
+        first = best if best in fit else max(fit, key=self._utility)
+        if self._goal.p99_ms is not None:
+            return first
+        ordered = [first, *(candidate for candidate in fit if candidate is not first)]
+        return ordered[knee([trial for _, trial in ordered], self._goal)]
 
     def _first_round(self, measured: Iterable[Measured]) -> list[Point]:
         succeeded = [candidate for candidate in measured if math.isfinite(self._utility(candidate))]
-        ranked = sorted(succeeded, key=lambda candidate: -self._utility(candidate))[:FINALISTS]
+        every = sorted(succeeded, key=lambda candidate: -self._utility(candidate))
+        ranked = every[:FINALISTS]
+        if self._goal.p99_ms is None and ranked:
+            at = knee([trial for _, trial in every], self._goal)
+            ranked = ranked if at < FINALISTS else [*ranked[:-1], every[at]]
         top = self._utility(ranked[0]) if ranked else 0.0
         close = [each[0] for each in ranked if self._utility(each) >= top - _noise(each[1], ranked[0][1])]
         finalists = [finalist for point in close for finalist in (point, self._without_delay(point))]

@@ -20,7 +20,9 @@ def why_idle(space: Space, goal: Goal, trials: Iterable[Trial], best: Trial) -> 
         return f"{told}: no configuration that uses all of them could be measured"
     if not any(trial.within_slo for trial in filled) and best.within_slo:
         return f"{told}: with all of them, {_exceeded(goal, filled)}"
-    return f"{told} and {_compared(goal, max(filled, key=goal.utility), best)}"
+    fullest = max(filled, key=goal.utility)
+    others = f", while other processes used {fullest.disturbed_cores:g} cores" if fullest.disturbed_cores else ""
+    return f"{told} and {_compared(goal, fullest, best)}{others}"
 
 
 def _compared(goal: Goal, filled: Trial, best: Trial) -> str:

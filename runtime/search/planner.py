@@ -14,6 +14,7 @@ from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Trial
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.search.cost_model import CostModel
+from shiplift.runtime.search.expectations import Expectations
 from shiplift.runtime.search.finals import FINALISTS, Finals, best_of
 from shiplift.runtime.search.goal import NOISE, Goal
 from shiplift.runtime.search.space import Point, Space
@@ -22,22 +23,36 @@ _TPE_ATTEMPTS = 4
 _WARM_STARTS = 3
 PATIENCE = 10  # measurements without an improvement
 _MIN_GAIN, _MIN_MEASURED = math.log(NOISE), 6  # a smaller expected gain ends the search, after so many points
+_CLEARLY = 1.05  # times as fast: less is noise of the calibration, or of what its graphs are not
 _MAX_SHARE, _MIN_POINTS = 0.1, 24  # at most this share of the space is measured, but always up to this many points
 
 
 class Search:
     """Asks for points and takes their trials, without knowing any server; deterministic in the trials it gets."""
 
-    def __init__(self, space: Space, goal: Goal, *, warm_start: Iterable[tuple[str, ServingConfig]] = ()) -> None:
-        """`warm_start`: the best variants and configurations of earlier versions, to be measured early."""
+    def __init__(
+        self,
+        space: Space,
+        goal: Goal,
+        *,
+        warm_start: Iterable[tuple[str, ServingConfig]] = (),
+        expectations: Expectations | None = None,
+    ) -> None:
+        """`warm_start`: the best variants and configurations of earlier versions, to be measured early.
+
+        `expectations` of the machine say where each package begins, which is first, and which is not tried: it is held
+        back until no other is left.
+        """
         self.space = space
         self.goal = goal
         self.trials: list[Trial] = []
         self._model = CostModel(space, goal)
         self._measured: dict[tuple[str, ServingConfig], tuple[Point, Trial]] = {}
         self._dropped: set[str] = set()
+        self._expectations = expectations
         self._finals = Finals(space, goal)
         self._warm_start = list(warm_start)[:_WARM_STARTS]
+        self._held_back = self._hopeless()
         self._starts = self._starting_points()
         self._rule_points: tuple[Point, ...] | None = None
         self._study = _study()
@@ -57,7 +72,7 @@ class Search:
             return first
         if self._since_improvement >= self._patience or len(self._measured) >= self._max_points:
             return None
-        unmeasured = [point for point in self.space.points() if point.key not in self._measured]
+        unmeasured = [point for point in self.space.points() if point.key not in self._measured and self._tries(point)]
         if not unmeasured or self._little_to_gain(unmeasured):
             return None
         self._turn += 1
@@ -118,6 +133,11 @@ class Search:
         tried = {variant for variant, _ in self._measured} | self._dropped
         return next((Point(each, each.config) for each in self.space.packages if each.variant not in tried), None)
 
+    def untried(self) -> tuple[str, ...]:
+        """Why packages were not tried, a sentence for each."""
+        tried = {trial.variant for trial in self.trials}
+        return tuple(why for variant, why in self._held_back.items() if variant not in tried)
+
     def peak_mb(self, package: Package, config: ServingConfig) -> float:
         """The most memory that a server used in a trial of a package with a configuration."""
         own = [trial for trial in self.trials if (trial.variant, trial.config) == (package.variant, config)]
@@ -146,13 +166,59 @@ class Search:
 
         However short the search, it compares packages as they would serve, and no core is idle for want of time.
         Under a limit on latency, executions on several threads are more likely to be in time than several instances.
+        With expectations of the machine, the package that it computes fastest is first, each where it is fastest.
         """
-        placement = self.space.filling[0 if self.goal.p99_ms is None else -1]
-        filled = [self._placed(package, placement) for package in self.space.packages]
+        filled = [self._first_of(package) for package in self.space.packages if package.variant not in self._held_back]
+        filled.sort(key=lambda point: -(self._expected(point) or 0.0))
         by_variant = {package.variant: package for package in self.space.packages}
         earlier = [Point(by_variant[v], config) for v, config in self._warm_start if v in by_variant]
         valid = [point for point in earlier if self.space.indices(point) is not None]
         return list({point.key: point for point in (*filled, *valid)}.values())
+
+    def _hopeless(self) -> dict[str, str]:
+        """The variants that the machine's calibration rules out, each with the reason.
+
+        None where memory has a budget, which they may be for; nor one that was best for an earlier version.
+        """
+        if self._expectations is None or self.goal.memory_mb is not None:
+            return {}
+        proved = {variant for variant, _ in self._warm_start}
+        found = self._expectations.hopeless(self.space.packages)
+        return {variant: why for variant, why in found.items() if variant not in proved}
+
+    def _first_of(self, package: Package) -> Point:
+        """Where a package begins: on all cores as it was packaged or, where that is clearly faster, as is expected.
+
+        A limit on latency is not expected to be kept in larger batches or on more instances: it begins as usual, on the
+        cores that compute at full speed all the time.
+        """
+        filling = self.space.filling
+        if self.goal.p99_ms is not None:
+            return self._placed(package, self.space.steadily_filling[-1])
+        usual = self._placed(package, filling[0])
+        if self._expectations is None:
+            return usual
+        every = [
+            self.space.point(self.space.packages.index(package), at, 0, to) for to in filling for at in self._sizes
+        ]
+        best = usual
+        for point in every:
+            if (self._expected(point) or 0.0) > _CLEARLY * (self._expected(best) or math.inf):
+                best = point
+        return best
+
+    @property
+    def _sizes(self) -> range:
+        return range(len(self.space.max_batch))
+
+    def _expected(self, point: Point) -> float | None:
+        """The rows per second that the machine's calibration lets expect of a point; None without one."""
+        if self._expectations is None:
+            return None
+        return self._expectations.rows_per_s(point.package, point.config, self.space.packages)
+
+    def _tries(self, point: Point) -> bool:
+        return point.package.variant not in self._held_back
 
     def _placed(self, package: Package, placement: int) -> Point:
         instances, threads = self.space.placements[placement]
@@ -196,7 +262,7 @@ class Search:
             trial = self._study.ask(self._distributions())
             point = self.space.point(**trial.params)
             self._study.tell(trial, state=_state("FAIL"))  # only a placeholder: `_teach` adds the measurement
-            if point.key not in self._measured:
+            if point.key not in self._measured and self._tries(point):
                 return point
         return None
 

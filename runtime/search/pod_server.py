@@ -63,6 +63,11 @@ class PodServer:
         return self._cores
 
     @property
+    def steady_cores(self) -> int:
+        """All of them, as far as the pod tells."""
+        return self._cores
+
+    @property
     def hardware(self) -> list[object]:
         """The hardware of the pod's node."""
         return self._hardware

@@ -9,10 +9,11 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.confinement.watch import worker
 from shiplift.runtime.host.cpu_time import others_s
 from shiplift.runtime.host.processes import memory_mb
-from shiplift.runtime.host.processor import cpu_flags, cpu_share, usable_cores
+from shiplift.runtime.host.processor import steady_cores, usable_cores
 from shiplift.runtime.measure.generator import WireProtocol
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.search.calibration.keeping import this_hardware
 from shiplift.runtime.search.space import Point
 from shiplift.runtime.serving.machine.server import Server, private_server, survived
 from shiplift.runtime.serving.member_models import load_member_models
@@ -39,9 +40,14 @@ class PrivateServer:
         return usable_cores()
 
     @property
+    def steady_cores(self) -> int:
+        """The whole cores of its quota that are about as fast as the fastest."""
+        return steady_cores()
+
+    @property
     def hardware(self) -> list[object]:
         """This machine's processor."""
-        return [sorted(cpu_flags()), cpu_share()]
+        return this_hardware()
 
     def serve(self, point: Point) -> str:
         """Reloads the model in place.

@@ -45,6 +45,7 @@ class Space:
     placements: tuple[tuple[int, int], ...]  # instances, threads
     buckets: tuple[Buckets, ...] = ((),)  # a package that is not proven with a set gets none
     cores: int
+    steady: int = 0  # how many of the cores compute at full speed all the time; 0: all do
 
     def point(self, package: int, max_batch: int, queue_delay_us: int, placement: int, buckets: int = 0) -> Point:
         """The point at these indices."""
@@ -61,8 +62,16 @@ class Space:
     @property
     def filling(self) -> tuple[int, ...]:
         """The placements that keep all cores busy, or else most of them; those with the most instances first."""
+        return self._filling(self.cores)
+
+    @property
+    def steadily_filling(self) -> tuple[int, ...]:
+        """The same for the cores that compute at full speed all the time: no thread waits for a slower one."""
+        return self._filling(self.steady or self.cores)
+
+    def _filling(self, wanted: int) -> tuple[int, ...]:
         used = [instances * threads for instances, threads in self.placements]
-        full = min((cores for cores in used if cores >= self.cores), default=max(used))
+        full = min((cores for cores in used if cores >= wanted), default=max(used))
         return tuple(sorted((at for at, cores in enumerate(used) if cores == full), reverse=True))
 
     @property
@@ -106,10 +115,13 @@ def space_of(
     serving: Serving,
     cores: int,
     lengths: Sequence[int] = (),
+    *,
+    steady: int = 0,
 ) -> Space:
     """The space on a server with this many cores. A queue policy gets at least the instances that it needs.
 
-    `lengths` are those of the requests, if they have any. A package that can't be tuned has one configuration.
+    `lengths` are those of the requests, if they have any. A package that can't be tuned has one configuration. `steady`
+    is how many of the cores compute at full speed all the time, 0 if all do: as many are tried, too.
     """
     if not all(package.tunable for package in packages):
         (package,) = packages
@@ -125,8 +137,8 @@ def space_of(
     placements = {
         (max(instances, least), threads)
         for instances, threads in product(
-            instances_of(search_space, packages[0].signature, cores),
-            threads_of(search_space, packages[0].engine, cores),
+            instances_of(search_space, packages[0].signature, cores, steady),
+            threads_of(search_space, packages[0].engine, cores, steady),
         )
         if max(instances, least) * threads <= max(2 * cores, least)
     }
@@ -137,24 +149,25 @@ def space_of(
         placements=tuple(sorted(placements or {(least, 1)})),
         buckets=sets_of(packages, serving.lengths, lengths),
         cores=cores,
+        steady=steady,
     )
 
 
-def instances_of(space: SearchSpace, signature: Signature, cores: int) -> tuple[int, ...]:
+def instances_of(space: SearchSpace, signature: Signature, cores: int, steady: int = 0) -> tuple[int, ...]:
     """The numbers of instances to try. Several instances of a model that streams would only compete."""
     if signature.streamed:
         return (1,)
-    return space.instances or tuple(count for count in _counts(cores) if count <= _INSTANCES)
+    return space.instances or tuple(count for count in _counts(cores, steady) if count <= _INSTANCES)
 
 
-def threads_of(space: SearchSpace, engine: Engine, cores: int) -> tuple[int, ...]:
+def threads_of(space: SearchSpace, engine: Engine, cores: int, steady: int = 0) -> tuple[int, ...]:
     """The numbers of threads to try. A Python model's code decides by itself how many it uses."""
-    return (1,) if engine == "python" else space.threads or _counts(cores)
+    return (1,) if engine == "python" else space.threads or _counts(cores, steady)
 
 
-def _counts(cores: int) -> tuple[int, ...]:
+def _counts(cores: int, steady: int = 0) -> tuple[int, ...]:
     """Powers of two up to the number of cores, and the number itself. Two can beat one even on a single core."""
-    return tuple(sorted({1, 2, cores, *(2**exponent for exponent in range(cores.bit_length()))}))
+    return tuple(sorted({1, 2, steady or cores, cores, *(2**exponent for exponent in range(cores.bit_length()))}))
 
 
 def batches(space: SearchSpace, serving: Serving, signature: Signature) -> tuple[int, ...]:

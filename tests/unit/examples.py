@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from shiplift.runtime.admission.inspection import Inspected
 from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.calibration import Calibration
 from shiplift.runtime.records.deployment import Deployment, Endpoint, ServerProcess
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
 from shiplift.runtime.records.kinds.exported import Exported
@@ -84,6 +85,19 @@ def trial(**changes: Any) -> Trial:
         "within_slo": True,
     }
     return Trial(**defaults | changes)
+
+
+def calibration(**changes: Any) -> Calibration:
+    defaults: dict[str, Any] = {
+        "processor": "EPYC",
+        "architecture": "x86_64",
+        "features": ("cpu-vnni",),
+        "cores": 2,
+        "cpu_share": 2,
+        "versions": {"onnxruntime": "1.31"},
+        "rates": (),
+    }
+    return Calibration.model_validate(defaults | changes)
 
 
 def point(concurrency: int = 4, throughput_per_s: float = 1000, p99_ms: float = 10, **changes: Any) -> LoadPoint:

@@ -73,6 +73,8 @@ def _show_model(status: ModelVersions) -> None:
     console.stdout.print(_answers(status))
     if status.proof:
         console.stdout.print(f"proved before promotion: {status.proof}", markup=False)
+    if status.idle:
+        console.stdout.print(f"cores are left idle: {status.idle}", markup=False)
 
 
 def _answers(served: ModelStatus | ModelVersions) -> Text:

@@ -166,6 +166,7 @@ def of_model(home: Path, model: str) -> ModelVersions:
         data_drift=_data_drift(home, model),
         **compartments.read(home, model).model_dump(),
         proof=serving.package.proof if serving else None,
+        idle=serving.package.idle if serving else "",
         versions=tuple(
             VersionStatus(
                 version=info.version,

@@ -1,5 +1,6 @@
 """What is served, by kind of model: a Triton model repository, with its golden requests."""
 
+import operator
 from typing import Any, Literal
 
 from pydantic import Field
@@ -35,7 +36,8 @@ class Package(Kinded, Variant):
     versions that were promoted before, and are served to clients that name them. `questions` is an NPZ with rows and
     the original's answers, as `proof.file` says, in the package's own names; `proof` says that a server answered them
     alike. `scoring` is what MLflow's clients know of the model. `limits` are what its configuration allows the model
-    to use, `capturing` is what production keeps of its requests, and `drifting` what these are compared with.
+    to use, `capturing` is what production keeps of its requests, and `drifting` what these are compared with. `idle`
+    says why its configuration doesn't use all cores, if it doesn't.
     """
 
     target: str
@@ -60,6 +62,7 @@ class Package(Kinded, Variant):
     limits: Limits = Limits()
     nodes: Nodes = volatile(Nodes())
     needs: ServerNeeds = volatile(ServerNeeds())
+    idle: str = Field(default="", exclude_if=operator.not_, json_schema_extra={"volatile": True})
     capturing: Capturing | None = Field(default=None, exclude_if=absent, json_schema_extra={"volatile": True})
     drifting: Drifting | None = Field(default=None, exclude_if=absent, json_schema_extra={"volatile": True})
 

@@ -1,5 +1,5 @@
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from shiplift.runtime.records.measurement import Trial
 from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.verdict import Packages
+from shiplift.runtime.search.expectations import Expectations
 from shiplift.runtime.search.finals import FINALISTS
 from shiplift.runtime.search.goal import Goal
 from shiplift.runtime.search.keys import digest_of
@@ -233,6 +234,111 @@ def test_instances_and_threads_follow_from_the_cores(cores: int, instances: set[
     space = space_of((package(),), SearchSpace(), Serving(), cores)
     assert ({count for count, _ in space.placements}, {count for _, count in space.placements}) == (instances, threads)
     assert all(space.placements[at][0] * space.placements[at][1] == cores for at in space.filling)
+
+
+@pytest.mark.parametrize(
+    ("cores", "steady", "limit", "first", "counts"),
+    [
+        (1, 1, None, config(8, 0, 1, 1), {1, 2}),  # one core
+        (1, 1, 10.0, config(8, 0, 1, 1), {1, 2}),
+        (2, 1, None, config(8, 0, 2, 1), {1, 2}),  # a quota of 1.5 CPUs: all of it, unless answers must be in time
+        (2, 1, 10.0, config(8, 0, 1, 1), {1, 2}),
+        (4, 3, 10.0, config(8, 0, 1, 3), {1, 2, 3, 4}),  # one of 3.5
+        (16, 12, None, config(8, 0, 8, 2), {1, 2, 4, 8, 12, 16}),  # twelve fast cores and four slow ones
+        (16, 12, 10.0, config(8, 0, 1, 12), {1, 2, 4, 8, 12, 16}),
+    ],
+)
+def test_a_search_begins_with_the_cores_that_are_right_for_its_goal(
+    cores: int, steady: int, limit: float | None, first: ServingConfig, counts: set[int]
+) -> None:
+    space = space_of((package(config=config(8)),), SearchSpace(), Serving(), cores, steady=steady)
+    point = Search(space, Goal(p99_ms=limit)).ask()
+    assert point is not None
+    assert point.config == first
+    assert {threads for _, threads in space.placements} == counts
+    assert all(instances * threads <= max(2, 2 * cores) for instances, threads in space.placements)
+
+
+def machine_of(**speeds: Mapping[tuple[int, int, int], float]) -> Expectations:
+    """What is expected of precisions on ONNX Runtime: the rows per second by instances, threads and batch."""
+    variants = {f"onnxruntime-{precision}": dict(cases) for precision, cases in speeds.items()}
+    return Expectations(rates={"small": variants, "dense": variants})
+
+
+def test_a_calibrated_machine_is_searched_from_where_it_is_fastest() -> None:
+    """The faster precision is first, each on the placement and in the batch that it is computed fastest with."""
+    packages = (package(config=config(8)), package(precision="int8", config=config(8)))
+    known = machine_of(
+        fp32={(2, 2, 8): 100, (4, 1, 8): 150, (4, 1, 32): 152},
+        int8={(2, 2, 8): 200, (4, 1, 8): 150, (2, 2, 32): 300},
+    )
+    space = SearchSpace(max_batch=(1, 8, 32), instances=(2, 4), threads=(1, 2))
+    _, asked = search(machine(smooth), space, None, *packages, expectations=known)
+    assert [(each.precision, at) for each, at in asked[:2]] == [
+        ("int8", config(32, 0, 2, 2)),
+        ("fp32", config(8, 0, 4, 1)),  # a batch of 32 is hardly faster
+    ]
+
+
+def test_a_limit_on_latency_begins_as_without_a_calibration_but_in_its_order() -> None:
+    packages = (package(config=config(8)), package(precision="int8", config=config(8)))
+    known = machine_of(fp32={(4, 1, 8): 100}, int8={(4, 1, 8): 110})
+    _, asked = search(machine(smooth), SearchSpace(), None, *packages, expectations=known, goal=Goal(p99_ms=10))
+    assert [(each.precision, at) for each, at in asked[:2]] == [
+        ("int8", config(8, 0, 1, 4)),
+        ("fp32", config(8, 0, 1, 4)),
+    ]
+
+
+def test_a_precision_that_cannot_win_is_not_tried_unless_no_other_is_left() -> None:
+    fp32, int8 = package(config=config(8)), package(precision="int8", config=config(8))
+    known = machine_of(fp32={(1, 1, 1): 100}, int8={(1, 1, 1): 20})
+    tuner, asked = search(machine(smooth), SPACE, None, fp32, int8, expectations=known)
+    assert {each.precision for each, _ in asked} == {"fp32"}
+    (why,) = tuner.untried()
+    assert why.startswith("int8 on ONNX Runtime was not tried")
+    tuner.drop(fp32)
+    assert not tuner.measured
+    last = tuner.unmeasured()
+    assert last is not None
+    assert last.package is int8
+    tuner.tell(last, trial(precision="int8", config=last.config))
+    assert tuner.best()[0] is int8
+    assert tuner.untried() == ()
+
+
+def test_a_precision_that_was_best_for_an_earlier_version_is_tried() -> None:
+    packages = (package(config=config(8)), package(precision="int8", config=config(8)))
+    known = machine_of(fp32={(1, 1, 1): 100}, int8={(1, 1, 1): 20})
+    earlier = [("onnxruntime-int8", config(32, 0, 2, 2))]
+    tuner, asked = search(machine(smooth), SPACE, None, *packages, expectations=known, warm_start=earlier)
+    assert {each.precision for each, _ in asked} == {"fp32", "int8"}
+    assert tuner.untried() == ()
+
+
+def test_within_a_budget_of_memory_every_precision_is_tried() -> None:
+    packages = (package(config=config(8)), package(precision="int8", config=config(8)))
+    known = machine_of(fp32={(1, 1, 1): 100}, int8={(1, 1, 1): 20})
+    tuner, asked = search(machine(smooth), SPACE, None, *packages, expectations=known, goal=Goal(memory_mb=500))
+    assert {each.precision for each, _ in asked} == {"fp32", "int8"}
+    assert tuner.untried() == ()
+
+
+@pytest.mark.parametrize(("limit", "chosen"), [(None, 970.0), (100.0, 1000.0)])
+def test_without_a_limit_on_latency_the_finals_choose_the_knee(limit: float | None, chosen: float) -> None:
+    tuner = search_told(
+        trial(throughput_per_s=1000, p99_ms=40), trial(throughput_per_s=970, p99_ms=10), goal=Goal(p99_ms=limit)
+    )
+    for point in tuner.finalists():
+        measured = next(each for each in tuner.trials if each.config == point.config)
+        tuner.tell_final(point, measured)
+    assert tuner.best()[1].throughput_per_s == chosen
+
+
+def test_the_knee_is_a_finalist_even_behind_many_that_are_a_little_faster() -> None:
+    crowd = [trial(throughput_per_s=1000 - at, p99_ms=40) for at in range(FINALISTS + 2)]
+    tuner = search_told(*crowd, trial(throughput_per_s=970, p99_ms=10))
+    assert tuner.trials[-1].config in {point.config for point in tuner.finalists()}
 
 
 def test_where_no_placement_fills_the_cores_the_one_that_uses_most_is_first() -> None:

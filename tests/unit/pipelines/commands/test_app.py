@@ -91,6 +91,7 @@ def test_the_commands_are_these() -> None:
         "schema",
         "targets",
         "doctor",
+        "calibrate",
         "demo",
         "install",
         "render",

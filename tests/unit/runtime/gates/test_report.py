@@ -147,6 +147,22 @@ def test_charts_are_drawn_where_there_are_measurements() -> None:
     assert render(report(), whole_story(tuned=failed, load_report=None)).count("<svg") == 1
 
 
+@pytest.mark.usefixtures("sketched")
+def test_what_the_search_chose_and_left_out_is_told() -> None:
+    told: dict[str, Any] = {
+        "idle": "the chosen configuration can use 1 of 2 cores",
+        "knee": "the knee of the curve was chosen",
+        "untried": ("int8 on ONNX Runtime was not tried",),
+    }
+    tuned = Tuned(target="t", package=package(), best=trial(), trials=(trial(),), **told)
+    page = render(report(), whole_story(tuned=tuned, load_report=load_report(point(4), point(16), knee=16)))
+    assert "Cores are left idle: the chosen configuration can use 1 of 2 cores." in page
+    assert "Without <code>slo.p99_ms</code>, the knee of the curve was chosen." in page
+    assert "int8 on ONNX Runtime was not tried." in page
+    assert "The knee is at 16 requests in flight: 1,000" in page
+    assert tuned.remark() == "the chosen configuration can use 1 of 2 cores; int8 on ONNX Runtime was not tried"
+
+
 def test_the_page_loads_nothing_from_anywhere() -> None:
     page = whole_page()
     assert re.findall(r"<(?:script|link|iframe|object|embed|img|base)\b", page) == []

@@ -21,6 +21,12 @@ def filled(**changes: object) -> Trial:
         (Goal(), [HALF, filled()], filled(), ""),
         (Goal(), [], HALF.model_copy(update={"engine": "python"}), ""),
         (Goal(), [HALF, filled()], HALF, "answers 900 requests per second; with all it is 800"),
+        (
+            Goal(),
+            [HALF, filled(disturbed_cores=0.8)],
+            HALF,
+            "with all it is 800, while other processes used 0.8 cores",
+        ),
         (Goal(price_per_hour=1), [HALF, filled()], HALF, "costs 1.5 for a million requests; with all it is 2"),
         (Goal(p99_ms=4), [HALF, filled(within_slo=False)], HALF, "p99 is 5 ms or more, and `slo.p99_ms` is 4"),
         (
