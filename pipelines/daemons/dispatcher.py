@@ -29,7 +29,7 @@ from shiplift.pipelines.engines.local.releases import MAX_ATTEMPTS, Order, Relea
 from shiplift.pipelines.engines.local.retiring import finish as finish_retirements
 from shiplift.pipelines.graph import Stage
 from shiplift.pipelines.release import RELEASE
-from shiplift.pipelines.triggers import drift_sweep, registry_sweep
+from shiplift.pipelines.triggers import approval_sweep, drift_sweep, registry_sweep
 from shiplift.runtime.base.errors import RegistryHeld, ShipliftError, StackDown, Temporary
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.base.text import printable
@@ -272,7 +272,7 @@ def _given_up(order: Order, name: str, known: Failure | None) -> ReleaseReport:
 def sweep(site: Site, releases: Releases, *, since: float) -> int:
     """Accepts versions whose webhook was lost, and moves back aliases that were moved by hand; returns exit code 0.
 
-    Finishes what killed commands began to retire.
+    Follows decisions that people made in the registry. Finishes what killed commands began to retire.
     """
     registry = RestRegistry(site.registry_uri, timeout_s=PATIENT_S)
     running = stack.read(Path(site.home))
@@ -285,6 +285,12 @@ def sweep(site: Site, releases: Releases, *, since: float) -> int:
                 return 0  # another installation releases from this registry: start nothing here
     parts: tuple[Callable[[], object], ...] = (
         lambda: registry_sweep.sweep(registry, releases.accept, since=since, tell=tell),
+        lambda: approval_sweep.sweep(
+            registry,
+            lambda info, decision: releases.decide(info.name, info.version, decision),
+            site.policy,
+            tell=tell,
+        ),
         lambda: finish_retirements(site, tell),
         lambda: reinstate_aliases(site, registry, tell),
     )

@@ -6,6 +6,7 @@ Each turn compares the desired state with the actual one and acts on the differe
 one part fails, the others still run. A turn
 - keeps MLflow's webhook registered,
 - starts releases and git pushes whose webhook was lost,
+- continues releases about which people decided in the registry, where the site's policy trusts that,
 - starts Workflows that move back aliases moved by hand, that declare champions unknown to production, and that retire
   models whose service was deleted with an order to do so,
 - stops Workflows whose pods can't start,
@@ -29,12 +30,13 @@ from shiplift.pipelines.daemons.prometheus import ReleaseMetrics, listen, web
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.engines.argo.releases import ArgoReleases, concluding, connect
 from shiplift.pipelines.engines.argo.workflows import RELEASE_TEMPLATE, Push, Run
-from shiplift.pipelines.triggers import drift_sweep, registry_sweep
+from shiplift.pipelines.triggers import approval_sweep, drift_sweep, registry_sweep
 from shiplift.pipelines.triggers.git_sweep import GitSweep, HandledCommits
 from shiplift.pipelines.triggers.settings import TriggerSettings, load, read_secrets
 from shiplift.runtime.base.daemon import log_as_json, run_main, stop_on_signals
 from shiplift.runtime.base.errors import NotFound, RegistryHeld, ShipliftError
 from shiplift.runtime.base.names import dns_name
+from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import same_time
 from shiplift.runtime.records.retirement import Retirement, Retiring
@@ -46,10 +48,11 @@ from shiplift.runtime.serving.kubernetes.kinds import CONFIG_MAP, POD
 from shiplift.runtime.serving.operator import declared
 from shiplift.runtime.serving.operator.deletions import ORDERS, order_for
 from shiplift.runtime.serving.operator.deletions import orders as noted_orders
-from shiplift.runtime.store.ledger import PROMOTION
+from shiplift.runtime.store.ledger import PROMOTION, UncheckedLedger
+from shiplift.runtime.store.published import run_of
 from shiplift.runtime.store.registry.lease import LASTS_S, RegistryLease
 from shiplift.runtime.store.registry.rest import RestRegistry
-from shiplift.runtime.store.registry.terms import TAG, VersionInfo
+from shiplift.runtime.store.registry.terms import TAG, VersionInfo, request_of
 
 _DECLARED_TRIES = 3
 _RETRY_S = 2.0  # between turns until the webhook is registered: the registry may still be starting
@@ -106,6 +109,7 @@ class Reconciler:
         self._announced = self._announced or registered or self._held
         if not self._held:
             self._part("sweep", self._sweep)
+            self._part("approvals", self._follow_decisions)
             self._part("aliases", self._reinstate_aliases)
             self._part("champions", self._declare_champions)
         runs: dict[str, Run] = {}
@@ -164,6 +168,20 @@ class Reconciler:
                 since=since,
                 tell=lambda message: self._log.info("sweep", message=message),
             )
+
+    def _follow_decisions(self) -> None:
+        site = self._releases.site()
+        if site is not None:
+            approval_sweep.sweep(
+                self._registry,
+                self._decide,
+                site.policy,
+                tell=lambda message: self._log.info("approvals", message=message),
+            )
+
+    def _decide(self, info: VersionInfo, decision: Decision) -> Accepted:
+        recorded = UncheckedLedger(self._registry, run_of(info)).approval()
+        return self._releases.decide(request_of(info, recorded.spec if recorded else ""), info.tags, decision)
 
     def _sweep_repositories(self, runs: Mapping[str, Run]) -> None:
         """Starts pushes whose webhook was lost. A failure of one repository does not stop the others."""
