@@ -202,7 +202,7 @@ def work(home: Path, name: str) -> int:
     if running is None:
         return StackDown.exit_code
     site = stack.site(home, running)
-    emit(home, begun(name, order.request, order.trigger.requested_at, time.time()))
+    emit(home, begun(name, order.request, order.trigger, time.time(), _link(site, order)))
     moved = moved_by(home, order)
     if failure and not (moved and moved.abort):  # a promotion that a person aborted gives its traffic back first
         return _conclude(releases, order, name, site, failure)
@@ -237,8 +237,15 @@ def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
 
 def _end(home: Path, releases: Releases, name: str, order: Order, report: ReleaseReport) -> None:
     """Tells others how a release ended, and takes it off the queue. A process killed in between tells nothing new."""
-    emit(home, ended(report, order.trigger.requested_at, time.time()))
+    running = stack.read(home)
+    link = _link(stack.site(home, running), order) if running else ""
+    emit(home, ended(report, order.trigger, time.time(), link))
     releases.end(name, report)
+
+
+def _link(site: Site, order: Order) -> str:
+    """Where a release can be looked at."""
+    return site.page_of(order.request.model, order.request.version)
 
 
 def _enter(notes: Notes, stage: Stage) -> None:

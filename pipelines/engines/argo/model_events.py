@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from shiplift.pipelines.engines.argo.releases import ArgoReleases
 from shiplift.pipelines.engines.argo.workflows import Run
 from shiplift.runtime.events.event import ModelEvent, begun, ended
+from shiplift.runtime.records.request import Trigger
 
 _FOLLOW_S = 2.0
 
@@ -31,7 +32,7 @@ def _all(releases: ArgoReleases, model: str) -> list[ModelEvent]:
 def _of(run: Run) -> Iterator[ModelEvent]:
     if run.request is None or not run.first_pod_at:
         return
-    requested_at = run.trigger.requested_at if run.trigger else 0.0
-    yield begun(run.name, run.request, requested_at, run.first_pod_at)
+    trigger = run.trigger or Trigger()
+    yield begun(run.name, run.request, trigger, run.first_pod_at)
     if run.report and not run.active:
-        yield ended(run.report, requested_at, run.finished_at)
+        yield ended(run.report, trigger, run.finished_at)

@@ -27,11 +27,12 @@ class Registry:
         self.asked += 1
         return [info for info in self.models.values() if info.tags.get(tag) == value]
 
-    def version(self, name: str, _version: int) -> VersionInfo | None:
-        info = self.models.get(name)
+    def version(self, name: str, version: int) -> VersionInfo | None:
+        info = self.models.get(name) if version == 1 else None
         return replace(info, aliases=tuple(filter(None, [self.aliases.get(name)]))) if info else None
 
-    def tag(self, name: str, _version: int, **tags: str) -> None:
+    def tag(self, name: str, version: int, **tags: str) -> None:
+        assert version == 1
         self.models[name].tags.update({f"shiplift.{key}": text for key, text in tags.items()})
 
 
