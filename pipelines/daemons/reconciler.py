@@ -11,7 +11,7 @@ one part fails, the others still run. A turn
   models whose service was deleted with an order to do so,
 - stops Workflows whose pods can't start,
 - concludes releases whose own exit handler did not run (`argo terminate`, a missing image),
-- counts ended releases for Prometheus.
+- counts ended releases for Prometheus, and tells others of releases (`telling`).
 """
 
 import argparse
@@ -27,8 +27,10 @@ import structlog
 
 from shiplift.pipelines.daemons import stuck
 from shiplift.pipelines.daemons.prometheus import ReleaseMetrics, listen, web
+from shiplift.pipelines.daemons.telling import Telling
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.engines.argo.releases import ArgoReleases, concluding, connect
+from shiplift.pipelines.engines.argo.told import ToldTargets
 from shiplift.pipelines.engines.argo.workflows import RELEASE_TEMPLATE, Push, Run
 from shiplift.pipelines.triggers import approval_sweep, drift_sweep, registry_sweep
 from shiplift.pipelines.triggers.git_sweep import GitSweep, HandledCommits
@@ -65,10 +67,10 @@ class Reconciler:
     `pods` lists the pods of its Workflows. `serving` returns the version of each model that has the most traffic, 0 for
     a model that should serve but does not, and None if the state of production is unknown. `orders` are those to retire
     models whose service was deleted. `commits` has the last handled commit of each repository; without it, repositories
-    are not swept.
+    are not swept. `telling` tells others of releases.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it acts on, each replaced in tests
         self,
         settings: TriggerSettings,
         releases: ArgoReleases,
@@ -78,9 +80,11 @@ class Reconciler:
         serving: Callable[[], Mapping[str, int] | None] = lambda: None,
         orders: "Orders | None" = None,
         commits: HandledCommits | None = None,
+        telling: Telling | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
+        self._telling = telling
         self._releases = releases
         self._registry = registry
         self._pods = pods
@@ -120,6 +124,7 @@ class Reconciler:
                 if run.template == RELEASE_TEMPLATE and not run.active and not run.counted:
                     self._part("conclude", lambda run=run: self._conclude(run, runs))  # type: ignore[misc]
             self._part("git", lambda: self._sweep_repositories(runs))
+            self._part("events", lambda: self._tell(runs))
             self.metrics.active.set(sum(run.template == RELEASE_TEMPLATE and run.active for run in runs.values()))
         self.metrics.last_turn.set(self._clock())
 
@@ -168,6 +173,11 @@ class Reconciler:
                 since=since,
                 tell=lambda message: self._log.info("sweep", message=message),
             )
+
+    def _tell(self, runs: Mapping[str, Run]) -> None:
+        if self._telling:
+            site = self._releases.site()
+            self._telling.turn(runs, site.page_of if site else lambda *_: "")
 
     def _follow_decisions(self) -> None:
         site = self._releases.site()
@@ -389,6 +399,14 @@ def serve(settings: TriggerSettings, stop: threading.Event) -> None:
         serving=lambda: versions_in_production(releases),
         orders=Orders(lambda: production_of(releases)),
         commits=HandledCommits(api),
+        telling=Telling(
+            settings.events,
+            f"urn:shiplift:{settings.holder or settings.namespace}",
+            ToldTargets(api),
+            lambda message: structlog.get_logger().warning("events", message=message),
+        )
+        if settings.events.targets
+        else None,
     )
     answers = {"/healthz": reconciler.healthy, "/readyz": reconciler.ready}
     server = listen(web(reconciler.metrics.registry, answers), settings.reconciler.port)

@@ -7,7 +7,7 @@ Tenacity is of no use here: pauses outlive the process.
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import httpx
@@ -65,6 +65,10 @@ class Delivery:
             before = self._busy.get(target.name)
             if before is None or before.done():
                 self._busy[target.name] = self._pool.submit(self._guarded, target, settings)
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits until no delivery is under way, but not longer."""
+        wait(self._busy.values(), timeout=timeout_s)
 
     def deliver(self, target: EventTarget, settings: EventSettings) -> None:
         """Delivers what a target waits for, until it fails or has everything."""

@@ -102,7 +102,7 @@ class Home:
         base = {"github": "/api/v3/", "gitlab": "/api/v4"}[form]
         self.target = EventTarget(
             name="forge",
-            format=form,  # type: ignore[arg-type]
+            format=form,
             url=f"http://127.0.0.1:{server.port}{base}",
             repository="acme/models",
             secret_file=str(token),
@@ -216,7 +216,7 @@ def test_what_a_forge_needs_is_asked_for_before_anything_is_sent(monkeypatch: py
     assert EventTarget.model_validate(good | {"format": "gitlab"}).address() == "https://gitlab.com/api/v4"
     monkeypatch.setenv("FORGE_API", "https://github.example/api/v3")
     assert EventTarget.model_validate(good | {"url_env": "FORGE_API"}).address() == "https://github.example/api/v3"
-    wrong = [
+    wrong: list[dict[str, object]] = [
         {"repository": ""},
         {"repository": "models"},
         {"repository": "acme/../models?x"},
