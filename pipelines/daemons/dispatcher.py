@@ -29,7 +29,7 @@ from shiplift.pipelines.engines.local.releases import MAX_ATTEMPTS, Order, Relea
 from shiplift.pipelines.engines.local.retiring import finish as finish_retirements
 from shiplift.pipelines.graph import Stage
 from shiplift.pipelines.release import RELEASE
-from shiplift.pipelines.triggers import drift_sweep, registry_sweep
+from shiplift.pipelines.triggers import approval_sweep, drift_sweep, registry_sweep
 from shiplift.runtime.base.errors import RegistryHeld, ShipliftError, StackDown, Temporary
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.base.text import printable
@@ -202,7 +202,7 @@ def work(home: Path, name: str) -> int:
     if running is None:
         return StackDown.exit_code
     site = stack.site(home, running)
-    emit(home, begun(name, order.request, order.trigger.requested_at, time.time()))
+    emit(home, begun(name, order.request, order.trigger, time.time(), _link(site, order)))
     moved = moved_by(home, order)
     if failure and not (moved and moved.abort):  # a promotion that a person aborted gives its traffic back first
         return _conclude(releases, order, name, site, failure)
@@ -237,8 +237,15 @@ def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
 
 def _end(home: Path, releases: Releases, name: str, order: Order, report: ReleaseReport) -> None:
     """Tells others how a release ended, and takes it off the queue. A process killed in between tells nothing new."""
-    emit(home, ended(report, order.trigger.requested_at, time.time()))
+    running = stack.read(home)
+    link = _link(stack.site(home, running), order) if running else ""
+    emit(home, ended(report, order.trigger, time.time(), link))
     releases.end(name, report)
+
+
+def _link(site: Site, order: Order) -> str:
+    """Where a release can be looked at."""
+    return site.page_of(order.request.model, order.request.version)
 
 
 def _enter(notes: Notes, stage: Stage) -> None:
@@ -272,7 +279,7 @@ def _given_up(order: Order, name: str, known: Failure | None) -> ReleaseReport:
 def sweep(site: Site, releases: Releases, *, since: float) -> int:
     """Accepts versions whose webhook was lost, and moves back aliases that were moved by hand; returns exit code 0.
 
-    Finishes what killed commands began to retire.
+    Follows decisions that people made in the registry. Finishes what killed commands began to retire.
     """
     registry = RestRegistry(site.registry_uri, timeout_s=PATIENT_S)
     running = stack.read(Path(site.home))
@@ -285,6 +292,12 @@ def sweep(site: Site, releases: Releases, *, since: float) -> int:
                 return 0  # another installation releases from this registry: start nothing here
     parts: tuple[Callable[[], object], ...] = (
         lambda: registry_sweep.sweep(registry, releases.accept, since=since, tell=tell),
+        lambda: approval_sweep.sweep(
+            registry,
+            lambda info, decision: releases.decide(info.name, info.version, decision),
+            site.policy,
+            tell=tell,
+        ),
         lambda: finish_retirements(site, tell),
         lambda: reinstate_aliases(site, registry, tell),
     )

@@ -6,11 +6,12 @@ Each turn compares the desired state with the actual one and acts on the differe
 one part fails, the others still run. A turn
 - keeps MLflow's webhook registered,
 - starts releases and git pushes whose webhook was lost,
+- continues releases about which people decided in the registry, where the site's policy trusts that,
 - starts Workflows that move back aliases moved by hand, that declare champions unknown to production, and that retire
   models whose service was deleted with an order to do so,
 - stops Workflows whose pods can't start,
 - concludes releases whose own exit handler did not run (`argo terminate`, a missing image),
-- counts ended releases for Prometheus.
+- counts ended releases for Prometheus, and tells others of releases (`telling`).
 """
 
 import argparse
@@ -26,15 +27,18 @@ import structlog
 
 from shiplift.pipelines.daemons import stuck
 from shiplift.pipelines.daemons.prometheus import ReleaseMetrics, listen, web
+from shiplift.pipelines.daemons.telling import Telling
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.engines.argo.releases import ArgoReleases, concluding, connect
+from shiplift.pipelines.engines.argo.told import ToldTargets
 from shiplift.pipelines.engines.argo.workflows import RELEASE_TEMPLATE, Push, Run
-from shiplift.pipelines.triggers import drift_sweep, registry_sweep
+from shiplift.pipelines.triggers import approval_sweep, drift_sweep, registry_sweep
 from shiplift.pipelines.triggers.git_sweep import GitSweep, HandledCommits
 from shiplift.pipelines.triggers.settings import TriggerSettings, load, read_secrets
 from shiplift.runtime.base.daemon import log_as_json, run_main, stop_on_signals
 from shiplift.runtime.base.errors import NotFound, RegistryHeld, ShipliftError
 from shiplift.runtime.base.names import dns_name
+from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import same_time
 from shiplift.runtime.records.retirement import Retirement, Retiring
@@ -46,10 +50,11 @@ from shiplift.runtime.serving.kubernetes.kinds import CONFIG_MAP, POD
 from shiplift.runtime.serving.operator import declared
 from shiplift.runtime.serving.operator.deletions import ORDERS, order_for
 from shiplift.runtime.serving.operator.deletions import orders as noted_orders
-from shiplift.runtime.store.ledger import PROMOTION
+from shiplift.runtime.store.ledger import PROMOTION, UncheckedLedger
+from shiplift.runtime.store.published import run_of
 from shiplift.runtime.store.registry.lease import LASTS_S, RegistryLease
 from shiplift.runtime.store.registry.rest import RestRegistry
-from shiplift.runtime.store.registry.terms import TAG, VersionInfo
+from shiplift.runtime.store.registry.terms import TAG, VersionInfo, request_of
 
 _DECLARED_TRIES = 3
 _RETRY_S = 2.0  # between turns until the webhook is registered: the registry may still be starting
@@ -62,10 +67,10 @@ class Reconciler:
     `pods` lists the pods of its Workflows. `serving` returns the version of each model that has the most traffic, 0 for
     a model that should serve but does not, and None if the state of production is unknown. `orders` are those to retire
     models whose service was deleted. `commits` has the last handled commit of each repository; without it, repositories
-    are not swept.
+    are not swept. `telling` tells others of releases.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it acts on, each replaced in tests
         self,
         settings: TriggerSettings,
         releases: ArgoReleases,
@@ -75,9 +80,11 @@ class Reconciler:
         serving: Callable[[], Mapping[str, int] | None] = lambda: None,
         orders: "Orders | None" = None,
         commits: HandledCommits | None = None,
+        telling: Telling | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
+        self._telling = telling
         self._releases = releases
         self._registry = registry
         self._pods = pods
@@ -106,6 +113,7 @@ class Reconciler:
         self._announced = self._announced or registered or self._held
         if not self._held:
             self._part("sweep", self._sweep)
+            self._part("approvals", self._follow_decisions)
             self._part("aliases", self._reinstate_aliases)
             self._part("champions", self._declare_champions)
         runs: dict[str, Run] = {}
@@ -116,6 +124,7 @@ class Reconciler:
                 if run.template == RELEASE_TEMPLATE and not run.active and not run.counted:
                     self._part("conclude", lambda run=run: self._conclude(run, runs))  # type: ignore[misc]
             self._part("git", lambda: self._sweep_repositories(runs))
+            self._part("events", lambda: self._tell(runs))
             self.metrics.active.set(sum(run.template == RELEASE_TEMPLATE and run.active for run in runs.values()))
         self.metrics.last_turn.set(self._clock())
 
@@ -164,6 +173,25 @@ class Reconciler:
                 since=since,
                 tell=lambda message: self._log.info("sweep", message=message),
             )
+
+    def _tell(self, runs: Mapping[str, Run]) -> None:
+        if self._telling:
+            site = self._releases.site()
+            self._telling.turn(runs, site.page_of if site else lambda *_: "")
+
+    def _follow_decisions(self) -> None:
+        site = self._releases.site()
+        if site is not None:
+            approval_sweep.sweep(
+                self._registry,
+                self._decide,
+                site.policy,
+                tell=lambda message: self._log.info("approvals", message=message),
+            )
+
+    def _decide(self, info: VersionInfo, decision: Decision) -> Accepted:
+        recorded = UncheckedLedger(self._registry, run_of(info)).approval()
+        return self._releases.decide(request_of(info, recorded.spec if recorded else ""), info.tags, decision)
 
     def _sweep_repositories(self, runs: Mapping[str, Run]) -> None:
         """Starts pushes whose webhook was lost. A failure of one repository does not stop the others."""
@@ -371,6 +399,14 @@ def serve(settings: TriggerSettings, stop: threading.Event) -> None:
         serving=lambda: versions_in_production(releases),
         orders=Orders(lambda: production_of(releases)),
         commits=HandledCommits(api),
+        telling=Telling(
+            settings.events,
+            f"urn:shiplift:{settings.holder or settings.namespace}",
+            ToldTargets(api),
+            lambda message: structlog.get_logger().warning("events", message=message),
+        )
+        if settings.events.targets
+        else None,
     )
     answers = {"/healthz": reconciler.healthy, "/readyz": reconciler.ready}
     server = listen(web(reconciler.metrics.registry, answers), settings.reconciler.port)

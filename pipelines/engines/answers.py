@@ -60,7 +60,7 @@ def require_approver(site: Site, decision: Decision) -> None:
     Raises:
         PolicyRefused: it does not.
     """
-    if not allowed(decision.by, site.policy.approvers):
+    if not allowed(decision.by, site.policy):
         raise PolicyRefused(
             f"{decision.by} may not approve or reject a version, only {', '.join(site.policy.approvers)}",
             do="Ask one of them, or the owner of this site to change `policy.approvers` (site.yaml, or the values).",

@@ -20,6 +20,7 @@ from shiplift.pipelines.engines.argo import layout
 from shiplift.pipelines.engines.argo.workflows import CONCLUDE_TEMPLATE, PUSH_TEMPLATE, RELEASE_TEMPLATE
 from shiplift.pipelines.installation import accounts, authentication, webhook_secrets
 from shiplift.pipelines.installation.values import (
+    EVENTS,
     GATEWAY,
     GIT,
     MLFLOW_PORT,
@@ -178,6 +179,7 @@ def _context(values: Values) -> dict[str, object]:
             "mlflow": _MLFLOW_SECRET,
             "artifacts": layout.ARTIFACTS_SECRET,
             "commits": layout.GIT_COMMITS,
+            "events": layout.EVENTS,
             "gateway": GATEWAY,
             "published": CONFIG_MAP_NAME,
         },
@@ -196,6 +198,7 @@ def _context(values: Values) -> dict[str, object]:
             "registry": f"{layout.CONFIG}/registry",
             "accounts": f"{layout.CONFIG}/accounts",
             "git": GIT,
+            "events": EVENTS,
             "published": PUBLISHED,
         },
         "images": list(dict.fromkeys(_serving_images(values))),

@@ -24,6 +24,7 @@ from shiplift.pipelines.triggers.settings import (
     TriggerSettings,
 )
 from shiplift.runtime.base.errors import SpecInvalid, UsageError
+from shiplift.runtime.events.targets import EventSettings
 from shiplift.runtime.precision.modelopt import IMAGE_PYTHON
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.site import (
@@ -40,7 +41,7 @@ from shiplift.runtime.spec.document import load_mapping, problems
 from shiplift.runtime.spec.target import Target
 
 SERVER_ENVIRONMENT = "/opt/triton"  # as in the Containerfile
-WEBHOOKS, GIT = f"{CONFIG}/webhooks", f"{CONFIG}/git"
+WEBHOOKS, GIT, EVENTS = f"{CONFIG}/webhooks", f"{CONFIG}/git", f"{CONFIG}/events"
 MLFLOW_PORT = 5000
 OPERATOR_PORT, PACKAGES_PORT, SCORING_PORT, PAGE_PORT = 8080, 8090, 8005, 8007
 PUBLISHED = f"{CONFIG}/published"  # where the scoring server finds what the operator publishes
@@ -402,6 +403,31 @@ class Network(Record):
     api_server: tuple[Annotated[str, Field(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$")], ...] = ()
 
 
+class Events(EventSettings):
+    """Who is told of releases.
+
+    The keys of the Secret `secret`, which the user creates in the pipeline's namespace, are files in
+    `/etc/shiplift/events`: `url_file` and `secret_file` of a target may name them.
+    """
+
+    secret: Name | None = None
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        for target in self.targets:
+            if target.url_env or target.secret_env:
+                raise ValueError(f"target {target.name!r}: on a cluster use url_file and secret_file in {EVENTS}")
+            if target.hook:
+                raise ValueError(f"target {target.name!r}: a cluster tells no hooks yet")
+        return self
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports of the targets, for the network policy; 443 where the address is in a file."""
+        urls = (urlsplit(target.url or "https://") for target in self.targets)
+        return tuple(sorted({url.port or (80 if url.scheme == "http" else 443) for url in urls}))
+
+
 _STAGES = {
     stage.name: stage for stage in (*RELEASE.flat(), *PREDICT.flat(), *SINGLE, RELEASE.on_exit) if stage is not None
 }
@@ -426,6 +452,7 @@ class Values(Record):
     receiver: Receiver = Receiver()
     reconciler: Reconciler = Reconciler()
     operator: Operator = Operator()
+    events: Events = Events()
     repositories: tuple[Annotated[GitRepository, AfterValidator(_checked)], ...] = ()
     gateway: Gateway | None = None
     ingress: Ingress | None = None
@@ -548,6 +575,7 @@ class Values(Record):
             holder=self.holder,
             secrets=SecretFiles(mlflow=files("mlflow"), github=files("github"), gitlab=files("gitlab")),
             repositories=tuple(repository.repository for repository in self.repositories),
+            events=EventSettings.model_validate(self.events.model_dump(exclude={"secret"})),
             limits=DeliveryLimits(deliveries_per_minute=self.receiver.deliveries_per_minute),
             receiver=Listening(trusted_proxies=self.receiver.trusted_proxies),
             reconciler=Reconciling(

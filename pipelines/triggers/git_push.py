@@ -115,9 +115,15 @@ def read_spec(commits: Commits, entry: TreeEntry) -> Spec:
 
 
 def release(
-    specs: Iterator[Spec | ShipliftError], commit: str, newest: Newest, accept: Accept, log: LogEvent
+    specs: Iterator[Spec | ShipliftError],
+    commit: str,
+    newest: Newest,
+    accept: Accept,
+    log: LogEvent,
+    *,
+    repository: str = "",
 ) -> ShipliftError | None:
-    """Accepts a release for each spec; returns all errors as one (`_as_one`)."""
+    """Accepts a release for each spec of a commit; returns all errors as one (`_as_one`)."""
     errors: list[ShipliftError] = []
     paths: dict[str, str] = {}
     for spec in specs:
@@ -128,7 +134,8 @@ def release(
             if other != spec.path:
                 raise SpecInvalid(f"{other} and {spec.path} both name {spec.model!r}", do="Keep one of them.")
             request = request_of(newest(spec.model), spec.text)
-            accepted = accept(request, Trigger(kind="git", commit=commit, requested_at=time.time()))
+            trigger = Trigger(kind="git", commit=commit, repository=repository, requested_at=time.time())
+            accepted = accept(request, trigger)
         except ShipliftError as error:
             errors.append(error)
             log("not released", error=error.title, what=error.what, do=error.do)
@@ -171,7 +178,7 @@ def run(
         entries = changed_specs(commits, repository.branch, before, after, log)
         if not entries:
             log("no release spec changed", before=before, after=after)
-        error = release(specs_of(commits, entries), after, registry.newest_of, accept, log)
+        error = release(specs_of(commits, entries), after, registry.newest_of, accept, log, repository=repository.name)
         services = _registered(commits, commits.fetch_branch(repository.branch), registry, log)
     if error := _as_one([*([error] if error else []), *services.errors.values()]):
         raise error

@@ -12,7 +12,7 @@ from shiplift.pipelines.triggers import git_push
 from shiplift.pipelines.triggers.pushes import NO_COMMIT
 from shiplift.pipelines.triggers.services import MAX_FILE_BYTES, Newest, Register, register_services
 from shiplift.runtime.base.errors import ShipliftError, Temporary
-from shiplift.runtime.base.git import Commits, Origin
+from shiplift.runtime.base.git import Commits, Origin, path_of
 from shiplift.runtime.base.storage import locked, write_atomically
 from shiplift.runtime.records.base import Record
 
@@ -62,7 +62,8 @@ class LocalPush:
             commits = Commits(Path(scratch), self._origin, largest_bytes=MAX_FILE_BYTES)
             tip = commits.fetch_branch(self._branch)
             specs = git_push.changed_specs(commits, self._branch, before, tip, log)
-            error = git_push.release(git_push.specs_of(commits, specs), tip, newest, accept, log)
+            path = path_of(self._origin.url)
+            error = git_push.release(git_push.specs_of(commits, specs), tip, newest, accept, log, repository=path)
             services = register_services(commits, tip, newest, register)
         if not isinstance(error, Temporary):  # after a temporary error, the next push tries these specs again
             write_atomically(self._handled, f"{tip}\n")

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.base.git import SCHEMES, Origin
 from shiplift.runtime.base.names import repository_slug
+from shiplift.runtime.events.targets import EventSettings
 from shiplift.runtime.records.base import Record
 
 MAX_SECRET_BYTES = 4096
@@ -133,6 +134,7 @@ class TriggerSettings(Record):
     receiver: Listening = Listening()
     reconciler: Reconciling = Reconciling()
     git_timeout_s: float = Field(120, gt=0)
+    events: EventSettings = Field(EventSettings(), exclude_if=lambda events: events == EventSettings())
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:

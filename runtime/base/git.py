@@ -46,6 +46,11 @@ _SEARCH_DEPTH = 500  # commits of a branch to search, if the server does not ser
 _MISSING = re.compile(r"not our ref|couldn't find remote ref|unadvertised object|no such remote ref", re.IGNORECASE)
 
 
+def path_of(url: str) -> str:
+    """The path in a repository's URL, such as `OWNER/NAME`: without the host, credentials and `.git`."""
+    return urlsplit(url).path.strip("/").removesuffix(".git")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Origin:
     """A repository's URL, and the files that grant access to it."""

@@ -7,7 +7,7 @@ Tenacity is of no use here: pauses outlive the process.
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import httpx
@@ -15,7 +15,7 @@ import httpx
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.events.event import ModelEvent
-from shiplift.runtime.events.formats import written
+from shiplift.runtime.events.formats import Letter, letter
 from shiplift.runtime.events.outbox import Outbox, Place
 from shiplift.runtime.events.targets import EventSettings, EventTarget
 
@@ -23,6 +23,7 @@ _PAUSE_S, _LONGEST_S = 1.0, 300.0
 _REFUSALS = 5  # tries of an event that the target refuses for good
 _LATER = (408, 425, 429)  # refusals that may end
 _AHEAD = 200  # events that are read to deliver the first of them
+_ANSWER_BYTES = 2048
 _BATCH = 100  # deliveries to a target before its settings are read again
 
 Tell = Callable[[str], object]
@@ -65,6 +66,10 @@ class Delivery:
             if before is None or before.done():
                 self._busy[target.name] = self._pool.submit(self._guarded, target, settings)
 
+    def wait(self, timeout_s: float) -> None:
+        """Waits until no delivery is under way, but not longer."""
+        wait(self._busy.values(), timeout=timeout_s)
+
     def deliver(self, target: EventTarget, settings: EventSettings) -> None:
         """Delivers what a target waits for, until it fails or has everything."""
         for _ in range(_BATCH):
@@ -75,7 +80,7 @@ class Delivery:
             if not waiting:
                 return
             seq, event = waiting[0]
-            if target.wants(event.kind, event.model, event.hook):
+            if target.wants(event):
                 try:
                     self._send(target, event)
                 except Refusal as refusal:
@@ -112,25 +117,24 @@ class Delivery:
         self._outbox.failed(target.name, tries, self._clock() + pause, refusal.problem)
 
     def _send(self, target: EventTarget, event: ModelEvent) -> None:
-        """Sends an event. Redirects are not followed, and the answer's body is not read.
+        """Sends an event. Redirects are not followed, and of the answer's body only the start of a 400 may be read.
 
         Raises:
             Refusal: the target did not take it.
         """
         try:
-            address, secret = target.address(), target.secret()
+            written = letter(event, target, self._source, self._clock())
         except ShipliftError as error:
             raise Refusal(error.what) from error
-        body, headers = written(event, target.format, self._source, secret, self._clock())
         try:
             with (
                 httpx.Client(timeout=target.timeout_s, follow_redirects=False, transport=self._transport) as client,
-                client.stream("POST", address, content=body, headers=headers) as answer,
+                client.stream("POST", written.address, content=written.body, headers=written.headers) as answer,
             ):
-                status = answer.status_code
+                status, known = answer.status_code, _knows(answer, written)
         except (httpx.HTTPError, httpx.InvalidURL) as error:  # its text may have the address, which may be a secret
             raise Refusal(f"it does not answer ({type(error).__name__})") from None
-        if not 200 <= status < 300:
+        if not (200 <= status < 300 or known):
             raise Refusal(f"it answered {status}", final=300 <= status < 500 and status not in _LATER)
 
     def _guarded(self, target: EventTarget, settings: EventSettings) -> None:
@@ -140,5 +144,17 @@ class Delivery:
             print(printable(f"events: {error}"), flush=True)
 
 
+def _knows(answer: httpx.Response, written: Letter) -> bool:
+    """Whether a target refuses a delivery because it has had that before."""
+    if answer.status_code != httpx.codes.BAD_REQUEST or not written.known:
+        return False
+    start = b""
+    for chunk in answer.iter_bytes(_ANSWER_BYTES):
+        start += chunk
+        if len(start) >= _ANSWER_BYTES:
+            break
+    return written.known.encode() in start
+
+
 def _wanted(target: EventTarget, events: list[tuple[int, ModelEvent]]) -> list[tuple[int, ModelEvent]]:
-    return [each for each in events if target.wants(each[1].kind, each[1].model, each[1].hook)]
+    return [each for each in events if target.wants(each[1])]

@@ -11,7 +11,7 @@ from shiplift.runtime.base.text import printable
 from shiplift.runtime.events.kinds import ENDED, PREFIX, Kind
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.release import ReleaseReport
-from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.request import Request, Trigger
 
 _TEXT = 1000  # characters of a reason: names and reasons come from others
 
@@ -20,7 +20,8 @@ class ModelEvent(Record):
     """Something that happened to a model. Two with the same `id` are the same one, however often it is told.
 
     `version` is 0 if it is about the model as a whole. `at` is in seconds since the epoch. `release` names the release.
-    `hook` is a target that the model's spec asks to be told, too.
+    `hook` is a target that the model's spec asks to be told, too. If a git push started the release, `commit` and
+    `repository` say which; `link` is where to read more. Links and repositories are empty if unknown.
     """
 
     id: str
@@ -30,7 +31,10 @@ class ModelEvent(Record):
     at: float
     text: str = ""
     release: str = ""
-    hook: str = Field("", exclude_if=operator.not_)  # older versions don't know this field
+    hook: str = Field("", exclude_if=operator.not_)  # older versions don't know these fields
+    commit: str = Field("", exclude_if=operator.not_)
+    repository: str = Field("", exclude_if=operator.not_)
+    link: str = Field("", exclude_if=operator.not_)
 
     @property
     def subject(self) -> str:
@@ -45,7 +49,8 @@ class ModelEvent(Record):
 
     def cloud_event(self, source: str) -> dict[str, object]:
         """The event in CloudEvents' JSON format, version 1.0; `source` is the URI of the installation."""
-        data = {"model": self.model, "version": self.version, "text": self.text, "release": self.release}
+        names = ("model", "version", "text", "release", "commit", "repository", "link")
+        data = {name: getattr(self, name) for name in names}
         return {
             "specversion": "1.0",
             "id": self.id,
@@ -75,14 +80,20 @@ def model_event(
     )
 
 
-def begun(release: str, request: Request, requested_at: float, at: float) -> ModelEvent:
+def begun(release: str, request: Request, trigger: Trigger, at: float, link: str = "") -> ModelEvent:
     """A release began; one that a killed process begins again is the same."""
-    key = f"{release} {requested_at}"
-    return model_event(Kind.STARTED, request.model, request.version, at=at, release=release, key=key)
+    key = f"{release} {trigger.requested_at}"
+    event = model_event(Kind.STARTED, request.model, request.version, at=at, release=release, key=key)
+    return _of_push(event, trigger, link)
 
 
-def ended(report: ReleaseReport, requested_at: float, at: float) -> ModelEvent:
+def ended(report: ReleaseReport, trigger: Trigger, at: float, link: str = "") -> ModelEvent:
     """A release ended."""
-    kind, key = ENDED[report.outcome], f"{report.release} {requested_at}"
+    kind, key = ENDED[report.outcome], f"{report.release} {trigger.requested_at}"
     text = "" if report.alias else report.reason
-    return model_event(kind, report.model, report.version, at=at, text=text, release=report.release, key=key)
+    event = model_event(kind, report.model, report.version, at=at, text=text, release=report.release, key=key)
+    return _of_push(event, trigger, link)
+
+
+def _of_push(event: ModelEvent, trigger: Trigger, link: str) -> ModelEvent:
+    return event.model_copy(update={"commit": trigger.commit, "repository": trigger.repository, "link": link})

@@ -11,11 +11,13 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from shiplift.runtime.events.event import ModelEvent
+from shiplift.runtime.events.forges import STATES
 from shiplift.runtime.events.kinds import BAD, GOOD
-from shiplift.runtime.events.targets import Format
+from shiplift.runtime.events.targets import EventTarget, Format
 
 _PREFIX = "whsec_"
 Written = tuple[str, Any]
@@ -60,6 +62,32 @@ def written(event: ModelEvent, form: Format, source: str, secret: str, now: floa
     if secret:
         headers["webhook-signature"] = signature(secret, event.id, int(now), body)
     return body, headers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letter:
+    """A request that tells a target of an event. An answer 400 with the text `known` says that it knew that before."""
+
+    address: str
+    body: bytes
+    headers: Mapping[str, str]
+    known: str = ""
+
+
+def letter(event: ModelEvent, target: EventTarget, source: str, now: float) -> Letter:
+    """The request that tells a target of an event that it wants. A token is only in the headers.
+
+    Raises:
+        SpecInvalid: the target's address or secret is missing.
+    """
+    address, secret, forge = target.address(), target.secret(), target.forge
+    if forge is None:
+        body, headers = written(event, target.format, source, secret, now)
+        return Letter(address=address, body=body, headers=headers)
+    path = forge.path(target.repository, event.commit)
+    status = json.dumps(dict(forge.status(event, STATES[event.kind])), ensure_ascii=False).encode()
+    headers = {"content-type": "application/json", **forge.headers(secret)}
+    return Letter(address=f"{address.rstrip('/')}{path}", body=status, headers=headers, known=forge.known)
 
 
 def signature(secret: str, event_id: str, timestamp: int, body: bytes) -> str:

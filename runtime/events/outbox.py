@@ -6,7 +6,7 @@ by their place in it, so an event costs one row however many targets are away.
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from shiplift.runtime.records.base import Record
 
 _BUSY_S = 5.0
 KEPT = 10_000  # events, for `shiplift events`
+_RECENT = 200  # ids of events that a target got
 _MOST = 100_000  # events, however far behind a target is
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE, model TEXT, body TEXT);
@@ -77,6 +78,30 @@ class Outbox:
             last = database.execute("SELECT COALESCE(MAX(seq), 0) FROM events").fetchone()[0]
             database.execute("INSERT OR IGNORE INTO places (target, seq) VALUES (?, ?)", (target, last))
             return self._place(database, target)
+
+    def begin(self, target: str, *, after: float, but: Collection[str]) -> None:
+        """Places a target before the first event that it has not got: one after a time, and not one of these ids.
+
+        Times are in seconds since the epoch.
+        """
+        query = "SELECT seq, id FROM events WHERE json_extract(body, '$.at') > ? ORDER BY seq"
+        with self._open() as database:
+            (last,) = database.execute("SELECT COALESCE(MAX(seq), 0) FROM events").fetchone()
+            rows = database.execute(query, (after,)).fetchall()
+            seq = next((int(seq) - 1 for seq, identity in rows if identity not in but), last)
+            database.execute("INSERT OR REPLACE INTO places (target, seq) VALUES (?, ?)", (target, seq))
+
+    def got(self, target: str, *, within_s: float) -> tuple[float, tuple[str, ...]]:
+        """When the newest event happened that a target has got or lost, and the ids of those from shortly before on.
+
+        The time is 0 if there is none.
+        """
+        query = """SELECT json_extract(body, '$.at') AS at, id FROM events, places
+            WHERE target = ? AND events.seq <= places.seq ORDER BY at DESC LIMIT ?"""
+        with self._open() as database:
+            rows = database.execute(query, (target, _RECENT)).fetchall()
+        newest = float(rows[0][0]) if rows else 0.0
+        return newest, tuple(sorted(identity for at, identity in rows if at > newest - within_s))
 
     def retain(self, targets: Sequence[str]) -> None:
         """Forgets all other targets."""

@@ -8,10 +8,12 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.events.event import ModelEvent
+from shiplift.runtime.events.forges import FORGES, Forge, concerns
 from shiplift.runtime.events.kinds import Kind
 from shiplift.runtime.records.base import Record
 
-Format = Literal["cloudevents", "slack", "teams"]
+Format = Literal["cloudevents", "slack", "teams", "github", "gitlab"]
 _MAX_SECRET_BYTES = 4096
 
 
@@ -22,6 +24,9 @@ class EventTarget(Record):
     `secret_file` or `secret_env` have the secret that signs, for `cloudevents` only. `kinds` are those that it gets
     (empty: all), `models` the models that it hears of (empty: all). A `hook` gets only the events for which a model's
     spec names it, and no spec can name another target. `timeout_s` bounds one delivery.
+
+    The formats `github` and `gitlab` give the commits of a `repository` (`OWNER/NAME`) their status: the address is
+    then that of the API, by default the public one, and the secret is the token.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
@@ -29,6 +34,7 @@ class EventTarget(Record):
     url_file: str = ""
     url_env: str = ""
     format: Format = "cloudevents"
+    repository: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9._-]+)+)?$", max_length=200)
     secret_file: str = ""
     secret_env: str = ""
     kinds: tuple[Kind, ...] = ()
@@ -38,15 +44,29 @@ class EventTarget(Record):
 
     @model_validator(mode="after")
     def _one_address(self) -> Self:
-        if sum(map(bool, (self.url, self.url_file, self.url_env))) != 1:
+        addresses = sum(map(bool, (self.url, self.url_file, self.url_env)))
+        if addresses != 1 and (addresses or not self.forge):
             raise ValueError("needs exactly one of url, url_file and url_env")
+        if bool(self.forge) != bool(self.repository):
+            raise ValueError(
+                "needs repository, OWNER/NAME" if self.forge else "has a repository, but no forge's format"
+            )
+        if self.forge and not (self.secret_file or self.secret_env):
+            raise ValueError("needs secret_file or secret_env, with the token")
+        if self.forge and self.hook:
+            raise ValueError("gives commits their status, and can't be a hook")
         if self.hook and self.kinds:
             raise ValueError("is a hook, which gets what specs name it for: leave out kinds")
         if self.secret_file and self.secret_env:
             raise ValueError("has both secret_file and secret_env: leave one out")
         if self.url:
-            _check(self.url)
+            _check(self.url, token=self.forge is not None)
         return self
+
+    @property
+    def forge(self) -> Forge | None:
+        """The forge whose commits get a status; None for other formats."""
+        return FORGES.get(self.format)
 
     def address(self) -> str:
         """Its URL.
@@ -54,9 +74,10 @@ class EventTarget(Record):
         Raises:
             SpecInvalid: its file or variable is missing, or has no URL.
         """
-        text = self.url or self._read(self.url_file, self.url_env, "address")
+        known = self.url or (self.forge.api if self.forge and not (self.url_file or self.url_env) else "")
+        text = known or self._read(self.url_file, self.url_env, "address")
         try:
-            return _check(text)
+            return _check(text, token=self.forge is not None)
         except ValueError as error:
             raise SpecInvalid(f"events target {self.name!r}: the address {error}", do="Correct it.") from None
 
@@ -68,11 +89,13 @@ class EventTarget(Record):
         """
         return self._read(self.secret_file, self.secret_env, "secret") if self.secret_file or self.secret_env else ""
 
-    def wants(self, kind: Kind, model: str, hook: str = "") -> bool:
-        """Whether it hears of this; `hook` is the target that the event names."""
-        if self.models and model not in self.models:
+    def wants(self, event: ModelEvent) -> bool:
+        """Whether it hears of this."""
+        if self.models and event.model not in self.models:
             return False
-        return hook == self.name if self.hook else not self.kinds or kind in self.kinds
+        if self.forge and not concerns(event, self.repository):
+            return False
+        return event.hook == self.name if self.hook else not self.kinds or event.kind in self.kinds
 
     def _read(self, file: str, variable: str, what: str) -> str:
         try:
@@ -104,10 +127,13 @@ class EventSettings(Record):
         return self
 
 
-def _check(url: str) -> str:
+def _check(url: str, *, token: bool) -> str:
+    """The URL, if it is one; a `token` is sent in clear only to this machine."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable() or " " in url:
         raise ValueError("is no URL that begins with http:// or https://")
     if parts.username or parts.password:
         raise ValueError("must contain no credentials")
+    if token and parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
+        raise ValueError("must begin with https://, since a token is sent to it")
     return url

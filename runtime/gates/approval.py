@@ -1,11 +1,11 @@
 """Whether a version that passed every gate may be promoted, if its spec asks for a person's approval."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from shiplift.runtime.base.errors import AwaitingApproval, Rejected, ShipliftError
 from shiplift.runtime.records.decision import Approval, Decision
 from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.site import SitePolicy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ def decide(
     asked: Approval,
     known: Approval | None,
     decision: Decision | None,
-    approvers: Collection[str],
+    policy: SitePolicy,
 ) -> Answer:
     """Decides from what is asked for now (`asked.since`: now), what was recorded, and a person's decision, if any.
 
@@ -39,7 +39,7 @@ def decide(
         return Answer(approval=waiting, error=_waiting(name, waiting))
     if made:
         return Answer(approval=same or asked, error=_rejected(name, made))
-    if why := _not_counted(same, decision, approvers, now):
+    if why := _not_counted(same, decision, policy, now):
         waiting = same if same and now <= same.until else asked
         return Answer(approval=waiting, error=_waiting(name, waiting, why))
     decided = asked.model_copy(update={**_dates(same, asked), "decision": decision})
@@ -51,18 +51,20 @@ def _dates(same: Approval | None, asked: Approval) -> dict[str, float]:
     return {"since": waited.since, "until": waited.until}
 
 
-def _not_counted(same: Approval | None, decision: Decision, approvers: Collection[str], now: float) -> str:
+def _not_counted(same: Approval | None, decision: Decision, policy: SitePolicy, now: float) -> str:
     """Why a decision does not count; empty if it does."""
-    if not allowed(decision.by, approvers):
-        return f"{decision.by} may not decide, only {', '.join(approvers)} (`policy.approvers`)"
+    if decision.via and not policy.approvals.trusts(decision.via):
+        return f"it was {decision.sentence}, but none in the registry may decide (`policy.approvals`)"
+    if not allowed(decision.by, policy):
+        return f"{decision.by} may not decide, only {', '.join(policy.approvers)} (`policy.approvers`)"
     if same is None:
         return f"it was {decision.sentence}, but its files, its package or the champion have changed since"
     return f"it was {decision.sentence}, but after the deadline, {same.deadline}" if now > same.until else ""
 
 
-def allowed(name: str, approvers: Collection[str]) -> bool:
+def allowed(name: str, policy: SitePolicy) -> bool:
     """Whether a site's policy lets a person decide; without a list, everybody may."""
-    return not approvers or name in approvers
+    return not policy.approvers or name in policy.approvers
 
 
 def _waiting(name: str, approval: Approval, why: str = "") -> AwaitingApproval:

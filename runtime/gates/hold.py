@@ -3,6 +3,7 @@
 import time
 
 from shiplift.runtime.gates.approval import decide
+from shiplift.runtime.gates.registry_orders import noted, take_away
 from shiplift.runtime.records.decision import Approval
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import ModelVersion
@@ -31,16 +32,27 @@ def approval_asked(
 def require_approval(site: Site, request: Request, trigger: Trigger, ledger: Ledger, asked: Approval) -> None:
     """Records what waits for approval, or what a person decided.
 
+    A rejection in the registry wins over the approval with which the release was started. What was set there before the
+    wait begins is removed before that is recorded, and what was heard after: a process killed in between loses neither.
+
     Raises:
         AwaitingApproval, Rejected: it has not been approved yet, or it was rejected.
         Temporary: the registry does not respond.
     """
-    known = ledger.approval()
-    answer = decide(request, asked=asked, known=known, decision=trigger.decision, approvers=site.policy.approvers)
-    if answer.approval != known:
-        ledger.put_approval(answer.approval)
-        decision = answer.approval.decision
-        told = decision.sentence if decision else f"waiting until {answer.approval.deadline}"
-        ledger.registry.tag(request.model, request.version, approval=told)
+    registry, policy = ledger.registry, site.policy
+    info = registry.version(request.model, request.version) if policy.approvals.any else None
+    known, decision = ledger.approval(), trigger.decision
+    if info and decision and (found := noted(info, policy, asked.since).decision) and not found.approved:
+        decision = found
+    answer = decide(request, asked=asked, known=known, decision=decision, policy=policy)
+    made, changed = answer.approval.decision, answer.approval != known
+    if info and made is None and (changed or decision):
+        take_away(registry, info, policy)
+    if changed:
+        told = made.sentence if made else f"waiting until {answer.approval.deadline}"
+        registry.tag(request.model, request.version, approval=told)
+        ledger.put_approval(answer.approval)  # last: a process killed before it tells again
+    if info and made and decision:
+        take_away(registry, info, policy)
     if answer.error:
         raise answer.error

@@ -1,6 +1,9 @@
 """What starts a release: which model version, with which spec, and on whose request."""
 
+import operator
 from typing import Literal
+
+from pydantic import Field
 
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.decision import Decision
@@ -32,6 +35,7 @@ def same_time(registered_at: float, other: float) -> bool:
 class Trigger(Record):
     """Who asked for a release, for lineage. `allow_older` permits promoting a version older than the champion.
 
+    A git push has a `commit` and the path of its `repository`, such as `OWNER/NAME`.
     `decision` is a person's, about a version that waits for approval.
     """
 
@@ -41,3 +45,4 @@ class Trigger(Record):
     requested_at: float = volatile(0.0)
     allow_older: bool = volatile(default=False)
     decision: Decision | None = volatile(None)
+    repository: str = Field("", exclude_if=operator.not_, json_schema_extra={"volatile": True})

@@ -2,10 +2,10 @@
 
 import operator
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlencode
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.limits import Limits
@@ -112,6 +112,34 @@ class SandboxSettings(Record):
     allow_without: tuple[Mechanism, ...] = ()
 
 
+class RegistryApprovals(Record):
+    """Whether a tag or an alias in the registry decides about a version that waits for approval; by default, none does.
+
+    The registry keeps neither who set one nor when. `tags: trusted` says that whoever may set a version's tags may
+    decide. If there are `approvers`, the tag has to name one of them, and nobody checks that name. `alias` approves the
+    version at which it points (empty: none does); it names nobody, so it counts only without `approvers`.
+    """
+
+    tags: Literal["refused", "trusted"] = "refused"
+    alias: str = Field("", pattern=r"^([A-Za-z_][A-Za-z0-9_-]{0,99})?$")
+
+    @field_validator("alias")
+    @classmethod
+    def _free(cls, alias: str) -> str:
+        if alias in ("champion", "challenger", "previous", "latest"):
+            raise ValueError(f"can't be {alias!r}, which has another meaning")
+        return alias
+
+    def trusts(self, via: str) -> bool:
+        """Whether a `tag` or an `alias` may decide."""
+        return self.tags == "trusted" if via == "tag" else bool(self.alias)
+
+    @property
+    def any(self) -> bool:
+        """Whether the registry may decide at all."""
+        return self.trusts("tag") or self.trusts("alias")
+
+
 class SitePolicy(Record):
     """Limits for every release on a site, whatever its spec says. The site's owner sets them.
 
@@ -119,7 +147,8 @@ class SitePolicy(Record):
     only index from which Python models get packages (empty: those that pip is configured with), `packages` the names of
     the permitted packages (empty: any). `max_size_mb` bounds a version's files, `memory_mb` and `timeout_s` the
     sandbox. `unpacked_mb` and `samples` bound a dataset as arrays in memory, `targets` a spec's targets, and `served`
-    what a served model may use. `approvers` names who may approve or reject a version (empty: who may release).
+    what a served model may use. `approvers` names who may approve or reject a version (empty: who may release);
+    `approvals` says whether tags and aliases in the registry do.
     """
 
     pickle: tuple[Literal["refuse", "sandbox"], ...] = ("refuse", "sandbox")
@@ -134,6 +163,15 @@ class SitePolicy(Record):
     targets: int = Field(16, ge=1, strict=True)
     served: Limits = Limits()
     approvers: tuple[str, ...] = ()
+    approvals: RegistryApprovals = Field(
+        RegistryApprovals(), exclude_if=lambda approvals: approvals == RegistryApprovals()
+    )
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if self.approvers and self.approvals.alias:
+            raise ValueError("approvals.alias: an alias does not say who set it: leave it or `approvers` out")
+        return self
 
 
 class Site(Record):

@@ -4,21 +4,27 @@ The templates have the names and parameters of the real ones, but their pods onl
 seconds, and tests what the API server and Argo's controller do: unique names, shutdowns, exit handlers, quotas.
 """
 
+import json
 import os
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 
 from shiplift.pipelines.daemons import stuck
 from shiplift.pipelines.daemons.reconciler import Reconciler
+from shiplift.pipelines.daemons.telling import Telling
 from shiplift.pipelines.engines.answers import Accepted
+from shiplift.pipelines.engines.argo.layout import EVENTS
 from shiplift.pipelines.engines.argo.releases import ArgoReleases, concluding
+from shiplift.pipelines.engines.argo.told import ToldTargets
 from shiplift.pipelines.engines.argo.workflows import Push, Run
 from shiplift.pipelines.installation.values import Images
 from shiplift.pipelines.triggers.settings import Reconciling, TriggerSettings
+from shiplift.runtime.events.targets import EventSettings, EventTarget
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome
@@ -41,16 +47,20 @@ class Place:
         self.api = KubernetesClient(name)
         self.registry = Registry()
         self.releases = ArgoReleases(self.api, self._tags)
+        self.reconciler = self.with_telling(None)
+
+    def with_telling(self, telling: Telling | None) -> Reconciler:
         registry: Any = self.registry
-        self.reconciler = Reconciler(
+        return Reconciler(
             TriggerSettings(
-                namespace=name,
+                namespace=self.name,
                 registry_uri="http://nowhere",
                 reconciler=Reconciling(stuck_s=3, unschedulable_s=3, since=0),
             ),
             self.releases,
             registry,
             lambda: self.api.each(POD, stuck.OF_WORKFLOW),
+            telling=telling,
         )
 
     def _tags(self, model: str, version: int) -> dict[str, str]:
@@ -264,3 +274,31 @@ def test_a_push_is_processed_once(place: Place) -> None:
     assert (first.created, second.created, second.name) == (True, False, first.name)
     assert until(lambda: place.ended(first.name), seconds=180).succeeded
     assert not place.releases.push(PUSH).created
+
+
+def test_targets_hear_of_each_release_once_over_a_restart_of_who_tells_them(place: Place) -> None:
+    place.kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": EVENTS, "namespace": place.name}})
+    got: list[tuple[str, str]] = []
+
+    def receive(request: httpx.Request) -> httpx.Response:
+        event = json.loads(request.content)
+        got.append((event["type"], event["subject"]))
+        return httpx.Response(204)
+
+    def telling() -> Telling:
+        settings = EventSettings(targets=(EventTarget(name="ops", url="https://events.example"),))
+        targets = ToldTargets(place.api)
+        return Telling(settings, "urn:shiplift:test", targets, print, transport=httpx.MockTransport(receive))
+
+    place.templates()
+    place.reconciler = place.with_telling(telling())
+    place.reconciler.turn()
+    place.start("told")
+    place.reconciled(lambda: len(got) >= 2)
+    place.reconciler.turn()
+    place.reconciler = place.with_telling(telling())
+    place.reconciler.turn()
+    assert len(got) == 2
+    assert got[0] == ("dev.shiplift.release.started", "told/1")
+    (told,) = ToldTargets(place.api).read().values()
+    assert (told.target, told.waiting, told.dead) == ("ops", 0, 0)

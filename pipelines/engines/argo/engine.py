@@ -6,6 +6,7 @@ It needs only a kubeconfig: it reaches services inside the cluster through the A
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +33,7 @@ from shiplift.pipelines.engines.argo.layout import TARGETS
 from shiplift.pipelines.engines.argo.past import Past
 from shiplift.pipelines.engines.argo.releases import ArgoReleases, status_of
 from shiplift.pipelines.engines.argo.services import service_status
+from shiplift.pipelines.engines.argo.told import ToldTargets
 from shiplift.pipelines.engines.argo.workflows import Run, as_parameter
 from shiplift.pipelines.release import RETIRE, ROLLBACK
 from shiplift.runtime.base.errors import ClusterRefused, MissingTool, NotFound, NothingToAbort, ShipliftError
@@ -240,7 +242,9 @@ class ArgoEngine:
         return model_events.model_events(self.releases, model, newest=newest, follow=follow)
 
     def told(self) -> tuple[Place, ...]:
-        """Nothing: a cluster sends no events yet."""
+        """How far the targets of events are, as the reconciler last wrote; nothing if one may not read that."""
+        with suppress(ClusterRefused):
+            return tuple(ToldTargets(self.api).read().values())
         return ()
 
     # --- past releases ---

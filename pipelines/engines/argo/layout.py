@@ -11,6 +11,7 @@ LEDGER_SECRET, TARGETS, CONFIG_MAP, LIMITS = (
     "shiplift-limits",
 )
 GIT_COMMITS = "shiplift-git-commits"  # the last handled commit of each repository
+EVENTS = "shiplift-events"  # how far each target of events is
 STEP, RELEASER, EXECUTOR, RECEIVER = "shiplift-step", "shiplift-release", "shiplift-executor", "shiplift-receiver"
 # The Secrets with the registry's accounts, as MLflow's variables; see `pipelines.installation.accounts`.
 REGISTRY_ADMIN, REGISTRY_RELEASE = "shiplift-registry-admin", "shiplift-registry-release"

@@ -274,9 +274,10 @@ class ArgoReleases:
         template = self._api.get(WORKFLOW_TEMPLATE, RELEASE_TEMPLATE)
         if template is None:
             return None
-        parameters = template["spec"]["arguments"]["parameters"]
+        parameters = template.get("spec", {}).get("arguments", {}).get("parameters", [])
         values = {parameter["name"]: parameter.get("value", "") for parameter in parameters}
-        return Site.model_validate_json(values[Site.parameter()])
+        text = values.get(Site.parameter())
+        return Site.model_validate_json(text) if text else None
 
     # --- ending ---
 

@@ -77,7 +77,7 @@ def _take_off_the_queue(home: Path, releases: Releases, name: str, accepted: Ord
         do=f"If it should be released, run `shiplift release {request.model}/{request.version}`.",
     )
     report = accepted.report(name, Failure.of(why))
-    emit(home, ended(report, accepted.trigger.requested_at, time.time()))
+    emit(home, ended(report, accepted.trigger, time.time()))
     releases.end(name, report)
 
 

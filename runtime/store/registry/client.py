@@ -78,6 +78,10 @@ class Registry:
         """Sets `shiplift.KEY` tags; values longer than the registry's limit are cut."""
         self._rest.tag(name, version, **tags)
 
+    def untag(self, name: str, version: int, key: str) -> None:
+        """Removes a tag; one that is not there is no error."""
+        self._rest.untag(name, version, key)
+
     def describe(self, name: str, version: int, description: str) -> None:
         """Replaces a version's description."""
         self._rest.describe(name, version, description)

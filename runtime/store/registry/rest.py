@@ -80,9 +80,10 @@ class RestRegistry:
             raise _no_versions(name)
         return versions
 
-    def tagged(self, tag: str) -> list[VersionInfo]:
-        """Every version that has a tag, with any value, in no particular order."""
-        pages = self._session.pages("/model-versions/search", filter=f"tags.`{tag}` LIKE '%'")
+    def tagged(self, tag: str, value: str = "") -> list[VersionInfo]:
+        """Every version that has a tag with this value (empty: any), in no particular order."""
+        condition = f"= '{value}'" if value else "LIKE '%'"
+        pages = self._session.pages("/model-versions/search", filter=f"tags.`{tag}` {condition}")
         return [version_info(body) for page in pages for body in page.get("model_versions", [])]
 
     def recent(self, name: str = "") -> list[VersionInfo]:
@@ -123,6 +124,11 @@ class RestRegistry:
                     f"the registry has no version {version} of model {name!r}",
                     do="It was probably deleted; register it again if it should be released.",
                 )
+
+    def untag(self, name: str, version: int, key: str) -> None:
+        """Removes a tag; one that is not there, or of a version that is gone, is no error."""
+        body = {"name": name, "version": str(version), "key": key}
+        self._session.ask("DELETE", "/model-versions/delete-tag", json=body)
 
     def describe(self, name: str, version: int, description: str) -> None:
         """Replaces a version's description.

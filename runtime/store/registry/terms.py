@@ -14,6 +14,7 @@ ADOPTED_TAG = f"{TAG}adopted"  # the digest of the files of a version that was a
 MEMBER_TAG = f"{TAG}member"  # set if a version was registered because of this MODEL/VERSION
 _URI = "models:/"  # MLflow's address of a registered model or a version of it
 RETIRED_TAG = f"{TAG}retired"  # set if the model was retired after the version was registered: who, when and why
+APPROVE_TAG, REJECT_TAG = f"{TAG}approve", f"{TAG}reject"  # set by people, about a version that waits for approval
 BAKE_TAG = "bake"  # how the bake of a version ended, without `TAG`
 FOLDER = "shiplift"  # below a run's artifacts: the author's data and spec, and Shiplift's records and reports
 

@@ -9,6 +9,8 @@ from shiplift.pipelines.daemons.drift_keeper import DriftKeeper
 from shiplift.pipelines.engines.local import drifting, incidents
 from shiplift.pipelines.triggers.drift_metrics import DriftMetrics
 from shiplift.runtime.base.errors import NotFound
+from shiplift.runtime.events.event import ModelEvent, model_event
+from shiplift.runtime.events.kinds import Kind
 from shiplift.runtime.events.outbox import Outbox
 from shiplift.runtime.events.targets import EventTarget
 from shiplift.runtime.records.baking import Alarm, Baking
@@ -124,7 +126,10 @@ def test_metrics_are_those_of_the_last_report(machine: Machine) -> None:
 def test_only_a_hook_may_be_named_by_a_spec() -> None:
     hook = EventTarget(name="retrain", url="https://example.org", hook=True, models=("digits",))
     chat = EventTarget(name="chat", url="https://example.org", kinds=("model.retired",))
-    kind = "model.drifted"
-    assert [hook.wants(kind, "digits", name) for name in ("retrain", "", "chat")] == [True, False, False]  # type: ignore[arg-type]
-    assert not hook.wants(kind, "others", "retrain")  # type: ignore[arg-type]
-    assert not chat.wants(kind, "digits", "chat")  # type: ignore[arg-type]
+
+    def drifted(model: str, named: str) -> ModelEvent:
+        return model_event(Kind.DRIFTED, model, 1, at=1.0, hook=named)
+
+    assert [hook.wants(drifted("digits", name)) for name in ("retrain", "", "chat")] == [True, False, False]
+    assert not hook.wants(drifted("others", "retrain"))
+    assert not chat.wants(drifted("digits", "chat"))

@@ -22,12 +22,14 @@ from shiplift.runtime.base.names import workflow_name
 from shiplift.runtime.records.release import ReleaseReport, StageRun
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.retirement import Retirement, Retiring
+from shiplift.runtime.records.site import RegistryApprovals, Site, SitePolicy
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.kubernetes.kinds import POD
 from shiplift.runtime.store.ledger import PROMOTION
 from shiplift.runtime.store.registry.lease import LeaseHolder
 from shiplift.runtime.store.registry.terms import VersionInfo
 from tests.unit.api_server import ApiServer, running
+from tests.unit.examples import site
 
 NAME = workflow_name("digits", 3, "")
 NOW = 1_800_000_000.0
@@ -66,6 +68,10 @@ class Registry:
     def version(self, name: str, version: int) -> VersionInfo | None:
         self._answer()
         return self.versions.get((name, version))
+
+    def tagged(self, tag: str, value: str = "") -> list[VersionInfo]:
+        self._answer()
+        return [info for info in self.versions.values() if info.tags.get(tag) == value]
 
     def tag(self, name: str, version: int, **tags: str) -> None:
         self._answer()
@@ -118,6 +124,11 @@ class Lab:
             orders=Orders(self.server.api),
             clock=lambda: self.now,
         )
+
+    def install(self, on: Site) -> None:
+        parameters = [{"name": Site.parameter(), "value": on.model_dump_json()}]
+        template = {"metadata": {}, "spec": {"arguments": {"parameters": parameters}}}
+        self.server.objects["workflowtemplates"]["release"] = template
 
     def _tags(self, name: str, version: int) -> dict[str, str]:
         info = self.registry.version(name, version)
@@ -213,12 +224,32 @@ def test_without_a_date_given_versions_older_than_the_installation_are_left_alon
     lab.turn()
     assert lab.server.workflows == {}  # nothing is installed: nothing could run
     at = datetime.fromtimestamp(NOW + 1, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    lab.server.objects["workflowtemplates"]["release"] = {"metadata": {"creationTimestamp": at}}
+    lab.install(site(Path("/work")))
+    lab.server.objects["workflowtemplates"]["release"]["metadata"] = {"creationTimestamp": at}
     lab.turn()
     assert lab.server.workflows == {}
     lab.registry.add("digits", 4, created_at=NOW + 2)
     lab.turn()
     assert set(lab.server.workflows) == {workflow_name("digits", 4, "")}
+
+
+def test_a_version_that_waits_goes_on_once_a_tag_that_the_site_trusts_says_so(lab: Lab) -> None:
+    lab.registry.add("digits", 3, created_at=NOW - 1)
+    lab.registry.tag("digits", 3, outcome="waiting for approval", release=NAME, approve="ana: checked")
+    policies = (
+        SitePolicy(approvers=("ana",)),
+        SitePolicy(approvers=("ana",), approvals=RegistryApprovals(tags="trusted")),
+    )
+    for policy in policies:
+        lab.install(site(Path("/work"), policy=policy))
+        assert lab.server.workflows == {}
+        for _ in range(2):
+            lab.turn()
+    (workflow,) = lab.server.workflows.values()
+    parameters = {item["name"]: item["value"] for item in workflow["spec"]["arguments"]["parameters"]}
+    decision = Trigger.model_validate_json(parameters["trigger"]).decision
+    assert decision is not None
+    assert decision.sentence == "approved by ana, says a tag in the registry: checked"
 
 
 def test_the_webhook_is_made_and_renewed_when_its_secret_changes(lab: Lab) -> None:

@@ -37,7 +37,13 @@ class Run(SimpleNamespace):
 
     def __init__(self, version: int, begun_at: float, **fields: Any) -> None:
         request = Request(model="digits", version=version)
-        defaults = {"active": True, "report": None, "finished_at": 0.0, "trigger": Trigger(kind="webhook")}
+        defaults = {
+            "active": True,
+            "report": None,
+            "finished_at": 0.0,
+            "trigger": Trigger(kind="webhook"),
+            "template": "release",
+        }
         super().__init__(name=f"r{version}", request=request, first_pod_at=begun_at, **defaults | fields)
 
 
@@ -47,7 +53,7 @@ def test_a_cluster_s_events_are_those_of_its_workflows(monkeypatch: pytest.Monke
     monkeypatch.setattr(time, "sleep", lambda _: runs.append(Run(3, 9.0)))
 
     class Releases:
-        def runs(self, *, model: str) -> Iterator[Run]:
+        def everything(self, *, model: str) -> Iterator[Run]:
             assert model == "digits"
             yield from runs
 

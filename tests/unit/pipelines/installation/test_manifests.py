@@ -27,6 +27,7 @@ mlflow:
   allowed_hosts: [mlflow.example.org]
 receiver: {replicas: 3, trusted_proxies: [10.0.0.0/8]}
 repositories: [{name: team/models, host: github, url: "https://git.example.org/team/models", credentials_secret: git}]
+events: {secret: hooks, targets: [{name: ops, url: "https://events.example.org:8443/"}]}
 gateway: {class_name: istio, annotations: {example.org/owner: "team: a"}}
 activator: {hold_s: 90}
 scoring: {replicas: 3, key_secret: scoring-key}

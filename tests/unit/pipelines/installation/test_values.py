@@ -118,6 +118,17 @@ def test_a_repository_s_secrets_are_files_where_it_is_read() -> None:
     assert parsed.git_secrets == ("key", "token")
 
 
+def test_targets_of_events_read_their_secrets_from_files() -> None:
+    target = "{name: chat, format: slack, url_file: /etc/shiplift/events/slack}"
+    parsed = values.parse(f"events: {{secret: hooks, targets: [{target}, {{name: ops, url: 'http://x:8088/'}}]}}")
+    assert [each.name for each in parsed.triggers.events.targets] == ["chat", "ops"]
+    assert parsed.events.ports == (443, 8088)
+    assert "events" not in values.parse("").triggers.model_dump()
+    for wrong in ("{name: ops, url_env: X}", "{name: ops, url: 'https://x', hook: true}"):
+        with pytest.raises(SpecInvalid, match="target 'ops'"):
+            values.parse(f"events: {{targets: [{wrong}]}}")
+
+
 # --- any values -----------------------------------------------------------------------------------------------------
 
 _labels = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", fullmatch=True)

@@ -341,7 +341,7 @@ def test_a_pod_registers_each_state_of_a_service_once_and_says_why_another_was_n
 
     monkeypatch.setattr(git_push, "RestRegistry", Registry)
     settings = TriggerSettings(namespace="n", registry_uri="http://registry")
-    repository: Any = SimpleNamespace(branch="main", origin=lambda timeout_s: author.origin)
+    repository: Any = SimpleNamespace(name="acme/models", branch="main", origin=lambda timeout_s: author.origin)
 
     def push(before: str, after: str) -> None:
         git_push.run(repository, settings, before, after, desk.accept, desk.log)

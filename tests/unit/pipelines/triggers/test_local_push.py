@@ -38,6 +38,7 @@ class Stack:
 
     def accept(self, request: Request, trigger: Trigger) -> Accepted:
         assert trigger.kind == "git"
+        assert f"/{trigger.repository}".endswith("/repository")
         self.accepted.append((request.model, request.version))
         return Accepted(name="release", created=True, queued=True)
 

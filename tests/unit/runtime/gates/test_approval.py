@@ -10,6 +10,7 @@ from shiplift.runtime.base.errors import AwaitingApproval, Rejected
 from shiplift.runtime.gates.approval import Answer, decide
 from shiplift.runtime.records.decision import Approval, Decision
 from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.site import SitePolicy
 
 REQUEST, HOURS = Request(model="digits", version=4), 3600.0
 YES, NO = Decision(approved=True, by="ana", reason="checked"), Decision(approved=False, by="bob")
@@ -30,7 +31,8 @@ class Registry:
         asked = Approval(
             digest=self.digest, package="p", champion=self.champion, since=self.now, until=self.now + 10 * HOURS
         )
-        answer = decide(REQUEST, asked=asked, known=self.known, decision=decision, approvers=self.approvers)
+        policy = SitePolicy(approvers=self.approvers)
+        answer = decide(REQUEST, asked=asked, known=self.known, decision=decision, policy=policy)
         self.known = answer.approval
         self.answers.append(answer)
         return answer

@@ -1,0 +1,55 @@
+"""How far a cluster's targets of events are, in a ConfigMap: what the reconciler's pod keeps on disk goes with it.
+
+Only the reconciler writes it. `shiplift events` reads it.
+"""
+
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+
+from shiplift.pipelines.engines.argo.layout import EVENTS
+from shiplift.runtime.base.errors import NotFound
+from shiplift.runtime.events.outbox import Place
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.kinds import CONFIG_MAP
+
+
+class Told(Place):
+    """How far a target is; `seq` means nothing here.
+
+    `until` is when the newest event happened that it has got, or lost, in seconds since the epoch. `recent` are the ids
+    of those that happened shortly before.
+    """
+
+    until: float
+    recent: tuple[str, ...] = ()
+
+
+class ToldTargets:
+    """The entries of a namespace, by the target's name."""
+
+    def __init__(self, api: KubernetesClient) -> None:
+        self._api = api
+
+    def read(self) -> dict[str, Told]:
+        """Every target's entry, without those that can't be read; empty if the cluster tells nobody of events."""
+        body = self._api.get(CONFIG_MAP, EVENTS)
+        entries = ((name, _parsed(text)) for name, text in ((body or {}).get("data") or {}).items())
+        return {name: entry for name, entry in entries if entry}
+
+    def write(self, entries: Mapping[str, Told | None]) -> None:
+        """Records how far targets are; None removes an entry.
+
+        Raises:
+            NotFound: the ConfigMap does not exist.
+        """
+        data = {name: entry.model_dump_json() if entry else None for name, entry in entries.items()}
+        if self._api.merge(CONFIG_MAP, EVENTS, {"data": data}) is None:
+            raise NotFound(f"the ConfigMap {EVENTS!r} does not exist", do="Run `shiplift install`.")
+
+
+def _parsed(text: str) -> Told | None:
+    try:
+        return Told.model_validate_json(text)
+    except ValidationError:
+        return None

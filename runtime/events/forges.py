@@ -1,0 +1,90 @@
+"""Commit statuses: how a forge is told what became of the release that a push started.
+
+A forge is a format like a chat: a line of `FORGES`. Its API gets a state per commit and context, so the address is made
+of the event's commit, and a repeated delivery changes nothing. Their clients (PyGithub, python-gitlab) would be two
+dependencies for one request each.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import quote
+
+from shiplift.runtime.base.text import printable
+from shiplift.runtime.events.event import ModelEvent
+from shiplift.runtime.events.kinds import Kind
+
+State = Literal["pending", "success", "failure", "error", "cancelled"]
+STATES: Mapping[Kind, State] = {
+    Kind.STARTED: "pending",
+    Kind.WAITING: "pending",
+    Kind.PROMOTED: "success",
+    Kind.REFUSED: "failure",
+    Kind.REJECTED: "failure",
+    Kind.ABORTED: "failure",
+    Kind.FAILED: "error",
+    Kind.CANCELLED: "cancelled",
+}
+_GITHUB: Mapping[State, str] = {"cancelled": "error"}  # other states have its own names
+_GITLAB: Mapping[State, str] = {"failure": "failed", "error": "failed", "cancelled": "canceled"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forge:
+    """A forge's API for commit statuses.
+
+    `api` is the address of the public one. `path` is that of a commit's statuses, `headers` are those with the token,
+    `status` is the body. `known` is part of the answer (400) to a state that the commit has already.
+    """
+
+    api: str
+    path: Callable[[str, str], str]
+    headers: Callable[[str], Mapping[str, str]]
+    status: Callable[[ModelEvent, State], Mapping[str, str]]
+    known: str = ""
+
+
+def _github(event: ModelEvent, state: State) -> Mapping[str, str]:
+    link = {"target_url": event.link} if event.link else {}
+    return {"state": _GITHUB.get(state, state), "context": _context(event), "description": _told(event, 140), **link}
+
+
+def _gitlab(event: ModelEvent, state: State) -> Mapping[str, str]:
+    link = {"target_url": event.link} if event.link else {}
+    return {"state": _GITLAB.get(state, state), "name": _context(event), "description": _told(event, 255), **link}
+
+
+def _context(event: ModelEvent) -> str:
+    """A status of its own for each model that a commit releases."""
+    return f"shiplift/{event.model}"[:255]
+
+
+def _told(event: ModelEvent, most: int) -> str:
+    return printable(event.sentence, limit=most)
+
+
+FORGES: Mapping[str, Forge] = {
+    "github": Forge(
+        api="https://api.github.com",
+        path=lambda repository, commit: f"/repos/{quote(repository)}/statuses/{commit}",
+        headers=lambda token: {
+            "accept": "application/vnd.github+json",
+            "authorization": f"Bearer {token}",
+            "x-github-api-version": "2022-11-28",
+        },
+        status=_github,
+    ),
+    "gitlab": Forge(
+        api="https://gitlab.com/api/v4",
+        path=lambda repository, commit: f"/projects/{quote(repository, safe='')}/statuses/{commit}",
+        headers=lambda token: {"private-token": token},
+        status=_gitlab,
+        known="Cannot transition status",
+    ),
+}
+
+
+def concerns(event: ModelEvent, repository: str) -> bool:
+    """Whether an event says something about the state of a commit of this repository (`OWNER/NAME`)."""
+    ours, pushed = repository.casefold(), event.repository.casefold()
+    return bool(event.commit) and event.kind in STATES and (pushed == ours or pushed.endswith(f"/{ours}"))
