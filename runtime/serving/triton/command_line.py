@@ -41,8 +41,9 @@ class Features:
     `http_threads` is the number of threads that read and answer HTTP; 0 means one per core, up to Triton's default of
     8. On two cores with 64 connections, eight of them cost a quarter more CPU time per request than two.
     `allow_without` are the mechanisms of confinement whose absence the site accepts. `tolerant`: the server serves even
-    if a model can't be loaded. `captures`: requests of its models can be captured. `flags` are
-    more of Triton's own.
+    if a model can't be loaded. `captures`: requests of its models can be captured. `memory_mb` is what the
+    server and its models' processes may use together, in MiB (0: three quarters of the machine's memory); from two
+    thirds of it in the server alone, clients that send much are refused. `flags` are more of Triton's own.
     """
 
     cache_mb: int = 16
@@ -51,6 +52,7 @@ class Features:
     allow_without: tuple[str, ...] = ()
     tolerant: bool = False
     captures: bool = False
+    memory_mb: int = 0
     flags: tuple[str, ...] = ()
 
 
@@ -123,7 +125,8 @@ def variables(environment: ServerEnvironment, features: Features | None = None) 
     virtual environment, that is one that the confined server may not read, so the server's own folder comes first.
     """
     own = str(environment.root / "bin")
-    captures = [environment.capture_library] if features and features.captures else []
+    features = features or Features()
+    captures = [environment.capture_library] if features.captures else []
     preloaded = [environment.requests_library, *captures]
     return {
         **inherited(("LANG", "TZ")),
@@ -133,8 +136,8 @@ def variables(environment: ServerEnvironment, features: Features | None = None) 
         "LD_LIBRARY_PATH": environment.library_path,
         "SHIPLIFT_SERVER_SITE": str(environment.site),
         "SHIPLIFT_ENVIRONMENTS": str(environment.environments),
-        "SHIPLIFT_ALLOW_WITHOUT": " ".join(features.allow_without if features else ()),
+        "SHIPLIFT_ALLOW_WITHOUT": " ".join(features.allow_without),
         "OMP_NUM_THREADS": "1",
-        "SHIPLIFT_SERVER_MEMORY_MB": str(total_memory_mb() // 2),  # without its models' processes
+        "SHIPLIFT_SERVER_MEMORY_MB": str(features.memory_mb * 2 // 3 or total_memory_mb() // 2),  # the server alone
         "LD_PRELOAD": os.pathsep.join(map(str, preloaded)),
     }

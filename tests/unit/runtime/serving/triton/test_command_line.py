@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from shiplift.runtime.host.processes import total_memory_mb
 from shiplift.runtime.serving.triton.command_line import Features, Ports, command, variables
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 
@@ -70,3 +71,11 @@ def test_the_server_inherits_no_credentials(tmp_path: Path, monkeypatch: pytest.
     assert "secret" not in environment.values()
     assert environment["SHIPLIFT_SERVER_SITE"] == str(ServerEnvironment(tmp_path).site)
     assert environment["PATH"].startswith(f"{tmp_path}/bin:")
+
+
+@pytest.mark.parametrize(("allowed", "own"), [(3000, 2000), (0, total_memory_mb() // 2)])
+def test_the_server_s_own_memory_is_two_thirds_of_what_it_may_use_with_its_models(
+    tmp_path: Path, allowed: int, own: int
+) -> None:
+    environment = variables(ServerEnvironment(tmp_path), Features(memory_mb=allowed))
+    assert environment["SHIPLIFT_SERVER_MEMORY_MB"] == str(own)
