@@ -64,7 +64,7 @@ def unbatched() -> Any:
 def server_for(work: Path) -> Iterator[tuple[Server, TritonClient]]:
     with (
         private_server(ENVIRONMENT, work / "models", Features(cache_mb=0), log=work / "log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         yield server, client
 

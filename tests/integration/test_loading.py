@@ -92,7 +92,11 @@ def test_a_model_whose_warm_up_fails_is_tried_again_without_it(tmp_path: Path, b
     else:
         put(tmp_path, unbatched(), serving=Serving(), example={"x": np.ones((1, 3), np.float32)})
     put(tmp_path, two_by_two(), "neighbour")
-    with production(tmp_path) as server, TritonClient(server.grpc) as client, steady(server) as failures:
+    with (
+        production(tmp_path) as server,
+        TritonClient(server.grpc, repository_key=server.key) as client,
+        steady(server) as failures,
+    ):
         assert "failed to run warmup sample" in attempts(tmp_path)["m"].why
         now = attempts(tmp_path)["m"].next_at + 0.5
         with closing(Loader(server.repository, server.grpc, clock=lambda: now)) as loader:
@@ -117,7 +121,7 @@ def test_a_model_that_failed_is_tried_again_after_its_pause(tmp_path: Path) -> N
         assert until(lambda: not loader.look())
         loader.wait(5)
         assert attempts(tmp_path)["m"].failures == 0
-        with TritonClient(server.grpc) as client:
+        with TritonClient(server.grpc, repository_key=server.key) as client:
             assert client.ready("m")
         (tmp_path / "loading.json").write_text(f'{{"m": {Attempts(failures=3, why="no file").model_dump_json()}}}')
         assert not loader.look()

@@ -20,6 +20,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.serving.machine.pauses import pause_s
 from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.loads import LOADING, READY, Loads
+from shiplift.runtime.serving.triton.repository_key import key_of
 
 _POLL_S = 0.02
 _WARM_UP_FAILED = "failed to run warmup sample"  # as Triton says it, whatever the backend
@@ -66,7 +67,7 @@ class Loader:
 
     def __init__(self, repository: Path, address: str, *, clock: Callable[[], float] = time.time) -> None:
         self._repository, self._clock = repository, clock
-        self._loads = Loads(address)
+        self._loads = Loads(address, key_of(repository))
 
     def look(self, *, but: frozenset[str] = frozenset()) -> frozenset[str]:
         """Begins to load what is due, except `but`. Returns the models that don't take requests now.
