@@ -61,6 +61,7 @@ SECONDS = {
     "test_backends": 15,
     "test_compartments": 12,
     "test_triton": 11,
+    "test_neighbours": 25,
     "test_slow_connections": 8,
 }
 
