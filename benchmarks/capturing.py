@@ -126,7 +126,7 @@ def main() -> None:
         features = Features(cache_mb=0, captures=True)
         with (
             private_server(ENVIRONMENT, work / "models", features, log=work / "log") as server,
-            TritonClient(server.grpc) as client,
+            TritonClient(server.grpc, repository_key=server.key) as client,
         ):
             client.load("m")
             rings = Path(f"/proc/{worker(server.process.pid)}/root/tmp/shiplift-capture")

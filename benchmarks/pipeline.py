@@ -208,7 +208,7 @@ def bundle(lab: Lab, name: str, vote: str, package: Package, files: list[Any], r
     features = Features(cache_mb=0, http_threads=HTTP_THREADS)
     with (
         private_server(lab.environment, repository, features, log=lab.folder / f"{name}.log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         for served in models:
             client.load(served)

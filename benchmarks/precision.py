@@ -263,7 +263,7 @@ def served(subject: Subject, sides: dict[str, Side], work: Path) -> dict[str, di
     requests = generator.write_requests(work / "requests.json", signature, split(inputs))
     with (
         private_server(environment, work / "models", Features(), log=work / "triton.log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         memory = {}
         for name, side in sides.items():

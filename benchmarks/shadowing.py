@@ -45,7 +45,7 @@ def serving(stack: ExitStack, work: Path) -> Server:
     put(work, small())
     features = Features(cache_mb=0, captures=True)
     server = stack.enter_context(private_server(ENVIRONMENT, work / "models", features, log=work / "log"))
-    stack.enter_context(TritonClient(server.grpc)).load("m")
+    stack.enter_context(TritonClient(server.grpc, repository_key=server.key)).load("m")
     return server
 
 

@@ -341,7 +341,7 @@ def private_triton(
     """Runs a bundled server for the model folder `model`."""
     log = work / f"{name}.log"
     with private_server(environment, model.parent, features, log=log) as server:
-        with TritonClient(server.grpc) as client:
+        with TritonClient(server.grpc, repository_key=server.key) as client:
             client.load(model.name)
         yield _triton(name, subject, server.process, server.ports.http, server.grpc, model.name, precision)
 

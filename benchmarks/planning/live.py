@@ -368,7 +368,7 @@ def _alone(lab: Lab, package: Package) -> Iterator[Any]:
             private_server(
                 lab.environment, Path(scratch) / "models", Features(cache_mb=0), log=Path(scratch) / "log"
             ) as server,
-            TritonClient(server.grpc) as client,
+            TritonClient(server.grpc, repository_key=server.key) as client,
         ):
             install(tree, server.repository, source=package.model, name=package.model)
             client.load(package.model)
@@ -390,7 +390,7 @@ def _served(lab: Lab, written: Written, checked: CheckedPipeline) -> Iterator[st
         models = write_bundle(bundle, written.spec, checked, {}, lab.store)
         with (
             private_server(lab.environment, bundle, Features(cache_mb=0), log=Path(scratch) / "log") as server,
-            TritonClient(server.grpc) as client,
+            TritonClient(server.grpc, repository_key=server.key) as client,
         ):
             for name in models:
                 client.load(name)

@@ -129,7 +129,7 @@ class ServerWatchdog:
         if self._loader:
             self._loader.close()
         self._loader = None
-        self._memory_mb = memory_limit_mb(self._home)
+        self._memory_mb = site_file.server_memory_mb(self._home)
 
     def _load_missing(self, running: stack.Stack) -> set[str]:
         """Loads what should serve and does not, when its pause is over; returns the served names that this concerns."""
@@ -272,14 +272,6 @@ def answer_patience_s(home: Path, model: str) -> float | None:
         return None
     text = config.parameters["request_timeout_ms"].string_value
     return int(text) / 1000 + MARGIN_S if text else None
-
-
-def memory_limit_mb(home: Path) -> int:
-    """The memory that a home's server may use, in MiB; the default if `site.yaml` sets none or can't be read."""
-    with contextlib.suppress(ShipliftError, OSError):
-        if own := site_file.read(home).server.memory_mb:
-            return own
-    return server_memory.default_limit_mb()
 
 
 def start_capturer(home: Path) -> "subprocess.Popen[bytes]":

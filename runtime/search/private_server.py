@@ -97,6 +97,6 @@ def private_bench(site: Site, packages: tuple[Package, ...], serving: Serving, f
     features = Features(rate_limiter=serving.rate_limiter is not None, allow_without=site.sandbox.allow_without)
     with (
         private_server(environment, folder / "models", features, log=folder / "triton.log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         yield PrivateServer(server=server, client=client, trees=trees)

@@ -10,6 +10,7 @@ import grpc
 import psutil
 
 from shiplift.runtime.serving.machine.server import Server
+from shiplift.runtime.serving.triton.client import key_header
 from shiplift.runtime.spec.serving_settings import Serving
 from tests.attack.grpc_requests import Call
 from tests.attack.http_requests import GOOD, as_json, http
@@ -35,18 +36,24 @@ class Target:
         """The same on the port of gRPC."""
         return _said(self.server.ports.grpc, request)
 
-    def grpc(self, call: Call) -> str:
-        """The status of a call."""
+    def grpc(self, call: Call, *, key: str = "") -> str:
+        """The status of a call, whose client claims that this is the key."""
         method, message = call
+        metadata = tuple(key_header(key).items())
         name = f"/inference.GRPCInferenceService/{method}"
         try:
             if method == "ModelStreamInfer":
-                list(self.channel.stream_stream(name)(iter([message]), timeout=ANSWER_S))
+                list(self.channel.stream_stream(name)(iter([message]), timeout=ANSWER_S, metadata=metadata))
             else:
-                self.channel.unary_unary(name)(message, timeout=ANSWER_S)
+                self.channel.unary_unary(name)(message, timeout=ANSWER_S, metadata=metadata)
         except grpc.RpcError as error:
             return str(error.code().name)
         return "OK"
+
+    @property
+    def family(self) -> list[psutil.Process]:
+        """The server's process, those that started it, and those that it started."""
+        return [self.process, *self.process.children(recursive=True), psutil.Process(self.server.process.pid)]
 
     @property
     def serves(self) -> bool:

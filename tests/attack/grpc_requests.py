@@ -210,6 +210,9 @@ def _methods() -> Iterator[tuple[str, Call]]:
 def closed() -> dict[str, bytes]:
     """What would change the server, by method."""
     return {
+        "RepositoryIndex": b"",
+        "RepositoryModelLoad": pb.RepositoryModelLoadRequest(model_name="m").SerializeToString(),
+        "RepositoryModelUnload": pb.RepositoryModelUnloadRequest(model_name="m").SerializeToString(),
         "LogSettings": pb.LogSettingsRequest(
             settings={"log_file": pb.LogSettingsRequest.SettingValue(string_param="/tmp/x")}
         ).SerializeToString(),

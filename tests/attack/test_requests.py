@@ -1,5 +1,6 @@
 """What thousands of hostile requests change of a server: nothing. It answers good requests between them."""
 
+import os
 import resource
 import socket
 from collections.abc import Iterator
@@ -83,6 +84,38 @@ def test_a_body_has_a_limit_however_it_is_announced(attacked: Target) -> None:
     until(lambda: attacked.memory_mib - before < _LEAK_MIB)
 
 
+def test_nothing_that_other_accounts_see_opens_what_is_closed(attacked: Target) -> None:
+    """They see command lines, and may see a log; an environment is its owner's, and the server's children get none."""
+    key, file = attacked.server.key, attacked.server.repository.with_name("repository.key")
+    assert file.read_text() == key
+    assert (file.stat().st_mode & 0o777, file.stat().st_uid) == (0o600, os.getuid())
+    lines = [word for process in attacked.family for word in process.cmdline()]
+    assert not [line for line in lines if key in line]
+    assert key not in attacked.server.log.read_text()
+    assert not [each for each in attacked.process.children(recursive=True) if key in str(each.environ())]
+    seen = {line.rpartition("=")[2] for line in lines if "restricted" in line}
+    assert len(seen) == 2
+    for guess in (*seen, key[:-1], "0" * 32, ""):
+        for name, message in grpc_requests.closed().items():
+            assert attacked.grpc((name, message), key=guess) == "UNAVAILABLE", (name, guess)
+    assert attacked.grpc(("LogSettings", b""), key=key) == "UNAVAILABLE"  # nobody's
+    assert attacked.grpc(("RepositoryModelLoad", grpc_requests.closed()["RepositoryModelLoad"]), key=key) == "OK"
+    assert attacked.serves
+
+
+def test_without_its_key_any_client_unloads_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_to_all(*arguments: Any, **options: Any) -> list[str]:
+        return [
+            word for word in map(str, command_line.command(*arguments, **options)) if "=model-repository:" not in word
+        ]
+
+    monkeypatch.setattr("shiplift.runtime.serving.machine.server.command", open_to_all)
+    with target(tmp_path) as attacked:
+        assert attacked.serves
+        assert attacked.grpc(("RepositoryModelUnload", grpc_requests.closed()["RepositoryModelUnload"])) == "OK"
+        until(lambda: not attacked.serves)
+
+
 def test_silent_connections_keep_nobody_out(attacked: Target) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(20_000, limits[1]), limits[1]))
@@ -105,10 +138,13 @@ def test_silent_connections_keep_nobody_out(attacked: Target) -> None:
 def test_without_the_library_such_a_request_ends_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: str
 ) -> None:
-    def without(*arguments: Any) -> dict[str, str]:
-        return {**command_line.variables(*arguments), "LD_PRELOAD": ""}
+    def without(*arguments: Any, **options: Any) -> dict[str, str]:
+        return {**command_line.variables(*arguments, **options), "LD_PRELOAD": ""}
 
     monkeypatch.setattr("shiplift.runtime.serving.machine.server.variables", without)
+    monkeypatch.setattr(
+        "shiplift.runtime.serving.machine.server.key_of", lambda _: "owners"
+    )  # as its command line says
     name = {"nested": "400000 of [", "shapes": "2^61 of FP32 with [1]"}[attack]
     with target(tmp_path) as attacked:
         assert attacked.serves

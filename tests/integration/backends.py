@@ -54,11 +54,17 @@ def model(nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: tu
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
 
 
+def unbatched() -> Any:
+    """A graph whose answer has no row per sample, so that it fails in a server that makes batches."""
+    nodes = [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)]
+    return model(nodes, [("x", "FP32", ["n", 3])], [("y", "FP32", [])])
+
+
 @contextmanager
 def server_for(work: Path) -> Iterator[tuple[Server, TritonClient]]:
     with (
         private_server(ENVIRONMENT, work / "models", Features(cache_mb=0), log=work / "log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         yield server, client
 

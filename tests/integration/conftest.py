@@ -22,6 +22,7 @@ from shiplift.runtime.base.names import release_name
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.triton.repository_key import key_of
 from shiplift.runtime.store.registry.client import Registry, prepare_environment
 
 # One small configuration and short windows: tests are about behaviour, not about figures.
@@ -60,6 +61,7 @@ SECONDS = {
     "test_backends": 15,
     "test_compartments": 12,
     "test_triton": 11,
+    "test_neighbours": 25,
     "test_slow_connections": 8,
 }
 
@@ -127,6 +129,11 @@ class Lab:
     @property
     def site(self) -> Site:
         return stack.site(self.home, self.running)
+
+    @property
+    def repository_key(self) -> str:
+        """The key that loads and unloads production's models."""
+        return key_of(self.home / "production" / "models")
 
     @property
     def grpc(self) -> str:

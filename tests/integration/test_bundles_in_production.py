@@ -90,7 +90,7 @@ class Place:
         self.production.retire(package.model)
 
     def loaded(self) -> set[str]:
-        with TritonClient(self.server.grpc) as client:
+        with TritonClient(self.server.grpc, repository_key=self.server.key) as client:
             return set(client.loaded())
 
 
@@ -178,7 +178,7 @@ def test_a_member_that_is_gone_is_loaded_again_from_the_store(tmp_path: Path) ->
     with placed(Shelf(tmp_path), WAYS["bls"]) as place:
         package = place.bundle(1, 2)
         place.move(package)
-        with TritonClient(place.server.grpc) as client:
+        with TritonClient(place.server.grpc, repository_key=place.server.key) as client:
             client.unload(package.member_models[0])
         assert isinstance(place.site.place, Machine)
         reinstall(place.site, place.site.place, package, timeout_s=60)
@@ -197,7 +197,7 @@ def test_a_server_that_starts_again_serves_the_bundle(tmp_path: Path, way: str) 
     features = Features(cache_mb=0)
     server = start_production(ENVIRONMENT, place.production.repository, ports, features, log=tmp_path / "again")
     try:
-        with TritonClient(server.grpc) as client:
+        with TritonClient(server.grpc, repository_key=server.key) as client:
             assert until(lambda: client.ready("chain"))
         answer = request(server, "chain", {"x": ROWS})
         np.testing.assert_array_equal(answer["six"], 60 * ROWS)
@@ -250,7 +250,7 @@ def test_a_hundred_moves_under_load_fail_nothing_and_mix_nothing(tmp_path: Path,
         def ask(_: int) -> Counter[str]:
             seen: Counter[str] = Counter()
             signature, top = first.signature, ROWS.max(axis=1)
-            with TritonClient(place.server.grpc) as client:
+            with TritonClient(place.server.grpc, repository_key=place.server.key) as client:
                 while not stopped.is_set():
                     answer = client.infer("chain", signature, {"x": ROWS})
                     digest = answer["bundle"][0].decode()

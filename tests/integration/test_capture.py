@@ -30,7 +30,7 @@ def captured_server(work: Path) -> Iterator[Server]:
     features = Features(cache_mb=0, captures=True)
     with (
         private_server(ENVIRONMENT, work / "models", features, log=work / "log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         client.load("m")
         yield server
@@ -53,7 +53,7 @@ def test_requests_over_grpc_and_http_are_kept_with_their_answers(tmp_path: Path)
         ask(server, {"x": np.array([[1], [2]], np.int64)})
         body = {"inputs": [{"name": "x", "datatype": "INT64", "shape": [1, 1], "data": [0]}]}
         assert httpx.post(f"http://{server.http}/v2/models/m/infer", json=body).status_code == 200
-        with TritonClient(server.grpc, request_id=OWN_REQUESTS) as client:
+        with TritonClient(server.grpc, repository_key=server.key, request_id=OWN_REQUESTS) as client:
             client.infer("m", client.signature("m"), {"x": np.array([[1]], np.int64)})
         with pytest.raises(Exception, match=r"(?i)bounds"):
             ask(server, {"x": np.array([[9]], np.int64)})

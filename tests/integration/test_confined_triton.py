@@ -98,7 +98,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Taken]:
     with (
         socket.create_server(("127.0.0.1", 0)) as neighbour,
         private_server(ENVIRONMENT, folder.parent, Features(cache_mb=0), log=work / "log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         client.load("hostile")
         yield Taken(server=server, secret=secret, port=neighbour.getsockname()[1])

@@ -64,7 +64,7 @@ def test_naive_bayes_on_digits_is_served_in_fp64_to_many_clients_at_once(tmp_pat
         private_server(
             ServerEnvironment(default_root()), tmp_path / "models", Features(cache_mb=0), log=tmp_path / "log"
         ) as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
         ThreadPoolExecutor(16) as pool,
     ):
         client.load(name)

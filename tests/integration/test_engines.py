@@ -51,7 +51,7 @@ def test_every_engine_serves_what_it_answered_when_it_was_packaged(tmp_path: Pat
     models = tmp_path / "models"
     with (
         private_server(ENVIRONMENT, models, Features(cache_mb=0), log=tmp_path / "log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         for package in packages:
             tree = bench.store.fetch(package.repository, tmp_path / package.variant)

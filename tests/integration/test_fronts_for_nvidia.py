@@ -141,7 +141,7 @@ def test_the_front_calls_its_graph_and_answers_as_on_the_bundled_server(kind: st
         private_server(
             ServerEnvironment(ENVIRONMENT.root, environments), folder, Features(), log=tmp_path / "log"
         ) as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         for package, tree in zip((here, elsewhere), trees, strict=True):
             install_all(tree, folder, source=serving_name(package.model), name=package.server)

@@ -7,6 +7,7 @@ import pytest
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from shiplift.runtime.serving.triton.client import key_header
 from tests.attack.clients import target
 from tests.attack.grpc_requests import infer
 from tests.attack.http_requests import GOOD, INPUT, as_json, bomb, http
@@ -38,9 +39,11 @@ def test_the_server_refuses_what_would_end_it_or_fill_its_memory_and_serves_on(t
             assert attacked.serves
         assert attacked.grpc(("ModelInfer", infer(input_shape=[2**62, 4]).SerializeToString())) == "INVALID_ARGUMENT"
         assert attacked.grpc(("ModelInfer", infer(input_shape=[1] * 65).SerializeToString())) == "INVALID_ARGUMENT"
-        loads = InferenceServerClient(attacked.server.grpc)
+        loads, key = InferenceServerClient(attacked.server.grpc), key_header(attacked.server.key)
         with pytest.raises(InferenceServerException, match="unexpected error on creating Triton parameter"):
-            loads.load_model("n", config="{}", files={"file:1/model.py": b"x = 1"})
+            loads.load_model("n", headers=key, config="{}", files={"file:1/model.py": b"x = 1"})
+        with pytest.raises(InferenceServerException, match="restricted"):
+            loads.unload_model("m")
         for closed in ("/v2/repository/index", "/v2/repository/models/m/unload", "/v2/logging", "/v2/trace/setting"):
             assert b" 403 " in attacked.http(http(b"{}", path=closed)).split(b"\r\n")[0]
         assert attacked.serves

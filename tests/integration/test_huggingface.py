@@ -70,7 +70,7 @@ def test_tokens_in_are_served_beside_text_in_and_move_with_it(lab: Lab) -> None:
         report = lab.wait("both", version, seconds=900)
         assert report.exit_code == 0, report.reason
     tokens = words.tokenizer(TEXTS, padding=True, return_tensors="np")
-    with TritonClient(lab.grpc) as client:
+    with TritonClient(lab.grpc, repository_key=lab.repository_key) as client:
         assert client.loaded().items() >= {"both": [versions[1]], "both--tensors": [versions[1]]}.items()
         scores = graph_answers(lab, "both", tokens["input_ids"], tokens["attention_mask"])
         expected = words(TEXTS)
@@ -96,7 +96,7 @@ def test_earlier_versions_answer_texts_and_tokens_of_those_who_name_them(lab: La
         versions.append(lab.log("editions", log_model, spec=FAST + policy + target))
         report = lab.wait("editions", versions[-1], seconds=900)
         assert report.exit_code == 0, report.reason
-    with TritonClient(lab.grpc) as client:
+    with TritonClient(lab.grpc, repository_key=lab.repository_key) as client:
         loaded = client.loaded()
         assert sorted(loaded["editions"]) == sorted(loaded["editions--tensors"]) == versions
         served = {name: client.signature(name) for name in ("editions", "editions--tensors")}

@@ -122,7 +122,7 @@ def served(work: Path, model: bytes, signature: Signature, example: Any) -> Iter
     install(package, work / "models", source="m", name="m")
     with (
         private_server(ENVIRONMENT, work / "models", Features(), log=work / "log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         client.load("m")
         yield server, client

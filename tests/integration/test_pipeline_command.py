@@ -107,7 +107,7 @@ def _answers_as_production(lab: Lab, folder: Path, models: list[str]) -> None:
     expected = lab.ask("member", {"input": images[:5]})["outputs"]["label"]
     with (
         private_server(ENVIRONMENT, folder / "bundle", Features(cache_mb=0), log=folder / "log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         for name in models:
             client.load(name)

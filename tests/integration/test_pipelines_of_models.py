@@ -180,7 +180,7 @@ def served(
     models = write_bundle(repository, parse(text).spec, checked, files, shelf.store)
     with (
         private_server(ENVIRONMENT, repository, Features(cache_mb=0), log=shelf.folder / "log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         load(client, models)
         yield Served(server, client, checked)

@@ -87,7 +87,7 @@ def served(
     environment = with_pytorch(work / "environment")
     with (
         private_server(environment, work / "models", Features(), log=work / "log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         client.load("m")
         yield server, signature, golden
@@ -108,7 +108,10 @@ def executions_of(server: Server, samples: int) -> int:
     "step", [pytest.param(step, marks=() if step == "argmax" else pytest.mark.slow) for step in OUTPUTS]
 )
 def test_a_traced_model_with_post_processing_answers_its_golden_requests(tmp_path: Path, step: str) -> None:
-    with served(tmp_path, step) as (server, signature, golden), TritonClient(server.grpc) as client:
+    with (
+        served(tmp_path, step) as (server, signature, golden),
+        TritonClient(server.grpc, repository_key=server.key) as client,
+    ):
         until(lambda: client.ready("m", 3))  # an answer that takes long on a busy machine counts as no
         check_golden(client, "m", signature, golden, tolerance=1e-5)
         executions_of(server, WARM_UP + len(X))

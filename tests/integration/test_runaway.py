@@ -23,7 +23,7 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.machine import server_memory
 from shiplift.runtime.serving.machine.quarantine import crashed
 from shiplift.runtime.serving.machine.server import Server, private_server
-from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.client import TritonClient, key_header
 from shiplift.runtime.serving.triton.command_line import Features, Ports
 from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
@@ -60,7 +60,7 @@ def put(repository: Path, name: str, onnx_model: Any, work: Path, **serving: Any
 def serving(work: Path, *models: str) -> Iterator[tuple[Server, TritonClient]]:
     with (
         private_server(ENVIRONMENT, work / "models", Features(cache_mb=0), log=work / "log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         for model in models:
             client.load(model)
@@ -111,7 +111,7 @@ def test_a_version_whose_instance_loops_can_be_unloaded(tmp_path: Path) -> None:
 
 
 def state(server: Server, model: str) -> str:
-    index = grpc.InferenceServerClient(server.grpc).get_model_repository_index().models
+    index = grpc.InferenceServerClient(server.grpc).get_model_repository_index(headers=key_header(server.key)).models
     return next(str(entry.state) for entry in index if entry.name == model)
 
 
@@ -149,7 +149,7 @@ def with_state(model: Any) -> Any:
 @pytest.mark.slow
 def test_a_model_whose_kernel_never_ends_loses_its_worker_and_status_says_so(lab: Lab, tmp_path: Path) -> None:
     repository, server = lab.home / "production" / "models", production(lab)
-    with TritonClient(server.grpc) as client:
+    with TritonClient(server.grpc, repository_key=server.key) as client:
         for name, model in (("stuck", runaway.endless()), ("beside", runaway.looping())):
             put(repository, name, model, tmp_path)
             client.load(name)

@@ -46,7 +46,7 @@ def both(work: Path) -> Iterator[tuple[Server, Server]]:
             features = Features(cache_mb=0, captures=True)
             server = private_server(ENVIRONMENT, work / name / "models", features, log=work / f"{name}.log")
             servers.append(stack.enter_context(server))
-            stack.enter_context(TritonClient(servers[-1].grpc)).load("m")
+            stack.enter_context(TritonClient(servers[-1].grpc, repository_key=servers[-1].key)).load("m")
         process = json.loads(servers[0].process.model_dump_json())
         (work / "stack.json").write_text(json.dumps({"processes": {"triton": process}}))
         note_served(work, CHAMPION)

@@ -71,7 +71,7 @@ def test_a_forest_is_served_as_it_was_trained_to_many_clients_at_once(tmp_path: 
         private_server(
             ServerEnvironment(default_root()), tmp_path / "models", Features(cache_mb=0), log=tmp_path / "log"
         ) as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
         ThreadPoolExecutor(16) as pool,
     ):
         client.load(name)

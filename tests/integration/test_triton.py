@@ -86,7 +86,7 @@ def served(
     install(package, work / "models", source="m", name="m")
     with (
         private_server(ENVIRONMENT, work / "models", features, log=work / "log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         client.load("m")
         yield server, client
@@ -145,13 +145,13 @@ def test_anybody_may_ask_over_both_protocols_which_version_serves(tmp_path: Path
         served(tmp_path, Serving()) as (server, client),
         httpx.Client(base_url=f"http://{server.http}", trust_env=False) as connection,
     ):
-        for asks in (TritonClient(server.grpc), TritonHttpClient(connection)):
+        for asks in (TritonClient(server.grpc, repository_key=server.key), TritonHttpClient(connection)):
             assert asks.default_version("m") == 3
             with pytest.raises(ShipliftError):
                 asks.default_version("nobody")
         client.unload("m")
         with pytest.raises(ShipliftError):
-            TritonClient(server.grpc).default_version("m")
+            TritonClient(server.grpc, repository_key=server.key).default_version("m")
 
 
 def test_the_command_of_nvidia_s_image_serves_one_model_and_lets_nobody_load_another(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_late_requests_let_those_go_first_that_can_still_be_answered_in_time(tmp
     answers: Queue_[str] = Queue_()
     with (
         private_server(ENVIRONMENT, tmp_path / "models", Features(), log=tmp_path / "log") as server,
-        TritonClient(server.grpc) as loader,
+        TritonClient(server.grpc, repository_key=server.key) as loader,
         grpc.InferenceServerClient(server.grpc) as client,
     ):
         loader.load("m")

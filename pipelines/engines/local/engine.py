@@ -336,9 +336,11 @@ class LocalEngine:
         """Sends the content of a file to production as one request."""
         from shiplift.pipelines.engines.inference import ask  # noqa: PLC0415 - 0.2 s
         from shiplift.runtime.serving.triton.client import TritonClient  # noqa: PLC0415
+        from shiplift.runtime.serving.triton.repository_key import key_of  # noqa: PLC0415
 
         running = stack.require(self.home)
-        with TritonClient(f"{stack.HOST}:{running.grpc_port}") as client:
+        key = key_of(self.home / "production" / "models")
+        with TritonClient(f"{stack.HOST}:{running.grpc_port}", repository_key=key) as client:
             if not client.ready(serving_name(check_name(model))):
                 raise NotFound(f"production does not serve {model!r}", do="See `shiplift status`.")
             return ask(client, model, file, version=version, sequence=sequence)

@@ -336,6 +336,7 @@ def _start_triton(home: Path, stack: Stack) -> Process:
         cache_mb=stack.cache_mb,
         rate_limiter=stack.rate_limiter,
         allow_without=here.sandbox.allow_without,
+        memory_mb=site_file.server_memory_mb(home),
         flags=tuple(metrics_flags(stack.metrics)),
     )
     repository = home / "production" / "models"

@@ -39,12 +39,11 @@ class TritonPythonModel:
         folder = Path(args["model_repository"], args["model_version"]).resolve()
         environment = Path(os.environ["SHIPLIFT_SERVER_SITE"].split(os.pathsep)[0], "..", "..", "..").resolve()
         self.limit_s = int(values.get("request_timeout_ms", "30000")) / 1000
-        self.cpu_s = int(values.get("cpu_time_ms", "0")) / 1000
         self.name, self.stopped = args["model_name"], Stopped(args["model_name"])
         known = {name: args[name] for name in ("model_name", "model_version", "model_config")}
         self.hosted = HostedModel(
             args,
-            values | _with_grace(values),
+            values,
             folder / "python_host",
             environment,
             {
@@ -53,6 +52,7 @@ class TritonPythonModel:
                 "read": [str(path) for path in (environment, folder, Path(sys.base_prefix).resolve())],
             },
             memory_mb=int(_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) >> 20,
+            grace_s=_GRACE_S,
         )
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
@@ -64,25 +64,14 @@ class TritonPythonModel:
 
     def _together(self, requests: Sequence[Arrays]) -> list[pb_utils.InferenceResponse]:
         try:
-            answer = self.hosted.host.ask(pack_each(requests), self.limit_s + _GRACE_S)
+            answer = self.hosted.host.ask(pack_each(requests), self.limit_s)
         except TookTooLong as error:
             self.stopped.count()
-            told = self._told(of_cpu=isinstance(error, UsedTooMuch))
-            print(f"shiplift: {self.name}: {told}", file=sys.stderr)
-            raise TookTooLong(told) from None
+            print(f"shiplift: {self.name}: {error}", file=sys.stderr)
+            setting = "limits.cpu_s" if isinstance(error, UsedTooMuch) else "request_timeout_s"
+            raise TookTooLong(f"{error} (serving.{setting} in the model's spec)") from None
         self.stopped.count(int(answer.pop("stopped", np.zeros(1))[0]))
         return [_response(each) for each in unpack_each(answer)]
-
-    def _told(self, *, of_cpu: bool) -> str:
-        limit = f"{self.cpu_s:g} s of CPU time" if of_cpu else f"{self.limit_s:g} s"
-        setting = "limits.cpu_s" if of_cpu else "request_timeout_s"
-        return f"the request was stopped after {limit}, its limit (serving.{setting} in the model's spec)"
-
-
-def _with_grace(values: Mapping[str, str]) -> dict[str, str]:
-    """The limit of CPU time at which the process is ended."""
-    limit = values.get("cpu_time_ms")
-    return {"cpu_time_ms": str(int(limit) + round(_GRACE_S * 1000))} if limit else {}
 
 
 def _read(request: pb_utils.InferenceRequest) -> Arrays:

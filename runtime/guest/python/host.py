@@ -59,8 +59,9 @@ class Host:
     `settings` are those of `worker.py`, which runs in the interpreter of the model's `environment`. If that brings its
     own interpreter, it also brings the interpreter's libraries. `memory_mb` is what the process may use. If they are
     set, `load_s` is how long it may load the model, `cpu_s` the CPU time that it may use for a request, and
-    `max_threads` how many threads it may have. Its libraries compute with `threads`. A `keeper` notes how it ended, and
-    says when the next one may start. Without a keeper that happens at once.
+    `max_threads` how many threads it may have. Its libraries compute with `threads`. One that ends a request at its
+    limits by itself has `grace_s` for that. A `keeper` notes how it ended, and says when the next one may start.
+    Without a keeper that happens at once.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Host:
         *,
         threads: int = 1,
         keeper: Keeper | None = None,
+        grace_s: float = 0.0,
     ) -> None:
         python = environment / "bin" / "python"
         python = python if python.exists() else python.with_name("python3")  # as in an image's own /usr
@@ -79,6 +81,7 @@ class Host:
         self._load_s: float = settings.get("load_s") or START_S
         self._cpu_s: float | None = settings.get("cpu_s")
         self._max_threads: int | None = settings.get("max_threads")
+        self._grace_s = grace_s
         counts = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
         nowhere = dict.fromkeys(("HOME", "TMPDIR"), "/nonexistent")
         libraries = environment / "python" / "lib"
@@ -186,8 +189,9 @@ class Host:
     def _talk(
         self, process: ModelProcess, request: bytes, reader: Reader, limit_s: float, task: str
     ) -> tuple[dict[str, Any], Arrays]:
-        left, deadline = memoryview(request), time.monotonic() + limit_s
-        spent_s = process.use().cpu_s + self._cpu_s if request and self._cpu_s else None
+        grace_s = self._grace_s if request else 0.0
+        left, deadline = memoryview(request), time.monotonic() + limit_s + grace_s
+        spent_s = process.use().cpu_s + self._cpu_s + grace_s if request and self._cpu_s else None
         while reader.missing:
             if time.monotonic() > deadline:
                 raise TookTooLong(f"{task} was stopped after {limit_s:g} s, its limit")

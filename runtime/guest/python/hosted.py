@@ -28,7 +28,7 @@ class HostedModel:
     """The process of one instance, kept apart after it has ended.
 
     `values` are the parameters of the model's configuration, and `settings` those of `worker.py`, but for the limits.
-    `memory_mb` is what the process may use where the configuration says nothing.
+    `memory_mb` is what the process may use where the configuration says nothing. `grace_s` is the host's.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class HostedModel:
         settings: Mapping[str, Any],
         *,
         memory_mb: int,
+        grace_s: float = 0.0,
     ) -> None:
         if "cpu_cores" in values or "numa_node" in values:
             _pin(values)
@@ -58,6 +59,7 @@ class HostedModel:
             },
             threads=int(values.get("intra_op_threads", "1")),
             keeper=self.keeper,
+            grace_s=grace_s,
         )
         with contextlib.suppress(Paused):  # Triton's own process ended with the model's: later requests start it
             self.host.start()

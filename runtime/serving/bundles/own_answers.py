@@ -29,7 +29,7 @@ def served_alone(site: Site, tree: Path, models: Iterable[str]) -> Iterator[Trit
     environment = ServerEnvironment(Path(site.server_environment), site.environments)
     with (
         private_server(environment, tree, features, log=tree.parent / "triton.log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc, repository_key=server.key) as client,
     ):
         for model in models:
             client.load(model)

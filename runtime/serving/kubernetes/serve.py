@@ -28,9 +28,9 @@ PORTS = Ports(http=8000, grpc=8001, metrics=8002, host="0.0.0.0")  # noqa: S104 
 
 
 def command_line(
-    repository: Path, models: list[str], features: Features, environment: ServerEnvironment, *, repository_key: str = ""
+    repository: Path, models: list[str], features: Features, environment: ServerEnvironment, *, changes: bool = False
 ) -> list[str]:
-    """The server's command line; a key makes it the server of a bench.
+    """The server's command line. The models of one that `changes`, a bench's, can be loaded and unloaded.
 
     Raises:
         NotFound: the repository lacks one of the models, without which the server would report ready all the same; a
@@ -39,8 +39,8 @@ def command_line(
     missing = [model for model in models if not (repository / model / "config.pbtxt").is_file()]
     if missing and not (features.tolerant and len(missing) < len(models)):
         raise NotFound(f"{repository} has no model {', '.join(missing)}", do="See the log of the container `fetch`.")
-    control: Literal["explicit", "none"] = "explicit" if repository_key else "none"
-    arguments = command(environment, repository, PORTS, features, control=control, repository_key=repository_key)
+    control: Literal["explicit", "none"] = "explicit" if changes else "none"
+    arguments = command(environment, repository, PORTS, features, control=control)
     return [str(argument) for argument in arguments]
 
 
@@ -68,10 +68,9 @@ def main() -> None:
         flags=tuple(options.flag),
         allow_without=tuple(options.allow_without),
     )
+    key = os.environ.pop(KEY, "")
     try:
-        arguments = command_line(
-            options.repository, options.model, features, environment, repository_key=os.environ.pop(KEY, "")
-        )
+        arguments = command_line(options.repository, options.model, features, environment, changes=bool(key))
     except ShipliftError as error:
         print(f"{error.title}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -83,7 +82,10 @@ def main() -> None:
     missing = confine_in_pod(environment, options.repository, (PORTS.http, PORTS.grpc, PORTS.metrics))
     for mechanism, why in missing.items():
         print(f"not confined by {mechanism}: {why}", file=sys.stderr, flush=True)
-    own = {**variables(environment, features), "SHIPLIFT_MISSING": " ".join(missing)}  # workers lack it, too
+    own = {
+        **variables(environment, features, repository_key=key),
+        "SHIPLIFT_MISSING": " ".join(missing),
+    }  # workers lack it, too
     os.execve(arguments[0], arguments, own)  # noqa: S606 - no shell is needed
 
 

@@ -2,6 +2,8 @@
 
 A model that fails is tried again after pauses, each twice as long as the one before. They outlast the server: after a
 restart the models that loaded last time come first, and one in its pause waits for its end.
+
+A model that serves has passed its release, so one that fails only its warm-up is tried next without it.
 """
 
 import fcntl
@@ -18,8 +20,10 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.serving.machine.pauses import pause_s
 from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.loads import LOADING, READY, Loads
+from shiplift.runtime.serving.triton.repository_key import key_of
 
 _POLL_S = 0.02
+_WARM_UP_FAILED = "failed to run warmup sample"  # as Triton says it, whatever the backend
 
 
 class Attempts(Record):
@@ -63,7 +67,7 @@ class Loader:
 
     def __init__(self, repository: Path, address: str, *, clock: Callable[[], float] = time.time) -> None:
         self._repository, self._clock = repository, clock
-        self._loads = Loads(address)
+        self._loads = Loads(address, key_of(repository))
 
     def look(self, *, but: frozenset[str] = frozenset()) -> frozenset[str]:
         """Begins to load what is due, except `but`. Returns the models that don't take requests now.
@@ -93,7 +97,8 @@ class Loader:
         if names:
             self._save(known | {name: due[name].begun(now) for name in names})
         for name in names:
-            self._loads.begin(name, _without_warm_up(self._repository / name))
+            cold = _WARM_UP_FAILED in due[name].why
+            self._loads.begin(name, _without_warm_up(self._repository / name) if cold else None)
 
     def wait(self, seconds: float) -> None:
         """Waits until the loads that were begun have ended, at most for `seconds`."""
@@ -125,15 +130,10 @@ class Loader:
 
 
 def _without_warm_up(folder: Path) -> model_config_pb2.ModelConfig | None:
-    """The configuration to load a model of the Python backend with, if its own would warm it up.
-
-    After a warm-up that fails, Triton 2.51 dies of the next load of any model. The other backends prevent that.
-    """
+    """A model's configuration but for its warm-up; None if it can't be read: then Triton says what is wrong."""
     try:
         config = parse((folder / "config.pbtxt").read_text())
     except (OSError, ValueError, ParseError):
-        return None  # Triton says what is wrong
-    if config.backend != "python" or not config.model_warmup:
         return None
     config.ClearField("model_warmup")
     return config

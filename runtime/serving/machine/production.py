@@ -47,6 +47,7 @@ from shiplift.runtime.serving.member_models import drop_models, load_member_mode
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import OWN_REQUESTS, TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN, install_all, retire
+from shiplift.runtime.serving.triton.repository_key import key_of
 from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore
 
@@ -84,6 +85,10 @@ class LocalProduction:
         file.parent.mkdir(parents=True, exist_ok=True)
         return file
 
+    def client(self, *, request_id: str = "") -> TritonClient:
+        """A client that may load and unload models. `request_id` is that of every inference."""
+        return TritonClient(self._machine.grpc, repository_key=key_of(self.repository), request_id=request_id)
+
     def endpoint(self, model: str) -> Endpoint:
         """The addresses at which a model answers."""
         return Endpoint(http=f"http://{self._machine.http}/v2/models/{serving_name(model)}", grpc=self._machine.grpc)
@@ -102,7 +107,7 @@ class LocalProduction:
         state = served(Path(self._site.home), package.model)
         if state is None or _what_serves(state.package) != _what_serves(package):
             return False
-        with TritonClient(self._machine.grpc) as client:
+        with self.client() as client:
             return all(sorted(client.versions(name + ending)) == package.versions for ending in package.endings)
 
     def move(
@@ -131,7 +136,7 @@ class LocalProduction:
         with scratch_folder(Path(self._site.home)) as folder:
             tree = store.fetch(package.repository, folder)
             golden = load_npz(tree / GOLDEN)
-            with TritonClient(self._machine.grpc, request_id=OWN_REQUESTS) as client:
+            with self.client(request_id=OWN_REQUESTS) as client:
                 self._beside(client, tree, package, name, golden)
                 check()
                 self._switch(client, tree, package, name, golden, check)
@@ -180,7 +185,7 @@ class LocalProduction:
         names = [name + ending for ending in ("", TENSORS, _BESIDE, _BESIDE + TENSORS)]
         members = member_models(self._root, model)
         forget_served(self._root, model)
-        with TritonClient(self._machine.grpc) as client:
+        with self.client() as client:
             drop_models(client, self.repository, [*names, *members])
         forget(self._root, model)
 
@@ -195,7 +200,7 @@ class LocalProduction:
         unneeded = [name for name in known if name in package.member_models and name not in needed]
         if not unneeded:
             return
-        with TritonClient(self._machine.grpc) as client:
+        with self.client() as client:
             drop_models(client, self.repository, unneeded)
         note_member_models(self._root, package.model, (name for name in known if name not in unneeded))
 
@@ -205,7 +210,7 @@ class LocalProduction:
         unneeded = [_BESIDE, _BESIDE + TENSORS]
         if state and not state.package.graph_tensors:  # the previous version may have had them
             unneeded.append(TENSORS)
-        with TritonClient(self._machine.grpc) as client:
+        with self.client() as client:
             drop_models(client, self.repository, [name + ending for ending in unneeded])
             self._retire_member_models(client, model)
         for served_name in (name, name + TENSORS):
@@ -225,7 +230,7 @@ class LocalProduction:
         """Loads a served name again from the repository, even if its files have not changed."""
         for file in (self.repository / name).glob("*/model.*"):
             os.utime(file)  # Triton reloads a model only if one of its files is newer
-        with TritonClient(self._machine.grpc) as client:
+        with self.client() as client:
             client.load(name, timeout_s=timeout_s)
 
     def _beside(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:

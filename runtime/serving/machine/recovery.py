@@ -16,7 +16,7 @@ from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.machine.production import LocalProduction
 from shiplift.runtime.serving.member_models import load_member_models
 from shiplift.runtime.serving.python_environment import prepare
-from shiplift.runtime.serving.triton.client import TritonClient, check_package
+from shiplift.runtime.serving.triton.client import check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN, install_all
 from shiplift.runtime.store.artifacts import ArtifactStore
 
@@ -49,7 +49,7 @@ def reinstall(site: Site, machine: Machine, package: Package, *, timeout_s: floa
         if place:
             tree = ArtifactStore(site.artifacts_uri).fetch(package.repository, folder)
             prepare(site, package, tree)
-            with TritonClient(machine.grpc) as client:
+            with place.client() as client:
                 load_member_models(client, tree, place.repository, package.member_models)
                 install_all(tree, place.repository, source=name, name=name)
                 for ending in package.endings:
@@ -80,7 +80,7 @@ def unload_stuck(site: Site, machine: Machine, name: str) -> None:
     """
     with _unless_it_moves(site, machine, name) as place:
         if place:
-            with TritonClient(machine.grpc) as client:
+            with place.client() as client:
                 client.unload(name)
 
 

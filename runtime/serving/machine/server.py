@@ -28,6 +28,7 @@ from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.command_line import Features, Ports, command, variables
 from shiplift.runtime.serving.triton.confined import confined
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
+from shiplift.runtime.serving.triton.repository_key import key_of, make_key
 
 _START_S = 30
 _END_S = 2
@@ -56,6 +57,11 @@ class Server:
         return f"{self.ports.host}:{self.ports.grpc}"
 
     @property
+    def key(self) -> str:
+        """The key that loads and unloads its models."""
+        return key_of(self.repository)
+
+    @property
     def metrics(self) -> str:
         """The URL of the Prometheus metrics."""
         return f"http://{self.ports.host}:{self.ports.metrics}/metrics"
@@ -75,7 +81,8 @@ def start_production(
     features = replace(features, tolerant=True, captures=True)
     arguments = command(environment, repository, ports, features)
     launched = _confined(arguments, environment, repository, ports, features, ends_with_parent=False)
-    process = start_daemon(launched, environment=variables(environment, features), log=log)
+    key = make_key(repository)
+    process = start_daemon(launched, environment=variables(environment, features, repository_key=key), log=log)
     server = Server(process=process, ports=ports, repository=repository, log=log)
     try:
         _wait_live(server, log)
@@ -111,13 +118,14 @@ def private_server(
 def start_private(environment: ServerEnvironment, repository: Path, features: Features, *, log: Path) -> Server:
     """Like `private_server`, for callers that stop it elsewhere."""
     repository.mkdir(parents=True, exist_ok=True)
+    key = make_key(repository)
     for attempt in range(1, _ATTEMPTS + 1):
         ports = Ports(http=free_port(), grpc=free_port(), metrics=free_port())
         arguments = command(environment, repository, ports, features)
         launched = _confined(arguments, environment, repository, ports, features, ends_with_parent=True)
         child: subprocess.Popen[bytes] | None = None
         try:
-            child = start_child(launched, environment=variables(environment, features), log=log)
+            child = start_child(launched, environment=variables(environment, features, repository_key=key), log=log)
             server = Server(process=identify(child.pid), ports=ports, repository=repository, log=log)
             _wait_live(server, log, child)
         except ServerFailed:

@@ -28,6 +28,7 @@ from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import GOLDEN, install, install_all
+from shiplift.runtime.serving.triton.repository_key import key_of
 from shiplift.runtime.spec.serving_settings import Rollout, Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
@@ -59,7 +60,7 @@ class LocalStaging:
             write_atomically(self._state, server.process.model_dump_json())
             tree = self._store.fetch(package.repository, self.folder / "package")
             install_all(tree, server.repository, source=name, name=name)
-            with survived(server), TritonClient(server.grpc) as client:
+            with survived(server), TritonClient(server.grpc, repository_key=server.key) as client:
                 progress("loading and warming the model")
                 load_member_models(client, tree, server.repository, package.member_models)
                 seconds = sum(client.load(name + ending) for ending in package.endings)
@@ -86,7 +87,7 @@ class LocalStaging:
         tree = self._store.fetch(package.repository, self.folder / "beside")
         repository = Path(_server(deployment).repository)
         install(tree, repository, source=name, name=name + _BESIDE)
-        with TritonClient(deployment.endpoint.grpc) as client:
+        with TritonClient(deployment.endpoint.grpc, repository_key=key_of(repository)) as client:
             load_member_models(client, tree, repository, package.member_models)
             client.load(name + _BESIDE)
         yield Staged(model=name + _BESIDE, endpoint=deployment.endpoint)

@@ -70,6 +70,11 @@ def steps_of(count: int) -> list[SequenceStep]:
     ]
 
 
+def key_header(repository_key: str) -> dict[str, str]:
+    """The metadata of a call that unlocks the model-repository API; none without a key."""
+    return {"triton-grpc-protocol-shiplift": repository_key} if repository_key else {}
+
+
 class TritonClient:
     """A client of one server at `host:port` (gRPC)."""
 
@@ -90,7 +95,7 @@ class TritonClient:
         """
         self.address = address
         self._timeout_s = timeout_s
-        self._key = {"triton-grpc-protocol-shiplift": repository_key} if repository_key else None
+        self._key = key_header(repository_key)
         # gRPC lets clients of one address share a connection, and then also the pause after it could not be made.
         options: list[tuple[str, str | int]] = [("grpc.use_local_subchannel_pool", 1)]
         options += [("grpc.default_authority", authority)] if authority else []

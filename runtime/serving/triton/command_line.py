@@ -3,11 +3,12 @@
 It runs with explicit model control (except in a pod, where the models never change), strict readiness and complete
 configurations: without auto-complete a model loads in 0.15 s instead of 1.4 s. What lets a client change the server is
 closed with a random key that is not kept: the shared-memory API, which names regions of memory that the server then
-reads and writes, the settings of traces and logs, which name files, and over HTTP the model repository's API.
+reads and writes, the settings of traces and logs, which name files, and over HTTP the model repository's API. Over gRPC
+that API asks for a key that only its owner knows. Every account can read a command line, so this one has words in the
+place of keys, which the library of `backends/requests` replaces.
 """
 
 import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,13 @@ from shiplift.runtime.host.processes import inherited, total_memory_mb
 from shiplift.runtime.host.processor import usable_cores
 from shiplift.runtime.records.serving import ServerNeeds
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
+from shiplift.runtime.serving.triton.repository_key import VARIABLE
 
 _EXIT_S = 20
 _LOADS = 32  # at a time: threads, most of which wait for a model's own process
 HTTP_THREADS = 8  # Triton's default
 CLOSED = "shared-memory,trace,logging"
+_NOT_KEPT, _OWNERS = "not-kept", "owners"  # words for keys, as `backends/requests` knows them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +44,9 @@ class Features:
     `http_threads` is the number of threads that read and answer HTTP; 0 means one per core, up to Triton's default of
     8. On two cores with 64 connections, eight of them cost a quarter more CPU time per request than two.
     `allow_without` are the mechanisms of confinement whose absence the site accepts. `tolerant`: the server serves even
-    if a model can't be loaded. `captures`: requests of its models can be captured. `flags` are
-    more of Triton's own.
+    if a model can't be loaded. `captures`: requests of its models can be captured. `memory_mb` is what the
+    server and its models' processes may use together, in MiB (0: three quarters of the machine's memory); from two
+    thirds of it in the server alone, clients that send much are refused. `flags` are more of Triton's own.
     """
 
     cache_mb: int = 16
@@ -51,6 +55,7 @@ class Features:
     allow_without: tuple[str, ...] = ()
     tolerant: bool = False
     captures: bool = False
+    memory_mb: int = 0
     flags: tuple[str, ...] = ()
 
 
@@ -61,15 +66,12 @@ def command(
     features: Features,
     *,
     control: Literal["explicit", "none"] = "explicit",
-    repository_key: str = "",
 ) -> list[str | Path]:
     """The bundled server's command line.
 
-    With `control` "none" it serves all of its repository, which can't be changed. With a `repository_key`, only holders
-    of the key can load and unload models.
+    With `control` "none" it serves all of its repository, which can't be changed. Otherwise only holders of the key in
+    its `variables` can load and unload models.
     """
-    key = repository_key or secrets.token_hex(16)
-    http, grpc = f"model-repository,{CLOSED}", f"model-repository,{CLOSED}" if repository_key else CLOSED
     return [
         environment.tritonserver,
         *_flags(repository, ports, features, control),
@@ -80,8 +82,9 @@ def command(
         f"--http-thread-count={features.http_threads or min(usable_cores(), HTTP_THREADS)}",
         "--allow-gpu-metrics=false",
         "--grpc-infer-allocation-pool-size=0",  # each of the eight kept would hold the memory of its largest request
-        f"--http-restricted-api={http}:shiplift={key}",
-        f"--grpc-restricted-protocol={grpc}:shiplift={key}",
+        f"--http-restricted-api=model-repository,{CLOSED}:shiplift={_NOT_KEPT}",
+        f"--grpc-restricted-protocol={CLOSED}:shiplift={_NOT_KEPT}",
+        *([f"--grpc-restricted-protocol=model-repository:shiplift={_OWNERS}"] if control == "explicit" else []),
     ]
 
 
@@ -116,14 +119,17 @@ def _flags(repository: Path, ports: Ports, features: Features, control: str) -> 
     return [*flags, f"--cache-config=local,size={features.cache_mb << 20}"] if features.cache_mb else flags
 
 
-def variables(environment: ServerEnvironment, features: Features | None = None) -> dict[str, str]:
-    """The server's environment variables.
+def variables(
+    environment: ServerEnvironment, features: Features | None = None, *, repository_key: str = ""
+) -> dict[str, str]:
+    """The server's environment variables. Without a `repository_key`, nobody can load and unload models.
 
     The Python backend's interpreter finds its library through the first `python3` on PATH. If a user has activated a
     virtual environment, that is one that the confined server may not read, so the server's own folder comes first.
     """
     own = str(environment.root / "bin")
-    captures = [environment.capture_library] if features and features.captures else []
+    features = features or Features()
+    captures = [environment.capture_library] if features.captures else []
     preloaded = [environment.requests_library, *captures]
     return {
         **inherited(("LANG", "TZ")),
@@ -133,8 +139,9 @@ def variables(environment: ServerEnvironment, features: Features | None = None) 
         "LD_LIBRARY_PATH": environment.library_path,
         "SHIPLIFT_SERVER_SITE": str(environment.site),
         "SHIPLIFT_ENVIRONMENTS": str(environment.environments),
-        "SHIPLIFT_ALLOW_WITHOUT": " ".join(features.allow_without if features else ()),
+        "SHIPLIFT_ALLOW_WITHOUT": " ".join(features.allow_without),
         "OMP_NUM_THREADS": "1",
-        "SHIPLIFT_SERVER_MEMORY_MB": str(total_memory_mb() // 2),  # without its models' processes
+        "SHIPLIFT_SERVER_MEMORY_MB": str(features.memory_mb * 2 // 3 or total_memory_mb() // 2),  # the server alone
         "LD_PRELOAD": os.pathsep.join(map(str, preloaded)),
+        **({VARIABLE: repository_key} if repository_key else {}),
     }

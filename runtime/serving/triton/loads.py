@@ -7,16 +7,19 @@ import grpc
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.client import TritonClient, key_header
 
 LOADING, READY = "LOADING", "READY"
 
 
 class Loads:
-    """The loads that were begun in the server at `address` (`host:port`, gRPC). Closing leaves them to the server."""
+    """The loads that were begun in the server at `address` (`host:port`, gRPC), with the key of its repository.
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    Closing leaves them to the server.
+    """
+
+    def __init__(self, address: str, repository_key: str) -> None:
+        self._address, self._repository_key = address, repository_key
         self._channel = grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
         self._service = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._calls: dict[str, tuple[float, grpc.Future]] = {}
@@ -27,7 +30,8 @@ class Loads:
         if config is not None:
             override = json_format.MessageToJson(config, preserving_proto_field_name=True)
             request.parameters["config"].string_param = override
-        self._calls[model] = (time.monotonic(), self._service.RepositoryModelLoad.future(request))
+        metadata = tuple(key_header(self._repository_key).items())
+        self._calls[model] = (time.monotonic(), self._service.RepositoryModelLoad.future(request, metadata=metadata))
 
     def states(self) -> dict[str, set[str]]:
         """The states of each model's versions. One that is being loaded, by whomever, has `LOADING` among them.
@@ -35,7 +39,7 @@ class Loads:
         Raises:
             Temporary: the server does not answer.
         """
-        with TritonClient(self._address) as client:
+        with TritonClient(self._address, repository_key=self._repository_key) as client:
             states = client.states()
         return states | {model: {*states.get(model, ()), LOADING} for model in self._calls}
 

@@ -16,7 +16,7 @@ is refused was never freed: 100 KB of it could cost 100 MB for good.
 A model whose warm-up fails triggers the last one, in Triton's library. The loading thread is told of the failure by
 the instance's own thread, and destroys the instance. It asks that thread to end in the name of the last instance in the
 thread's list, but the thread puts its instance back there only after it has told: the loading thread reads beyond an
-empty list. Now it waits until the list is not empty.
+empty list. Now it waits until the list is not empty, and the load fails with the warm-up's error: no backend hides it.
 """
 
 import hashlib

@@ -24,7 +24,7 @@ from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.events.kinds import Kind
 from shiplift.runtime.events.outbox import Outbox
 from shiplift.runtime.guest.pod.heartbeat import MARGIN_S
-from shiplift.runtime.host.processes import identify, total_memory_mb
+from shiplift.runtime.host.processes import identify
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.machine import server_memory
 from shiplift.runtime.serving.machine.restarts import FIRST_PAUSE_S, Restarts
@@ -257,15 +257,6 @@ def test_a_model_that_can_t_be_unloaded_is_told_and_the_watchdog_goes_on(
 
 def refuse(*_: object) -> None:
     raise ServerFailed("it is busy", do="Wait.")
-
-
-def test_the_limit_of_memory_is_the_site_s_or_a_share_of_the_machine(tmp_path: Path) -> None:
-    share = server_watchdog.memory_limit_mb(tmp_path)
-    assert share == int(0.75 * total_memory_mb())
-    (tmp_path / "site.yaml").write_text("server: {memory_mb: 2000}")
-    assert server_watchdog.memory_limit_mb(tmp_path) == 2000
-    (tmp_path / "site.yaml").write_text("server: {memory_mb: a lot}")
-    assert server_watchdog.memory_limit_mb(tmp_path) == share
 
 
 def test_others_are_told_once_that_a_model_has_gone_wrong_and_once_that_it_is_right_again(tmp_path: Path) -> None:

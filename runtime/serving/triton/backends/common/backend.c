@@ -19,19 +19,7 @@ enum { NAP_MS = 50 };
 
 /* --- a model ----------------------------------------------------------------------------------------------------- */
 
-/* How often Triton runs an instance to warm it up, before the model takes requests. */
-static int64_t count_warm_ups(const char *config) {
-  const char *all = member(config, "model_warmup"), *each;
-  int64_t runs = 0;
-  for (size_t at = 0; (each = element(all, at)); at++) {
-    int64_t count = number(member(each, "count"), 0);
-    runs += count > 1 ? count : 1;
-  }
-  return runs;
-}
-
 static Error *read_config(Model *model, const char *config) {
-  model->warm_ups = count_warm_ups(config);
   model->max_batch = number(member(config, "max_batch_size"), 0);
   model->limits = read_limits(config, model->name);
   return read_cores(config, &model->cores, &model->pinned);
@@ -146,7 +134,6 @@ Error *TRITONBACKEND_ModelInstanceInitialize(void *triton) {
   if (!instance) return no_memory();
   instance->model = state;
   instance->ring.file = -1;
-  instance->warm_ups = instance->model->warm_ups;
   pthread_mutex_init(&instance->lock, NULL);
   Error *error = open_instance(instance);
   if (!error) error = TRITONBACKEND_ModelInstanceSetState(triton, instance);
@@ -271,17 +258,6 @@ static void send_responses(
   }
 }
 
-/* Logs why a warm-up failed, and lets it pass: after one that fails, Triton 2.51 dies of the next load of any model. What
- * is wrong shows in the first request, and in the golden ones before that. */
-static Error *forgive(Instance *instance, Error *error) {
-  instance->warm_ups--;
-  if (error) {
-    log_text(LOG_ERROR, "shiplift: a warm-up of %s failed: %s", instance->model->name, TRITONSERVER_ErrorMessage(error));
-    TRITONSERVER_ErrorDelete(error);
-  }
-  return NULL;
-}
-
 static Error *serve(void *triton, Instance *instance, Request **requests, uint32_t count) {
   uint64_t times[3];
   int64_t rows = 0;
@@ -299,7 +275,6 @@ static Error *serve(void *triton, Instance *instance, Request **requests, uint32
   if (!error) error = write_answers(instance, requests, count, rows);
   if (instance->ring.base) trim(&instance->ring);
   pthread_mutex_unlock(&instance->lock);
-  if (instance->warm_ups) error = forgive(instance, error);
   send_responses(triton, instance, requests, count, error, times);
   if (error) TRITONSERVER_ErrorDelete(error);
   else
@@ -388,8 +363,7 @@ Error *TRITONBACKEND_ModelInstanceExecute(void *triton, Request **requests, uint
     sched_setaffinity(0, sizeof instance->model->cores, &instance->model->cores);
   instance->placed = true;
   TRY(reserve(instance, count));
-  if (instance->model->guard_count && !instance->warm_ups) /* a warm-up that fails ends the server: see `forgive` */
-    count = admit(triton, instance->model, requests, count);
+  if (instance->model->guard_count) count = admit(triton, instance->model, requests, count);
   if (__atomic_load_n(&instance->model->suspects.count, __ATOMIC_RELAXED))
     count = sift(triton, instance, requests, count);
   if (count) log_error(serve_all(triton, instance, requests, count));

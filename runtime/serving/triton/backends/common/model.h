@@ -48,7 +48,7 @@ typedef struct {
   char folder[4096], path[4096], name[256], *config;
   uint64_t version;
   Limits limits;
-  int64_t max_batch, warm_ups, buckets[BUCKETS_MOST];
+  int64_t max_batch, buckets[BUCKETS_MOST];
   size_t bucket_count;
   cpu_set_t cores;
   bool pinned;
@@ -72,7 +72,6 @@ struct Instance {
   int64_t *rows, *lengths; /* one per request; of lengths, all that Triton handed over */
   const int64_t *own; /* the lengths of the requests that are run now, or NULL if they are not padded */
   int64_t padded; /* the length that these are padded to */
-  int64_t warm_ups; /* how many of its first runs are still warm-ups */
   uint64_t filled; /* how much of the ring the inputs take */
   uint32_t capacity;
 };

@@ -1,6 +1,6 @@
 /* Refuses requests that would end the server or fill its memory. It is preloaded into the server, and stands between
  * clients' bytes and the HTTP front end, and between both front ends (HTTP and gRPC) and the core. HTTP's own code asks
- * it about JSON, in the places that `building/patches.py` changes.
+ * it about JSON, in the places that `building/patches.py` changes. It also gives the server the keys of its closed APIs.
  *
  * A good request costs one look at each byte of its JSON, two comparisons for each input, and a few additions for each
  * piece that is read. */
@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -324,10 +325,35 @@ static void *tidy(void *unused) {
   return NULL;
 }
 
+/* Every account can read a command line, so ours has words where Triton expects keys; it is given copies with keys in
+ * place of them: the owner's, which the environment has, and a random one that nobody knows. */
+static bool put_keys(char **words) {
+  char *given = getenv("SHIPLIFT_REPOSITORY_KEY"), not_kept[33], owners[65];
+  uint64_t random[2];
+  if (getrandom(random, sizeof random, 0) != sizeof random) return false;
+  snprintf(not_kept, sizeof not_kept, "%016" PRIx64 "%016" PRIx64, random[0], random[1]);
+  snprintf(owners, sizeof owners, "%s", given && *given ? given : not_kept);
+  if (given) explicit_bzero(given, strlen(given)); /* what the server starts, and who reads its memory, finds none */
+  unsetenv("SHIPLIFT_REPOSITORY_KEY");
+  for (; *words; words++) {
+    if (strncmp(*words, "--http-restricted-api=", 22) && strncmp(*words, "--grpc-restricted-protocol=", 27)) continue;
+    char *word = strrchr(*words, '=') + 1;
+    const char *key = !strcmp(word, "owners") ? owners : !strcmp(word, "not-kept") ? not_kept : word;
+    if (asprintf(words, "%.*s%s", (int) (word - *words), *words, key) < 0) return false;
+  }
+  explicit_bzero(owners, sizeof owners), explicit_bzero(not_kept, sizeof not_kept);
+  return true;
+}
+
 /* Only in the server: what it starts, and what starts it, is left alone. */
-__attribute__((constructor)) static void start(void) {
+__attribute__((constructor)) static void start(int word_count, char **words) {
+  (void) word_count;
   if (strcmp(program_invocation_short_name, "tritonserver")) return;
   unsetenv("LD_PRELOAD");
+  if (!put_keys(words)) {
+    fprintf(stderr, "the server can't be given its keys\n");
+    _exit(1);
+  }
   const char *most = getenv("SHIPLIFT_SERVER_MEMORY_MB");
   if (most && atoll(most) > 0) memory_most = atoll(most) * MIB;
   dl_iterate_phdr(ask_us, &serving);

@@ -7,6 +7,7 @@ import pytest
 from shiplift.pipelines.engines.local import site_file
 from shiplift.pipelines.engines.local.site_file import SiteFile
 from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.host.processes import total_memory_mb
 from shiplift.runtime.records.site import SitePolicy
 
 
@@ -53,3 +54,12 @@ def test_a_mistake_is_named_with_its_field_or_the_file(tmp_path: Path, text: str
         site_file.read(written(tmp_path, text))
     assert named in str(caught.value)
     assert "site.yaml" in str(caught.value)
+
+
+def test_the_limit_of_memory_is_the_site_s_or_a_share_of_the_machine(tmp_path: Path) -> None:
+    share = site_file.server_memory_mb(tmp_path)
+    assert share == int(0.75 * total_memory_mb())
+    (tmp_path / "site.yaml").write_text("server: {memory_mb: 2000}")
+    assert site_file.server_memory_mb(tmp_path) == 2000
+    (tmp_path / "site.yaml").write_text("server: {memory_mb: a lot}")
+    assert site_file.server_memory_mb(tmp_path) == share

@@ -22,7 +22,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a host of a process that runs a script; `out` sends bytes, `read` waits for a request."""
     hosts = []
 
-    def begin(script: str, **limits: float) -> Host:
+    def begin(script: str, grace_s: float = 0.0, **limits: float) -> Host:
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / "python").symlink_to(sys.executable)
         (tmp_path / "worker.py").write_text(
@@ -32,7 +32,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "    while reader.missing:\n        reader.take(os.read(0, reader.missing) or sys.exit(3))\n"
             f"    return reader.message()[1]\n{script}"
         )
-        hosts.append(Host(tmp_path, tmp_path, {"memory_mb": 512} | limits))
+        hosts.append(Host(tmp_path, tmp_path, {"memory_mb": 512} | limits, grace_s=grace_s))
         return hosts[-1]
 
     yield begin
@@ -81,6 +81,12 @@ def test_whatever_else_it_does_ends_it_and_the_next_one_is_asked(
     with pytest.raises(error, match=told):
         host.ask({"x": np.ones(1 << 20)}, 30 if error is Died else 0.1)
     assert host.ask({"x": np.ones(1)}, 120)["x"].tolist() == [1]
+
+
+def test_one_that_ends_a_request_by_itself_has_time_for_that(start: Start) -> None:
+    host = start(f"{READY}asked = read(); time.sleep(0.15); out(wire.pack(asked))\n", grace_s=60.0)
+    host.start()
+    assert host.ask({"x": np.ones(1)}, 0.05)["x"].tolist() == [1]
 
 
 def test_cpu_time_and_threads_have_limits_of_their_own(start: Start) -> None:

@@ -35,7 +35,7 @@ def test_a_server_that_is_interrupted_before_anybody_knows_of_it_is_ended(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(server, "command", lambda *_: ["sleep", "600"])
-    monkeypatch.setattr(server, "variables", lambda *_: {"PATH": os.environ["PATH"]})
+    monkeypatch.setattr(server, "variables", lambda *_, **__: {"PATH": os.environ["PATH"]})
     monkeypatch.setattr(server, "identify", interrupted)
     with pytest.raises(KeyboardInterrupt):
         server.start_private(ServerEnvironment(tmp_path), tmp_path / "models", Features(), log=tmp_path / "log")

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from shiplift.runtime.host.processes import total_memory_mb
 from shiplift.runtime.serving.triton.command_line import Features, Ports, command, variables
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
+from shiplift.runtime.serving.triton.repository_key import VARIABLE
 
 PORTS = Ports(http=1, grpc=2, metrics=3)
 
@@ -32,13 +34,12 @@ def test_the_server_listens_on_the_loopback_and_takes_models_by_order_alone(tmp_
         assert flag in flags
 
 
-def test_what_changes_the_server_is_closed_with_a_key_that_is_not_kept(tmp_path: Path) -> None:
-    closed = [[flag for flag in arguments(tmp_path) if "restricted" in flag] for _ in range(2)]
-    for flags in closed:
-        http, grpc = (flag.split("=")[1].split(":")[0].split(",") for flag in flags)
-        assert {*http} == {"model-repository", "shared-memory", "trace", "logging"}
-        assert {*grpc} == {"shared-memory", "trace", "logging"}  # Shiplift loads models over gRPC
-    assert closed[0] != closed[1]
+def test_what_changes_the_server_is_closed_with_keys_that_no_command_line_has(tmp_path: Path) -> None:
+    http, *grpc = [flag.partition("=")[2].split(":shiplift=") for flag in arguments(tmp_path) if "restricted" in flag]
+    assert http == ["model-repository,shared-memory,trace,logging", "not-kept"]
+    assert grpc == [["shared-memory,trace,logging", "not-kept"], ["model-repository", "owners"]]
+    assert VARIABLE not in variables(ServerEnvironment(tmp_path))
+    assert variables(ServerEnvironment(tmp_path), repository_key="k")[VARIABLE] == "k"
 
 
 def test_every_server_refuses_what_would_end_it(tmp_path: Path) -> None:
@@ -70,3 +71,11 @@ def test_the_server_inherits_no_credentials(tmp_path: Path, monkeypatch: pytest.
     assert "secret" not in environment.values()
     assert environment["SHIPLIFT_SERVER_SITE"] == str(ServerEnvironment(tmp_path).site)
     assert environment["PATH"].startswith(f"{tmp_path}/bin:")
+
+
+@pytest.mark.parametrize(("allowed", "own"), [(3000, 2000), (0, total_memory_mb() // 2)])
+def test_the_server_s_own_memory_is_two_thirds_of_what_it_may_use_with_its_models(
+    tmp_path: Path, allowed: int, own: int
+) -> None:
+    environment = variables(ServerEnvironment(tmp_path), Features(memory_mb=allowed))
+    assert environment["SHIPLIFT_SERVER_MEMORY_MB"] == str(own)
