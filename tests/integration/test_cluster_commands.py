@@ -149,15 +149,15 @@ def test_a_model_s_status_has_its_aliases_and_the_releases_whose_workflows_are_g
     lab: Lab, server: ApiServer, released: int, tmp_path: Path
 ) -> None:
     answer = json.loads(shiplift(server, tmp_path, "status", MODEL, "--json").stdout)
-    name = lab.engine.report(MODEL, released).release
+    report = lab.engine.report(MODEL, released)
     past = {
-        "name": name,
+        "name": report.release,
         "model": MODEL,
         "version": released,
         "phase": "",
         "verdict": "pass",
         "outcome": "promoted",
-        "reason": "every check passed",
+        "reason": report.reason,
     }
     assert answer == {
         "namespace": "shiplift",
