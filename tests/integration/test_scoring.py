@@ -354,7 +354,7 @@ def test_chat_models_and_agents_answer_as_behind_mlflow_but_for_times_and_ids(la
     door = promoted(lab, f"scored-{name}", log_from(lab, name), PYTHON)
     key, more = ("messages", {"temperature": 0.25}) if name == "python_chat" else ("input", {"max_output_tokens": 7})
     said = [{"role": "user", "content": "hé 👍"}]
-    for body in ({key: said}, {key: said, **more}, {"inputs": {key: said, **more}}):
+    for body in ({key: said}, {key: said, **more}, {"inputs": {key: said, **more}}, {key: said, "stream": True}):
         response, (code, answer) = door.post(body), door.mlflow(body)
         assert (response.status_code, code) == (200, 200), response.text
         for each in (ours := response.json(), answer):

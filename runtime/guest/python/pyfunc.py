@@ -39,7 +39,7 @@ class Model:
         self._tensors = schema.is_tensor_spec()
         self._named = schema.has_input_names()
         self._hinted = bool(getattr(metadata, "_is_signature_from_type_hint", bool)())  # MLflow gained it in 2.20
-        self._agent = is_agent(metadata.metadata, schema.input_names() if self._named else [])
+        self._agent = is_agent(metadata.metadata, metadata.flavors, schema.input_names() if self._named else [])
         self._columns = [] if self._tensors else list(schema.inputs)
         self._none = learned_none(getattr(getattr(self._model, "_model_impl", None), "sklearn_model", None))
         self._texts = {spec.name for spec in schema.inputs if self._tensors and spec.type.kind == "U"}

@@ -24,10 +24,11 @@ def form_of(served: ServedModel) -> AnswerForm:
     return _derived(served, list(specs.values()))
 
 
-def body_of(form: AnswerForm, chunks: Sequence[Arrays]) -> bytes:
-    """The body of the answer; `chunks` are the outputs of consecutive rows."""
+def body_of(form: AnswerForm, chunks: Sequence[Arrays], *, wrapped: bool = True) -> bytes:
+    """The body of the answer, `wrapped` in the key `predictions`; `chunks` are the outputs of consecutive rows."""
     parts = [[value for chunk in chunks for value in _values(part, chunk[part.tensor])] for part in form.parts]
-    return json.dumps({"predictions": _put_together(form, parts)}).encode()
+    answer = _put_together(form, parts)
+    return json.dumps({"predictions": answer} if wrapped else answer).encode()
 
 
 def value_of(form: AnswerForm, chunks: Sequence[Arrays]) -> Any:

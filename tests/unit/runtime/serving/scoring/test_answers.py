@@ -67,6 +67,7 @@ def test_an_answer_is_written_as_mlflow_s_server_writes_pyfunc_s(name: str) -> N
     theirs = io.StringIO()
     predictions_to_json(answer, theirs)
     assert body_of(form, chunks).decode() == theirs.getvalue()
+    assert json.loads(body_of(form, chunks, wrapped=False)) == json.loads(theirs.getvalue())["predictions"]
     again = io.StringIO()
     predictions_to_json(value_of(form, chunks), again)  # the same answer as a value for programs
     if "None" not in name:  # it has NaN among numbers, as arrays have
