@@ -5,6 +5,7 @@ at every place among neighbours. The model's code runs below this process, so th
 writes: another sandbox decides what is compared, and how (`python_proving.py`).
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.admission.known_rows import GIVEN, asked_of, known_rows
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.guest.python.host import Host
+from shiplift.runtime.guest.python.host import Host, ModelFailed
 from shiplift.runtime.guest.python.values import all_missing, as_served
 from shiplift.runtime.model.python.asking import asking, restored, settings_of, with_leaping_clock
 from shiplift.runtime.model.samples import random_like
@@ -76,6 +77,7 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     more, where an answer differs from that alone. `shapes/NAME` are the shapes of an output's rows.
 
     An output whose values are of several types, or of one that no tensor has, is asked as JSON: `json` names these.
+    `listed`: the model answers a list with an array for each output, which one row alone does not show.
 
     `known` is where the author's data are, as `known_rows` takes it. A sandbox entry.
 
@@ -86,16 +88,22 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     specs = [TensorSpec.model_validate(spec) for spec in inputs]
     given = known_rows(known, tuple(specs), restored(load_npz(Path(example)), specs))
     as_json: tuple[str, ...] = ()
+    listed: bool | None = None  # to be seen
     while True:
-        settings = settings_of(model, outputs, read, memory_mb, allow_without, as_json)
+        settings = settings_of(model, outputs, read, memory_mb, allow_without, as_json, listed=listed)
         seen = _Seen(limit_s / _SHARE, as_json)
         with asking(code, environment, settings) as host:
             progress("asking the model, each row alone")
             seen.alone(host, given, specs)
             form = seen.form(host.form)
-        if not (more := seen.several_types()):
+            found = listed is None and seen.listed(host)
+        more, listed = seen.several_types(), listed or found
+        if found:
+            continue
+        if not more:
             break
         as_json = (*as_json, *more)
+    settings |= {"listed": listed}
     with asking(code, environment, with_leaping_clock(settings)) as host:
         progress("asking a second process, and in batches")
         seen.in_places(host)
@@ -114,6 +122,7 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
         "left_out": seen.left_out,
         "answer": form,
         "json": list(as_json),
+        "listed": listed,
     }
 
 
@@ -161,6 +170,23 @@ class _Seen:
     def several_types(self) -> list[str]:
         """The outputs that answered the author's rows with values of several types, or of one that no tensor has."""
         return [name for name, held in self._held.items() if name not in self._json and _several(held)]
+
+    def listed(self, host: Host) -> bool:
+        """Whether the first row twice, or three times, is answered with a list of arrays that each have all of these.
+
+        Twice alone would not show it: two arrays may be those of two rows.
+        """
+        answered = AnswerForm.told(host.form)
+        if host.form is not None and (answered is None or answered.kind != "array"):
+            return False
+        for at in ([0, 0], [0, 0, 0]):
+            with contextlib.suppress(ModelFailed):
+                host.start()
+                host.ask(rows_of(self.rows[EXAMPLE].inputs, at), self._limit_s)
+                told = AnswerForm.told(host.form)
+                if told and told.kind == "list":
+                    return True
+        return False
 
     def form(self, told: Any) -> Any:
         """The form of an answer, as the process told it, with what its outputs hold in all the author's rows."""

@@ -34,9 +34,12 @@ ParamsUse = Literal["defaults", "ignored", "passed"]
 
 
 class AnswerForm(Record):
-    """The form of pyfunc's answer: an `array` or a list, `records` (data frames, series), or a `mapping` by name."""
+    """The form of pyfunc's answer: an `array`, `records` (data frames, series), a `mapping` by name, or a `list`.
 
-    kind: Literal["array", "records", "mapping"]
+    An array may be a list of its rows; a `list` has an array for each output, and each of these all rows.
+    """
+
+    kind: Literal["array", "records", "mapping", "list"]
     parts: tuple[AnswerPart, ...] = Field(min_length=1, max_length=20_000)
 
     @classmethod

@@ -46,6 +46,18 @@ class Outputs:
         return kind if kind in (_JSON, _BOOLEANS) else ""
 
 
+def is_listed(answer: Any, rows: int) -> bool:
+    """Whether an answer to several rows is a list of arrays that each have them all, and so none of an item per row."""
+    several = isinstance(answer, (list, tuple)) and 1 < rows != len(answer) > 0
+    return several and all(_length(item) == rows for item in answer)
+
+
+def _length(item: Any) -> int:
+    """How many rows a part of a list has; -1: it is no array."""
+    shape: tuple[int, ...] = getattr(item, "shape", ())
+    return shape[0] if shape else len(item) if isinstance(item, (list, tuple)) else -1
+
+
 def _json_rows(name: str, value: Any, rows: int) -> Any:
     """Each row's value as JSON, (rows,)."""
     listed = isinstance(value, (list, tuple))
@@ -165,7 +177,7 @@ def _array(name: str, value: Any, rows: int) -> Any:
         value = value.to_numpy(dtype=object)  # pandas would write NaN for NA
     if isinstance(value, (list, tuple)) and rows == 1 < len(value) and all(_whole(item) for item in value):
         raise Unservable(
-            f"predict answered {len(value)} arrays as {name!r}, each with a row per sample: without names of their own"
+            f"predict answered {len(value)} arrays as {name!r}, each with a row per sample, instead of one"
         )
     array = _objects(value) if isinstance(value, (list, tuple)) else np.asarray(value)
     if array.ndim and len(array) == rows:

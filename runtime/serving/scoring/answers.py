@@ -32,11 +32,13 @@ def body_of(form: AnswerForm, chunks: Sequence[Arrays], *, wrapped: bool = True)
 
 
 def value_of(form: AnswerForm, chunks: Sequence[Arrays]) -> Any:
-    """The answer for programs: an array, a data frame, or arrays by name; `chunks` are as above."""
+    """The answer for programs: an array, a list of arrays, a data frame, or arrays by name; `chunks` are as above."""
     arrays = arrays_of(form, chunks)
     named = {part.name: _read(part, arrays[part.name]) for part in form.parts}
     if form.kind == "array":
         return named[form.parts[0].name]
+    if form.kind == "list":
+        return list(named.values())
     if form.kind == "mapping":
         return named
     import pandas as pd  # noqa: PLC0415 - 0.5 s, only for answers that are data frames
@@ -61,6 +63,8 @@ def _read(part: AnswerPart, array: NDArray[Any]) -> NDArray[Any]:
 def _put_together(form: AnswerForm, parts: list[list[Any]]) -> Any:
     if form.kind == "array":
         return parts[0]
+    if form.kind == "list":
+        return parts
     names = [part.name for part in form.parts]
     if form.kind == "mapping":
         return dict(zip(names, parts, strict=True))

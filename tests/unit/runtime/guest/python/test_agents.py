@@ -56,7 +56,7 @@ def test_a_task_or_a_loader_of_mlflow_s_with_its_inputs_makes_an_agent() -> None
     assert is_agent({"task": "agent/v1/chat"}, code, ["messages", "n"])
     assert is_agent({"task": "agent/v1/responses"}, code, ["input"])
     assert is_agent({"team": "support"}, loaded_by("responses_agent"), ["input"])  # the author's own metadata
-    others = (({"task": "agent/v1/chat"}, ["x"]), ({"task": "llm/v1/chat"}, ["messages"]), (None, []))
-    for metadata, inputs in others:
-        assert not is_agent(metadata, code, inputs)
+    assert not is_agent({"task": "agent/v1/chat"}, code, ["x"])
+    assert not is_agent({"task": "llm/v1/chat"}, code, ["messages"])
+    assert not is_agent(None, code, [])
     assert not is_agent(None, None, ["messages"])
