@@ -49,6 +49,7 @@ _EXAMPLES, _FEWEST = 64, 8  # rows of the example; one of fewer gets random ones
 _NEIGHBOURS, _AGAIN = 6, 16  # rows that are asked in each place of a batch, and once more
 _ALONE_S, _OTHER_S = 4.0, 2.0  # for each row alone, and for another setting
 _MISSING, _LARGE, _EXACT = "missing", "large", 1 << 53  # up to which all whole numbers are floats
+_BYTES = "bytes"
 _SHARE = 5  # of the time limit that one request may take
 
 
@@ -198,7 +199,9 @@ class _Seen:
 
     def _holds(self, name: str) -> str:
         kinds = {kind for kind, _ in self._held.get(name, ())} - {_MISSING}
-        return "json" if name in self._json else "booleans" if kinds == {"b"} else ""
+        if name in self._json:
+            return "json"
+        return "booleans" if kinds == {"b"} else _BYTES if kinds == {_BYTES} else ""
 
     def in_places(self, host: Host) -> None:
         """Asks rows that are answered alone in batches that begin with each of them."""
@@ -337,6 +340,8 @@ def _kind(array: NDArray[Any], holds: str) -> tuple[str, int]:
     """The type of an output as clients tell types apart, and its axes."""
     if holds == "json" or all_missing(array):
         return "json" if holds == "json" else _MISSING, 0
+    if holds == _BYTES:
+        return _BYTES, array.ndim
     if array.dtype.kind in "iu" and ((array > _EXACT) | (array < -_EXACT)).any():
         return _LARGE, array.ndim
     return {"i": "f", "u": "f"}.get(array.dtype.kind, array.dtype.kind), array.ndim
@@ -345,7 +350,8 @@ def _kind(array: NDArray[Any], holds: str) -> tuple[str, int]:
 def _several(held: set[tuple[str, int]]) -> bool:
     """Whether no tensor has all these types: large whole numbers are no floats, which a missing one needs."""
     kinds = {kind for kind, _ in held}
-    known = {("f" if kind == _LARGE else kind, axes) for kind, axes in held if kind != _MISSING}
+    alike = {_LARGE: "f", _BYTES: "O"}  # base64 among texts is a text
+    known = {(alike.get(kind, kind), axes) for kind, axes in held if kind != _MISSING}
     return len(known) > 1 or "json" in kinds or kinds >= {_LARGE, _MISSING}
 
 
