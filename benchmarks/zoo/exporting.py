@@ -74,7 +74,8 @@ def export(folder: Path, work: Path, *, pickle: Pickle) -> Export:
 def _python(folder: Path, logged: LoggedModel, error: ExportFailed) -> Export:
     """The model as its own library serves it."""
     try:
-        model = Model({"model": str(folder), "outputs": [spec.name for spec in logged.signature.outputs]})
+        names = [spec.name for spec in logged.signature.outputs]
+        model = Model({"model": str(folder), "outputs": names, "listed": None})
     except Exception as other:  # MLflow may raise anything
         why = " ".join(str(other).split())[:300]
         raise ExportFailed(f"{error.what}; its own library can't serve it either: {why}", do=error.do) from other

@@ -54,7 +54,7 @@ def ours(folder: Path, asked: Any) -> Any:
 
 def _answered(folder: Path, logged: LoggedModel, request: Asked, as_json: Sequence[str]) -> tuple[AnswerForm, Arrays]:
     outputs = [spec.name for spec in logged.signature.outputs]
-    model = Model({"model": str(folder), "outputs": outputs, "json": as_json})
+    model = Model({"model": str(folder), "outputs": outputs, "json": as_json, "listed": None})
     answer = model.answer(request.inputs, json.loads(request.params) if request.params else None)
     return AnswerForm.model_validate(model.form), answer
 

@@ -49,6 +49,7 @@ def ask_process(  # noqa: PLR0913 - an entry takes JSON by name
     rows: str,
     inputs: list[dict[str, Any]],
     json: list[str],
+    listed: bool,
     memory_mb: int,
     limit_s: float,
     allow_without: list[str],
@@ -60,7 +61,8 @@ def ask_process(  # noqa: PLR0913 - an entry takes JSON by name
         ExportFailed: the model does not load.
     """
     specs = [TensorSpec.model_validate(spec) for spec in inputs]
-    with asking(code, environment, settings_of(model, [], read, memory_mb, allow_without, json)) as host:
+    settings = settings_of(model, [], read, memory_mb, allow_without, json, listed=listed)
+    with asking(code, environment, settings) as host:
 
         def ask(given: Arrays) -> Arrays:
             host.start()

@@ -100,9 +100,9 @@ def _require_servable(answers: Sequence[_Row]) -> None:
     own = [each for each in answers if each.origin in GIVEN and each.given.answered.all()]
     if error := next((error for each in own for error in each.right.errors if error.startswith(_UNSERVABLE)), ""):
         raise ExportFailed(
-            f"mlflow.pyfunc's answer can't be served: {error.removeprefix(_UNSERVABLE)}",
-            do="Let pyfunc answer arrays with a row per sample: log the model with another `pyfunc_predict_fn`, such "
-            "as `predict`, or wrap it in a `mlflow.pyfunc.PythonModel` whose `predict` returns one matrix.",
+            f"no graph answers what mlflow.pyfunc does: {error.removeprefix(_UNSERVABLE)}",
+            do="Let the model's own library serve it (`export: {fallback: auto}`), or let pyfunc answer one array "
+            "with a row per sample: log the model with another `pyfunc_predict_fn`, such as `predict`.",
         )
 
 

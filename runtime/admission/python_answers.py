@@ -5,6 +5,7 @@ at every place among neighbours. The model's code runs below this process, so th
 writes: another sandbox decides what is compared, and how (`python_proving.py`).
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.admission.known_rows import GIVEN, asked_of, known_rows
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.guest.python.host import Host
+from shiplift.runtime.guest.python.host import Host, ModelFailed
 from shiplift.runtime.guest.python.values import all_missing, as_served
 from shiplift.runtime.model.python.asking import asking, restored, settings_of, with_leaping_clock
 from shiplift.runtime.model.samples import random_like
@@ -48,6 +49,7 @@ _EXAMPLES, _FEWEST = 64, 8  # rows of the example; one of fewer gets random ones
 _NEIGHBOURS, _AGAIN = 6, 16  # rows that are asked in each place of a batch, and once more
 _ALONE_S, _OTHER_S = 4.0, 2.0  # for each row alone, and for another setting
 _MISSING, _LARGE, _EXACT = "missing", "large", 1 << 53  # up to which all whole numbers are floats
+_BYTES = "bytes"
 _SHARE = 5  # of the time limit that one request may take
 
 
@@ -76,6 +78,7 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     more, where an answer differs from that alone. `shapes/NAME` are the shapes of an output's rows.
 
     An output whose values are of several types, or of one that no tensor has, is asked as JSON: `json` names these.
+    `listed`: the model answers a list with an array for each output, which one row alone does not show.
 
     `known` is where the author's data are, as `known_rows` takes it. A sandbox entry.
 
@@ -86,16 +89,22 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     specs = [TensorSpec.model_validate(spec) for spec in inputs]
     given = known_rows(known, tuple(specs), restored(load_npz(Path(example)), specs))
     as_json: tuple[str, ...] = ()
+    listed: bool | None = None  # to be seen
     while True:
-        settings = settings_of(model, outputs, read, memory_mb, allow_without, as_json)
+        settings = settings_of(model, outputs, read, memory_mb, allow_without, as_json, listed=listed)
         seen = _Seen(limit_s / _SHARE, as_json)
         with asking(code, environment, settings) as host:
             progress("asking the model, each row alone")
             seen.alone(host, given, specs)
             form = seen.form(host.form)
-        if not (more := seen.several_types()):
+            found = listed is None and seen.listed(host)
+        more, listed = seen.several_types(), listed or found
+        if found:
+            continue
+        if not more:
             break
         as_json = (*as_json, *more)
+    settings |= {"listed": listed}
     with asking(code, environment, with_leaping_clock(settings)) as host:
         progress("asking a second process, and in batches")
         seen.in_places(host)
@@ -114,6 +123,7 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
         "left_out": seen.left_out,
         "answer": form,
         "json": list(as_json),
+        "listed": listed,
     }
 
 
@@ -162,6 +172,23 @@ class _Seen:
         """The outputs that answered the author's rows with values of several types, or of one that no tensor has."""
         return [name for name, held in self._held.items() if name not in self._json and _several(held)]
 
+    def listed(self, host: Host) -> bool:
+        """Whether the first row twice, or three times, is answered with a list of arrays that each have all of these.
+
+        Twice alone would not show it: two arrays may be those of two rows.
+        """
+        answered = AnswerForm.told(host.form)
+        if host.form is not None and (answered is None or answered.kind != "array"):
+            return False
+        for at in ([0, 0], [0, 0, 0]):
+            with contextlib.suppress(ModelFailed):
+                host.start()
+                host.ask(rows_of(self.rows[EXAMPLE].inputs, at), self._limit_s)
+                told = AnswerForm.told(host.form)
+                if told and told.kind == "list":
+                    return True
+        return False
+
     def form(self, told: Any) -> Any:
         """The form of an answer, as the process told it, with what its outputs hold in all the author's rows."""
         form = AnswerForm.told(told)
@@ -172,7 +199,9 @@ class _Seen:
 
     def _holds(self, name: str) -> str:
         kinds = {kind for kind, _ in self._held.get(name, ())} - {_MISSING}
-        return "json" if name in self._json else "booleans" if kinds == {"b"} else ""
+        if name in self._json:
+            return "json"
+        return "booleans" if kinds == {"b"} else _BYTES if kinds == {_BYTES} else ""
 
     def in_places(self, host: Host) -> None:
         """Asks rows that are answered alone in batches that begin with each of them."""
@@ -311,6 +340,8 @@ def _kind(array: NDArray[Any], holds: str) -> tuple[str, int]:
     """The type of an output as clients tell types apart, and its axes."""
     if holds == "json" or all_missing(array):
         return "json" if holds == "json" else _MISSING, 0
+    if holds == _BYTES:
+        return _BYTES, array.ndim
     if array.dtype.kind in "iu" and ((array > _EXACT) | (array < -_EXACT)).any():
         return _LARGE, array.ndim
     return {"i": "f", "u": "f"}.get(array.dtype.kind, array.dtype.kind), array.ndim
@@ -319,7 +350,8 @@ def _kind(array: NDArray[Any], holds: str) -> tuple[str, int]:
 def _several(held: set[tuple[str, int]]) -> bool:
     """Whether no tensor has all these types: large whole numbers are no floats, which a missing one needs."""
     kinds = {kind for kind, _ in held}
-    known = {("f" if kind == _LARGE else kind, axes) for kind, axes in held if kind != _MISSING}
+    alike = {_LARGE: "f", _BYTES: "O"}  # base64 among texts is a text
+    known = {(alike.get(kind, kind), axes) for kind, axes in held if kind != _MISSING}
     return len(known) > 1 or "json" in kinds or kinds >= {_LARGE, _MISSING}
 
 

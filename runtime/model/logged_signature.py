@@ -21,7 +21,7 @@ def scoring_of(meta: dict[str, Any], flavor: str) -> Scoring | None:
     if sum(map(len, texts.values())) > _MAX_BYTES:
         return None
     names = [str(entry.get("name")) for entry in json.loads(texts["inputs"] or "[]")]
-    agent = flavor == PYTHON and is_agent(meta.get("metadata"), names)
+    agent = flavor == PYTHON and is_agent(meta.get("metadata"), meta.get("flavors"), names)
     use: ParamsUse = "ignored" if flavor in _WITHOUT_PARAMS else "defaults"
     return Scoring(**texts, hinted=bool(meta.get("is_signature_from_type_hint")), params_use=use, agent=agent)
 

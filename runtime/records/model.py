@@ -177,10 +177,11 @@ class PythonModel(Record):
     """How a Python model runs: in this environment, in processes that may use `memory_mb` each.
 
     `layer` is the environment as a file, if it has to travel. `json_outputs` are served as JSON, since their values are
-    of several types.
+    of several types. `listed`: `predict` answers a list with an array for each output.
     """
 
     environment: PythonEnvironment
     memory_mb: int
     layer: Artifact | None = None
     json_outputs: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
+    listed: bool = Field(default=False, exclude_if=operator.not_)

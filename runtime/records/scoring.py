@@ -18,14 +18,14 @@ class AnswerPart(Record):
 
     `rank` counts the axes of pyfunc's array, rows included; a served tensor has at least two. `column` is the tensor's
     only column that belongs to the part; -1: all. `holds` says what the tensor's values are: `json` texts, `booleans`
-    as 1 and 0 where some are missing, or (empty) what they look like.
+    as 1 and 0 where some are missing, `bytes` in base64, or (empty) what they look like.
     """
 
     name: str = Field("", max_length=1024)
     tensor: str = Field(max_length=1024)
     rank: int = Field(ge=1, le=32)
     column: int = Field(-1, ge=-1)
-    holds: Literal["", "json", "booleans"] = Field("", exclude_if=operator.not_)
+    holds: Literal["", "json", "booleans", "bytes"] = Field("", exclude_if=operator.not_)
 
 
 # What becomes of a request's parameters: `defaults` (others than the logged ones are refused), `ignored` as by pyfunc
@@ -34,9 +34,12 @@ ParamsUse = Literal["defaults", "ignored", "passed"]
 
 
 class AnswerForm(Record):
-    """The form of pyfunc's answer: an `array` or a list, `records` (data frames, series), or a `mapping` by name."""
+    """The form of pyfunc's answer: an `array`, `records` (data frames, series), a `mapping` by name, or a `list`.
 
-    kind: Literal["array", "records", "mapping"]
+    An array may be a list of its rows; a `list` has an array for each output, and each of these all rows.
+    """
+
+    kind: Literal["array", "records", "mapping", "list"]
     parts: tuple[AnswerPart, ...] = Field(min_length=1, max_length=20_000)
 
     @classmethod

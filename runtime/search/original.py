@@ -64,6 +64,7 @@ def _own(
         "environment": str(root),
         "read": readable(root, code, source),
         "json": list(python.json_outputs),
+        "listed": python.listed,
         "memory_mb": python.memory_mb,
         "limit_s": limits.timeout_s,
         "allow_without": list(site.sandbox.allow_without),

@@ -297,11 +297,28 @@ def log_mixed(lab: Lab) -> Callable[..., Any]:
     return lambda **kwargs: lab.mlflow.pyfunc.log_model(**options, **kwargs | {"pip_requirements": ["pandas==2.3.3"]})
 
 
+def log_listed(lab: Lab) -> Callable[..., Any]:
+    """Author's code that answers a tuple: as many arrays as the example has rows, each with all of these."""
+
+    class Listed(lab.mlflow.pyfunc.PythonModel):  # type: ignore[name-defined, misc]
+        def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
+            import numpy
+
+            ages = model_input["age"].to_numpy()
+            return ages > 40, numpy.stack([ages, ages * 2], axis=1), [None if age > 60 else str(age) for age in ages]
+
+    options = {"python_model": Listed(), "input_example": FRAME}
+    return lambda **kwargs: lab.mlflow.pyfunc.log_model(**options, **kwargs | {"pip_requirements": ["pandas==2.3.3"]})
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("log", [log_framed, log_series, log_mixed])
+@pytest.mark.parametrize("log", [log_framed, log_series, log_mixed, log_listed])
 def test_other_answers_have_the_form_of_pyfuncs(lab: Lab, log: Callable[[Lab], Callable[..., Any]]) -> None:
     door = promoted(lab, f"scored-{log.__name__[4:]}", log(lab), PYTHON)
-    require_same(door, {"dataframe_split": SPLIT})
+    for count in (3, 1, 2):
+        require_same(
+            door, {"dataframe_split": {**SPLIT, "index": SPLIT["index"][:count], "data": SPLIT["data"][:count]}}
+        )
     require_same(door, {"dataframe_records": [{"age": 1.0}]})
 
 
@@ -354,7 +371,7 @@ def test_chat_models_and_agents_answer_as_behind_mlflow_but_for_times_and_ids(la
     door = promoted(lab, f"scored-{name}", log_from(lab, name), PYTHON)
     key, more = ("messages", {"temperature": 0.25}) if name == "python_chat" else ("input", {"max_output_tokens": 7})
     said = [{"role": "user", "content": "hé 👍"}]
-    for body in ({key: said}, {key: said, **more}, {"inputs": {key: said, **more}}):
+    for body in ({key: said}, {key: said, **more}, {"inputs": {key: said, **more}}, {key: said, "stream": True}):
         response, (code, answer) = door.post(body), door.mlflow(body)
         assert (response.status_code, code) == (200, 200), response.text
         for each in (ours := response.json(), answer):

@@ -41,6 +41,7 @@ def score_python(work: Quantizing[ExportedPython]) -> Candidates:
             "metric": metric_file(work, place),
             "data": work.data.model_dump(mode="json"),
             "json": list(exported.python.json_outputs),
+            "listed": exported.python.listed,
             "memory_mb": min(exported.python.memory_mb, limits.memory_mb),
             "limit_s": limits.timeout_s,
             "allow_without": list(site.sandbox.allow_without),

@@ -95,6 +95,7 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
                 memory_mb=limits.memory_mb,
                 layer=layer,
                 json_outputs=tuple(str(name) for name in result["json"]),
+                listed=bool(result["listed"]),
             ),
             proof=Proof.model_validate(told["proof"]),
             parity=tuple(ParityCase.model_validate(case) for case in told["parity"]),

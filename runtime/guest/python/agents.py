@@ -15,16 +15,24 @@ from typing import Any
 from .values import text_of, texts  # noqa: TID251 - the same import in Shiplift and in a package
 
 TASKS = ("agent/v1/chat", "agent/v2/chat", "agent/v1/responses")  # in the metadata that MLflow logs
+_LOADERS = tuple(f"mlflow.pyfunc.loaders.{kind}" for kind in ("chat_model", "chat_agent", "responses_agent"))
 REQUEST, RESPONSE = "request", "response"
 STEADY = "\ufdd1"  # Unicode reserves this character for programs: no JSON begins with it
 _NEW_EACH_TIME = ("id", "item_id", "call_id", "tool_call_id", "response_id", "created", "created_at")
 _THE_AUTHOR_S = ("custom_inputs", "custom_outputs", "metadata")  # what is in there means what its author wants
 
 
-def is_agent(metadata: Any, inputs: list[str]) -> bool:
-    """Whether a model with this metadata and these inputs is a chat model or an agent."""
-    task = metadata.get("task") if isinstance(metadata, Mapping) else None
-    return task in TASKS and ("messages" in inputs or "input" in inputs)
+def is_agent(metadata: Any, flavors: Any, inputs: list[str]) -> bool:
+    """Whether a model with this metadata, these flavors and these inputs is a chat model or an agent.
+
+    An author's own metadata may have taken the place of the task, and a model from code is loaded by a common loader.
+    """
+    known = _entry(metadata, "task") in TASKS or _entry(_entry(flavors, "python_function"), "loader_module") in _LOADERS
+    return known and ("messages" in inputs or "input" in inputs)
+
+
+def _entry(fields: Any, name: str) -> Any:
+    return fields.get(name) if isinstance(fields, Mapping) else None
 
 
 def steady(request: Any) -> str:

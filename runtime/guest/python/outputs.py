@@ -14,7 +14,7 @@ from typing import Any
 from .values import is_missing, none_number, texts  # noqa: TID251 - the same import in Shiplift and in a package
 
 _ANY = "any"  # a text of such a value is quoted where it would be read as JSON
-_NUMBERS, _BOOLEANS, _TEXTS, _JSON = "numbers", "booleans", "texts", "json"
+_NUMBERS, _BOOLEANS, _TEXTS, _BYTES, _JSON = "numbers", "booleans", "texts", "bytes", "json"
 _EXACT = 1 << 53  # larger whole numbers are not all floats
 
 
@@ -43,7 +43,19 @@ class Outputs:
     def holds(self, name: str) -> str:
         """What else a client has to know to read an output, as `records.scoring.AnswerPart.holds`."""
         kind = _JSON if name in self._json else self._kinds.get(name)
-        return kind if kind in (_JSON, _BOOLEANS) else ""
+        return kind if kind in (_JSON, _BOOLEANS, _BYTES) else ""
+
+
+def is_listed(answer: Any, rows: int) -> bool:
+    """Whether an answer to several rows is a list of arrays that each have them all, and so none of an item per row."""
+    several = isinstance(answer, (list, tuple)) and 1 < rows != len(answer) > 0
+    return several and all(_length(item) == rows for item in answer)
+
+
+def _length(item: Any) -> int:
+    """How many rows a part of a list has; -1: it is no array."""
+    shape: tuple[int, ...] = getattr(item, "shape", ())
+    return shape[0] if shape else len(item) if isinstance(item, (list, tuple)) else -1
 
 
 def _json_rows(name: str, value: Any, rows: int) -> Any:
@@ -68,14 +80,14 @@ def _as_json(items: list[Any]) -> Any:
 
 def _typed(name: str, array: Any) -> tuple[str, Any]:
     """What an array holds (empty: it is all missing), and the array that Triton carries."""
-    if array.dtype.kind == "O":
+    if array.dtype.kind in "OS":
         try:
-            return _of_objects(array)
+            return _of_objects(array.astype(object))
         except TypeError as error:
             raise _no_value(name, error) from None
     if array.dtype.kind == "M":
         return _TEXTS, texts(array.reshape(-1)).reshape(array.shape)
-    if array.dtype.kind in "US":
+    if array.dtype.kind == "U":
         return _TEXTS, array.astype(str).astype(object)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise Unservable(f"predict answered {name!r} of type {array.dtype}, which Triton can't carry")
@@ -97,7 +109,7 @@ def _of_objects(array: Any) -> tuple[str, Any]:
     if known and len(known) == len(items) and all(isinstance(item, (list, tuple, np.ndarray)) for item in known):
         return _of_lists(array, items)
     kind = _kind_of(known)
-    if kind in (_TEXTS, _JSON):
+    if kind in (_TEXTS, _BYTES, _JSON):
         return kind, (_as_json(items) if kind == _JSON else texts(items)).reshape(array.shape)
     if kind and len(known) == len(items):
         plain = np.asarray([float(each) if hasattr(each, "as_tuple") else each for each in items])
@@ -133,6 +145,8 @@ def _kind_of(known: list[Any]) -> str:
     if not any(logical) and all(isinstance(item, _numbers()) for item in known):
         exact = all(abs(int(item)) <= _EXACT for item in known if isinstance(item, (int, np.integer)))
         return _NUMBERS if exact or np.asarray(known).dtype.kind in "iu" else _JSON
+    if all(isinstance(item, (bytes, bytearray)) for item in known):
+        return _BYTES
     return _TEXTS if all(_textual(item) for item in known) else _JSON
 
 
@@ -165,7 +179,7 @@ def _array(name: str, value: Any, rows: int) -> Any:
         value = value.to_numpy(dtype=object)  # pandas would write NaN for NA
     if isinstance(value, (list, tuple)) and rows == 1 < len(value) and all(_whole(item) for item in value):
         raise Unservable(
-            f"predict answered {len(value)} arrays as {name!r}, each with a row per sample: without names of their own"
+            f"predict answered {len(value)} arrays as {name!r}, each with a row per sample, instead of one"
         )
     array = _objects(value) if isinstance(value, (list, tuple)) else np.asarray(value)
     if array.ndim and len(array) == rows:

@@ -10,7 +10,7 @@ from typing import Any
 
 from .agents import REQUEST, answered, is_agent  # noqa: TID251 - the same import in Shiplift and in a package
 from .categories import Categorical, categories_of  # noqa: TID251
-from .outputs import Outputs, Unservable  # noqa: TID251
+from .outputs import Outputs, Unservable, is_listed  # noqa: TID251
 from .values import column, dates, kind_of, learned_none, values  # noqa: TID251
 
 
@@ -26,7 +26,8 @@ class Model:
     of pandas' categories, which pyfunc can't ask, gets these.
 
     Of the settings, `model` is MLflow's folder, `outputs` are the names in the signature, and `json` (optional) are
-    those of the outputs that are served as JSON.
+    those of the outputs that are served as JSON. `listed` (optional): `predict` answers a list with an array for each
+    output, as scikit-learn does where there are several targets; None: if a list shows it by its lengths.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -34,12 +35,13 @@ class Model:
         self._model = _loaded(settings["model"])
         self._outputs: list[str] = settings["outputs"]
         self._made = Outputs(settings.get("json", ()))
+        self._listed: bool | None = settings.get("listed", False)
         metadata = self._model.metadata
         schema = metadata.get_input_schema()
         self._tensors = schema.is_tensor_spec()
         self._named = schema.has_input_names()
         self._hinted = bool(getattr(metadata, "_is_signature_from_type_hint", bool)())  # MLflow gained it in 2.20
-        self._agent = is_agent(metadata.metadata, schema.input_names() if self._named else [])
+        self._agent = is_agent(metadata.metadata, metadata.flavors, schema.input_names() if self._named else [])
         self._columns = [] if self._tensors else list(schema.inputs)
         self._none = learned_none(getattr(getattr(self._model, "_model_impl", None), "sklearn_model", None))
         self._texts = {spec.name for spec in schema.inputs if self._tensors and spec.type.kind == "U"}
@@ -53,8 +55,10 @@ class Model:
             return answered(self._model.predict, inputs[REQUEST])
         rows = len(next(iter(inputs.values())))
         answer = self._model.predict(self._asked(inputs), **({"params": params} if params else {}))
-        arrays = {name: self._made.tensor(name, value, rows) for name, value in self._by_name(answer).items()}
-        self.form = _form(answer, arrays, self._made)
+        listed = is_listed(answer, rows) if self._listed is None else self._listed
+        named = self._in_order(answer) if listed else self._by_name(answer)
+        arrays = {name: self._made.tensor(name, value, rows) for name, value in named.items()}
+        self.form = _form(answer, arrays, self._made, listed=listed)
         return arrays
 
     def _asked(self, inputs: dict[str, Any]) -> Any:
@@ -81,6 +85,13 @@ class Model:
         tensors = {str(name): array for name, array in inputs.items()}
         found = ((spec, tensors[str(spec.name)]) for spec in self._columns if str(spec.name) in tensors)
         return pd.DataFrame({spec.name: column(array, kind_of(spec), none=self._none) for spec, array in found})
+
+    def _in_order(self, answer: Any) -> dict[str, Any]:
+        """The arrays of a list, by the outputs' names if the signature has as many, or else by their numbers."""
+        if not isinstance(answer, (list, tuple)):
+            raise Unservable(f"predict answered {type(answer).__name__}, not a list of arrays as for the example")
+        numbered = [f"output_{number}" for number in range(len(answer))]
+        return dict(zip(self._outputs if len(self._outputs) == len(answer) else numbered, answer, strict=True))
 
     def _by_name(self, answer: Any) -> dict[str, Any]:
         if framed := hasattr(answer, "columns") and hasattr(answer, "to_numpy"):
@@ -154,9 +165,11 @@ def _trace_nothing() -> None:
     disable()
 
 
-def _form(answer: Any, arrays: dict[str, Any], made: Outputs) -> dict[str, Any]:
+def _form(answer: Any, arrays: dict[str, Any], made: Outputs, *, listed: bool = False) -> dict[str, Any]:
     """How the arrays that are served make up the answer as MLflow's scoring server would write it."""
-    if hasattr(answer, "columns") or isinstance(answer, dict):
+    if listed:
+        kind, names = "list", {name: name for name in arrays}
+    elif hasattr(answer, "columns") or isinstance(answer, dict):
         kind = "records" if hasattr(answer, "columns") else "mapping"
         names = {str(name): str(name) for name in answer if str(name) in arrays}
     elif _records(answer, list(arrays)):

@@ -61,6 +61,7 @@ class TritonPythonModel:
                 "model": str(folder / self.LOGGED),
                 "outputs": settings["declared"],
                 "json": settings.get("json", []),
+                "listed": settings.get("listed", False),
                 "read": [str(path) for path in (environment, folder, Path(sys.base_prefix).resolve())],
             },
             memory_mb=settings["memory_mb"],

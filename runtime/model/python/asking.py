@@ -19,13 +19,21 @@ CLOCK_STEP_S = (
 
 
 def settings_of(
-    model: str, outputs: list[str], read: list[str], memory_mb: int, allow_without: list[str], json: Sequence[str] = ()
+    model: str,
+    outputs: list[str],
+    read: list[str],
+    memory_mb: int,
+    allow_without: list[str],
+    json: Sequence[str] = (),
+    *,
+    listed: bool | None = False,
 ) -> dict[str, Any]:
-    """The settings of the model's process; `json` are the outputs that are served as JSON."""
+    """The settings of the model's process; `json` are the outputs that are served as JSON, `listed` is as there."""
     return {
         "model": model,
         "outputs": outputs,
         "json": list(json),
+        "listed": listed,
         "read": read,
         "memory_mb": memory_mb,
         "allow_without": allow_without,

@@ -32,7 +32,15 @@ def write_python_backend(
     write_bundle(to)
     shutil.copyfile(PYTHON_MODEL, to / "model.py")
     shutil.copytree(logged, to / _LOGGED)
-    write_settings(to, signature, model.environment.digest, model.memory_mb, scoring, json_outputs=model.json_outputs)
+    write_settings(
+        to,
+        signature,
+        model.environment.digest,
+        model.memory_mb,
+        scoring,
+        json_outputs=model.json_outputs,
+        listed=model.listed,
+    )
     return to
 
 
@@ -44,11 +52,12 @@ def write_settings(
     scoring: Scoring | None = None,
     *,
     json_outputs: Sequence[str] = (),
+    listed: bool = False,
 ) -> None:
     """Writes the settings that `python_model.py` reads: the signature that clients see, and its process's limits.
 
     Of the `scoring`, these are the names of the logged parameters, and the form of the answer to those logged.
-    `json_outputs` are served as JSON.
+    `json_outputs` are served as JSON. `listed`: `predict` answers a list with an array for each output.
     """
     params = json.loads(scoring.params) if scoring and scoring.params else []
     answer = scoring.answer.model_dump(mode="json") if scoring and scoring.answer else None
@@ -59,6 +68,7 @@ def write_settings(
         "outputs": [{"name": s.name, "type": _type(s.datatype)} for s in signature.outputs],
         "declared": [spec.name for spec in signature.outputs],
         **({"json": list(json_outputs)} if json_outputs else {}),
+        **({"listed": True} if listed else {}),
         **({"params": [param["name"] for param in params], "answer": answer} if params else {}),
     }
     (to / _SETTINGS).write_text(json.dumps(settings, indent=1) + "\n")

@@ -1,8 +1,9 @@
 """Served tensors in the form in which MLflow's scoring server would write pyfunc's answer."""
 
+import base64
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,18 +25,21 @@ def form_of(served: ServedModel) -> AnswerForm:
     return _derived(served, list(specs.values()))
 
 
-def body_of(form: AnswerForm, chunks: Sequence[Arrays]) -> bytes:
-    """The body of the answer; `chunks` are the outputs of consecutive rows."""
+def body_of(form: AnswerForm, chunks: Sequence[Arrays], *, wrapped: bool = True) -> bytes:
+    """The body of the answer, `wrapped` in the key `predictions`; `chunks` are the outputs of consecutive rows."""
     parts = [[value for chunk in chunks for value in _values(part, chunk[part.tensor])] for part in form.parts]
-    return json.dumps({"predictions": _put_together(form, parts)}).encode()
+    answer = _put_together(form, parts)
+    return json.dumps({"predictions": answer} if wrapped else answer).encode()
 
 
 def value_of(form: AnswerForm, chunks: Sequence[Arrays]) -> Any:
-    """The answer for programs: an array, a data frame, or arrays by name; `chunks` are as above."""
+    """The answer for programs: an array, a list of arrays, a data frame, or arrays by name; `chunks` are as above."""
     arrays = arrays_of(form, chunks)
     named = {part.name: _read(part, arrays[part.name]) for part in form.parts}
     if form.kind == "array":
         return named[form.parts[0].name]
+    if form.kind == "list":
+        return list(named.values())
     if form.kind == "mapping":
         return named
     import pandas as pd  # noqa: PLC0415 - 0.5 s, only for answers that are data frames
@@ -49,17 +53,20 @@ def arrays_of(form: AnswerForm, chunks: Sequence[Arrays]) -> Arrays:
 
 
 def _read(part: AnswerPart, array: NDArray[Any]) -> NDArray[Any]:
-    """A part's array with the values that JSON stands for."""
-    if part.holds != "json":
+    """A part's array with the values that JSON or base64 stands for."""
+    if part.holds not in _READ:
         return array
+    read = _decoded if part.holds == "json" else _bytes
     values = np.empty(array.shape, object)
-    values.ravel()[:] = [_decoded(item) for item in array.ravel()]
+    values.ravel()[:] = [read(item) for item in array.ravel()]
     return values
 
 
 def _put_together(form: AnswerForm, parts: list[list[Any]]) -> Any:
     if form.kind == "array":
         return parts[0]
+    if form.kind == "list":
+        return parts
     names = [part.name for part in form.parts]
     if form.kind == "mapping":
         return dict(zip(names, parts, strict=True))
@@ -70,7 +77,7 @@ def _values(part: AnswerPart, array: NDArray[Any]) -> list[Any]:
     """A part's values, one for each row."""
     array = _shaped(part, array)
     if array.dtype.kind == "O":
-        return _texts(array.tolist(), _decoded if part.holds == "json" else _text)
+        return _texts(array.tolist(), _READ.get(part.holds, _text))
     if array.dtype.kind != "f":
         return list(array.tolist())
     logical = part.holds == "booleans"
@@ -112,6 +119,21 @@ def _decoded(item: Any) -> Any:
         return None if text is None else json.loads(text)
     except (RecursionError, ValueError):
         return text
+
+
+def _bytes(item: Any) -> bytes | None:
+    """The bytes of a text in base64."""
+    text = _text(item)
+    return None if text is None else base64.b64decode(text)
+
+
+def _lines(item: Any) -> str | None:
+    """A text in base64 with the line ends that MLflow's server gives it."""
+    read = _bytes(item)
+    return None if read is None else base64.encodebytes(read).decode()
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {"json": _decoded, "bytes": _lines}
 
 
 def _text(item: Any) -> str | None:

@@ -14,6 +14,7 @@ from shiplift.runtime.model.tensors import Arrays, numpy_type
 from shiplift.runtime.serving.scoring.schema import TENSOR, Field, InputSchema
 
 FORMS = ("dataframe_split", "dataframe_records", "instances", "inputs")
+UNWRAPPED = ("messages", "prompt", "input")  # a body with one of these is itself what `predict` gets
 _NUMBERS = {"double": np.float64, "float": np.float32}
 _INTEGERS = {"long": np.int64, "integer": np.int32}
 
@@ -22,10 +23,15 @@ class NotCommonError(Exception):
     """The request has another form, or is wrong."""
 
 
+def is_unwrapped(body: Mapping[str, Any]) -> bool:
+    """Whether a body is itself what `predict` gets, in no form: the answer has no key `predictions` then."""
+    return any(name in body for name in UNWRAPPED)
+
+
 def read_common(body: Mapping[str, Any], schema: InputSchema) -> Arrays | None:
     """The served tensors of a decoded body, with rows along the first axis; None: it is for MLflow's code."""
     keys = [key for key in FORMS if key in body]
-    if len(keys) != 1 or body.get("params"):
+    if len(keys) != 1 or body.get("params") or is_unwrapped(body):
         return None
     try:
         read = _tensors if schema.tensors else _columns

@@ -9,12 +9,11 @@ import numpy as np
 
 from shiplift.runtime.guest.python.agents import REQUEST, RESPONSE
 from shiplift.runtime.model.tensors import Arrays, text_of
-from shiplift.runtime.serving.scoring.common_forms import FORMS
+from shiplift.runtime.serving.scoring.common_forms import FORMS, is_unwrapped
 from shiplift.runtime.serving.scoring.problems import ScoringProblem
 from shiplift.runtime.serving.scoring.requests import JSON, decoded, require_shallow
 
 WANTED = (RESPONSE,)
-_UNWRAPPED = ("messages", "prompt", "input")  # a body with one of these is the request itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +39,7 @@ def read_conversation(kind: str, body: bytes) -> Conversation:
         raise ScoringProblem(400, f"a chat model or an agent takes {JSON} alone: send its request as the body")
     value = decoded(body)
     require_shallow(value)
-    unwrapped = any(name in value for name in _UNWRAPPED)
+    unwrapped = is_unwrapped(value)
     request = value if unwrapped else _wrapped(value)
     return Conversation(inputs={REQUEST: np.array([[json.dumps(request)]], object)}, wrapped=not unwrapped)
 

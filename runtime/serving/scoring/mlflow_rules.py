@@ -15,7 +15,7 @@ from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.guest.python.values import is_missing, texts
 from shiplift.runtime.model.tables import read_parquet
 from shiplift.runtime.model.tensors import Arrays, DataLimits
-from shiplift.runtime.serving.scoring.common_forms import NotCommonError, served
+from shiplift.runtime.serving.scoring.common_forms import NotCommonError, is_unwrapped, served
 from shiplift.runtime.serving.scoring.culprits import named, require_even
 from shiplift.runtime.serving.scoring.problems import ScoringProblem
 from shiplift.runtime.serving.scoring.schema import Field, InputSchema
@@ -30,11 +30,10 @@ def read_json(body: Mapping[str, Any], schema: InputSchema) -> tuple[Arrays, str
         ScoringProblem: MLflow would refuse it, or production can't serve it.
     """
     from mlflow.pyfunc import scoring_server  # noqa: PLC0415 - see above
-    from mlflow.pyfunc.utils.serving_data_parser import is_unified_llm_input  # noqa: PLC0415
 
     with _Refusals(body, schema):
-        if is_unified_llm_input(dict(body)):
-            raise ScoringProblem(400, "this is a request to a chat or completion model: send it to `shiplift openai`")
+        if is_unwrapped(body):
+            return _unwrapped(body, schema)
         if not schema.hinted:
             require_even(body)
         data, params = scoring_server._split_data_and_params(dict(body))
@@ -140,6 +139,20 @@ def _params(params: Any, schema: InputSchema) -> str:
         f"the logged default, {defaults.get(others[0])!r}. Leave it out, or log a version with the default that you "
         "want",
     )
+
+
+def _unwrapped(body: Mapping[str, Any], schema: InputSchema) -> tuple[Arrays, str]:
+    """The same of a body that is itself what `predict` gets, with its parameters beside."""
+    from mlflow.pyfunc import scoring_server  # noqa: PLC0415
+    from mlflow.types import ParamSchema  # noqa: PLC0415
+
+    if schema.hinted:
+        raise ScoringProblem(
+            400, f"Expected a list as 'inputs', as the type hint says. Found keys in payload: {list(body)}"
+        )
+    logged = ParamSchema.from_json(schema.params) if schema.params else None
+    data, params = scoring_server._split_data_and_params_for_llm_input(dict(body), logged)
+    return _enforced(data, schema), _params(params, schema)
 
 
 def _hinted(data: Mapping[str, Any], schema: InputSchema) -> Arrays:

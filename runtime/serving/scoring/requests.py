@@ -7,7 +7,7 @@ from typing import Any
 
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.serving.scoring import mlflow_rules
-from shiplift.runtime.serving.scoring.common_forms import FORMS, read_common
+from shiplift.runtime.serving.scoring.common_forms import FORMS, is_unwrapped, read_common
 from shiplift.runtime.serving.scoring.problems import ScoringProblem
 from shiplift.runtime.serving.scoring.schema import InputSchema
 
@@ -18,10 +18,14 @@ _FIELDS = "The input must be a JSON dictionary with exactly one of the input fie
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a request asks: the served tensors, and parameters as JSON (empty: those that were logged)."""
+    """What a request asks: the served tensors, and parameters as JSON (empty: those that were logged).
+
+    `wrapped`: it came in one of the forms whose answers have the key `predictions`.
+    """
 
     inputs: Arrays
     params: str = ""
+    wrapped: bool = True
 
 
 def media_type(content_type: str) -> str:
@@ -78,7 +82,7 @@ def read_other(kind: str, body: bytes, schema: InputSchema) -> Asked:
         return Asked(inputs=common)
     require_shallow(value)
     inputs, params = mlflow_rules.read_json(value, schema)
-    return Asked(inputs=inputs, params=params)
+    return Asked(inputs=inputs, params=params, wrapped=not is_unwrapped(value))
 
 
 def read_at_once(kind: str, body: bytes, schema: InputSchema) -> Asked | None:

@@ -37,10 +37,11 @@ class Scorer:
         """
         if (agent := await self._agent(model, kind, body)) is not None:
             return agent
-        chunks = await self._chunks(model, kind, body)
+        asked = await self._asked(model, kind, body)
+        chunks = await self._chunks(model, asked)
         if len(body) <= _SMALL_BYTES:
-            return body_of(model.form, chunks)
-        return await run_in_threadpool(body_of, model.form, chunks)
+            return body_of(model.form, chunks, wrapped=asked.wrapped)
+        return await run_in_threadpool(body_of, model.form, chunks, wrapped=asked.wrapped)
 
     async def value(self, model: Scorable, body: bytes) -> Any:
         """The answer to a body of JSON as a value for programs: an array, a data frame, arrays by name, or an object.
@@ -50,7 +51,7 @@ class Scorer:
         """
         if (agent := await self._agent(model, JSON, body)) is not None:
             return json.loads(agent)
-        return value_of(model.form, await self._chunks(model, JSON, body))
+        return value_of(model.form, await self._chunks(model, await self._asked(model, JSON, body)))
 
     async def _agent(self, model: Scorable, kind: str, body: bytes) -> bytes | None:
         """The answer of a chat model or an agent; None if the model is none."""
@@ -59,11 +60,14 @@ class Scorer:
         conversation = read_conversation(kind, body)
         return conversation.body((await self._servers.ask(model.served, conversation.inputs, WANTED))[0])
 
-    async def _chunks(self, model: Scorable, kind: str, body: bytes) -> list[Arrays]:
-        """The outputs for consecutive rows of a request."""
+    async def _asked(self, model: Scorable, kind: str, body: bytes) -> Asked:
+        """What a body asks of a model that is no agent."""
         if model.served.signature.streamed:
             raise ScoringProblem(400, f"{model.served.model!r} continues texts: `shiplift openai` serves it")
-        asked = await self._read(model.schema, kind, body)
+        return await self._read(model.schema, kind, body)
+
+    async def _chunks(self, model: Scorable, asked: Asked) -> list[Arrays]:
+        """The outputs for consecutive rows of a request."""
         wanted = tuple(dict.fromkeys(part.tensor for part in model.form.parts))
         return await self._servers.ask(model.served, asked.inputs, wanted, asked.params)
 

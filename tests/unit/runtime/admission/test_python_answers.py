@@ -12,7 +12,8 @@ from shiplift.runtime.admission.known_rows import known_rows
 from shiplift.runtime.admission.python_answers import _Seen, again
 from shiplift.runtime.admission.python_proving import prove
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.guest.python.outputs import Outputs
+from shiplift.runtime.guest.python.host import Raised
+from shiplift.runtime.guest.python.outputs import Outputs, Unservable, is_listed
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.proof.settings import alone
 from tests.unit.examples import tensor
@@ -98,6 +99,43 @@ def test_what_answers_the_author_s_rows_decides_whether_an_output_is_json(
         assert seen.several_types() == [name for name in several if name not in as_json]
     assert seen.form(host.form)["parts"][0].get("holds", "") == holds
     assert all(seen.right["example"].answered)
+
+
+@pytest.mark.parametrize(
+    ("predict", "listed"),
+    [
+        (lambda x: (x, x * 2), True),
+        (lambda x: [x, x, np.ones((len(x), 2))], True),
+        (lambda x: [x.tolist()], True),
+        (lambda x: [[v, v] for v in x], False),
+        (lambda x: [x] * len(x), False),
+        (lambda x: x.tolist(), False),
+        (lambda x: np.stack([x, x], axis=1), False),
+    ],
+)
+def test_several_rows_show_whether_a_list_has_an_array_for_each_output(
+    predict: Callable[[Any], Any], listed: bool
+) -> None:
+    spec, example = tensor("x", -1, 1), {"x": np.array([[1.0], [2.0], [3.0]], np.float32)}
+    host = SimpleNamespace(form=None, start=lambda: None)
+
+    def ask(inputs: Arrays, _: float) -> Arrays:
+        answer, rows = predict(inputs["x"].ravel()), len(inputs["x"])
+        several = is_listed(answer, rows)
+        try:
+            arrays = {
+                f"y{at}": Outputs().tensor("y", each, rows) for at, each in enumerate(answer if several else [answer])
+            }
+        except Unservable as error:
+            raise Raised(str(error)) from error
+        parts = [{"tensor": name, "rank": array.ndim} for name, array in arrays.items()]
+        host.form = {"kind": "list" if several else "array", "parts": parts}
+        return arrays
+
+    host.ask = ask
+    seen = _Seen(60)
+    seen.alone(cast("Any", host), known_rows(None, (spec,), example), [spec])
+    assert seen.listed(cast("Any", host)) is listed
 
 
 def test_a_row_has_as_many_values_as_its_model_likes(tmp_path: Path) -> None:

@@ -47,8 +47,16 @@ def test_what_is_no_single_request_is_an_error() -> None:
         answered(agent, np.array(["{}", "{}"], object))
 
 
-def test_only_a_task_of_mlflow_s_with_its_inputs_makes_an_agent() -> None:
-    assert is_agent({"task": "agent/v1/chat"}, ["messages", "n"])
-    assert is_agent({"task": "agent/v1/responses"}, ["input"])
-    for metadata, inputs in (({"task": "agent/v1/chat"}, ["x"]), ({"task": "llm/v1/chat"}, ["messages"]), (None, [])):
-        assert not is_agent(metadata, inputs)
+def loaded_by(module: str) -> Any:
+    return {"python_function": {"loader_module": f"mlflow.pyfunc.loaders.{module}"}}
+
+
+def test_a_task_or_a_loader_of_mlflow_s_with_its_inputs_makes_an_agent() -> None:
+    code = loaded_by("code_model")
+    assert is_agent({"task": "agent/v1/chat"}, code, ["messages", "n"])
+    assert is_agent({"task": "agent/v1/responses"}, code, ["input"])
+    assert is_agent({"team": "support"}, loaded_by("responses_agent"), ["input"])  # the author's own metadata
+    assert not is_agent({"task": "agent/v1/chat"}, code, ["x"])
+    assert not is_agent({"task": "llm/v1/chat"}, code, ["messages"])
+    assert not is_agent(None, code, [])
+    assert not is_agent(None, None, ["messages"])

@@ -1,5 +1,6 @@
 """`mlflow.pyfunc`, asked with tensors: every form of its answers that a tensor can hold."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
@@ -81,6 +82,27 @@ def test_every_form_of_an_answer_is_served(tmp_path: Path) -> None:
         model._model._model_impl.python_model.how = lambda frame, form=form: form(frame["x"])
         answers = model.answer(ROWS)
         assert {name: array.tolist() for name, array in answers.items()} == right, number
+
+
+def test_a_list_of_arrays_has_an_output_for_each_if_the_export_saw_that(tmp_path: Path) -> None:
+    model = loaded(tmp_path / "model", lambda frame: frame["x"], [ColSpec("double", "x")])
+    forms: list[Callable[[Any], Any]] = [
+        lambda x: (x, np.ones((len(x), 3))),
+        lambda x: [x, x],
+        lambda x: (x.tolist(), ["t"] * len(x)),
+    ]
+    for listed, form in itertools.product((True, None), forms):
+        model._model._model_impl.python_model.how = lambda frame, form=form: form(frame["x"].to_numpy())
+        model._listed = listed
+        answers = model.answer({"x": np.ones((3, 1))})
+        assert {name: len(array) for name, array in answers.items()} == {"output_0": 3, "output_1": 3}
+        assert model.form["kind"] == "list"
+    model._model._model_impl.python_model.how = lambda frame: [np.ones(2)] * len(frame)
+    for rows in (2, 3):  # one array for each row
+        assert model.answer({"x": np.ones((rows, 1))})["output"].shape == (rows, 2)
+    model._model._model_impl.python_model.how, model._listed = lambda frame: frame["x"], True
+    with pytest.raises(Unservable, match="Series, not a list of arrays"):
+        model.answer(ROWS)
 
 
 def test_a_missing_number_is_nan(tmp_path: Path) -> None:

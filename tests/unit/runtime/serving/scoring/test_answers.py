@@ -34,6 +34,12 @@ ANSWERS: dict[str, Any] = {
     "numbers, some None": [1.5, None, float("nan")],
     "a frame with None": pd.DataFrame({"a": pd.Series([1.5, None, float("nan")], dtype=object)}),
     "booleans, some None": [True, None, False],
+    "bytes": [b"a\x00", b"", bytes(100)],
+    "bytes, some missing": [b"\xff", None, b"b"],
+    "an array of bytes": np.array([b"ab", b"c", b"d"]),
+    "a frame of bytes": pd.DataFrame({"file": [b"a", b"b", b"c"], "text": ["a", "b", "c"]}),
+    "a list of arrays": [np.array([1, 2, 3]), np.ones((3, 2)), ["a", None, "c"]],
+    "a tuple of one array": (np.array([[1.5], [2.5], [3.5]]),),
     "a nullable column, one None": pd.DataFrame({"q": pd.Series([1.5, None, 3.0], dtype="Float64")}),
 }
 AS_JSON: dict[str, Any] = {
@@ -48,6 +54,7 @@ AS_JSON: dict[str, Any] = {
     "a frame of lists": pd.DataFrame({"a": [[1], [1, 2], []], "b": ["x", 1, None]}),
 }
 ANSWERS |= AS_JSON
+LISTED = ("a list of arrays", "a tuple of one array")
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -55,9 +62,11 @@ def test_an_answer_is_written_as_mlflow_s_server_writes_pyfunc_s(name: str) -> N
     answer = ANSWERS[name]
     framed = hasattr(answer, "columns") or isinstance(answer, dict)
     named = {str(each): answer[each] for each in answer} if framed else {"output": answer}
+    if listed := name in LISTED:
+        named = {f"output_{number}": array for number, array in enumerate(answer)}
     made = Outputs(json=named if name in AS_JSON else ())
     arrays = {each: made.tensor(each, value, 3) for each, value in named.items()}
-    form = AnswerForm.told(_form(answer, arrays, made))
+    form = AnswerForm.told(_form(answer, arrays, made, listed=listed))
     assert form
     carried = {each: array.reshape(len(array), -1) if array.ndim == 1 else array for each, array in arrays.items()}
     chunks = [
@@ -67,6 +76,7 @@ def test_an_answer_is_written_as_mlflow_s_server_writes_pyfunc_s(name: str) -> N
     theirs = io.StringIO()
     predictions_to_json(answer, theirs)
     assert body_of(form, chunks).decode() == theirs.getvalue()
+    assert json.loads(body_of(form, chunks, wrapped=False)) == json.loads(theirs.getvalue())["predictions"]
     again = io.StringIO()
     predictions_to_json(value_of(form, chunks), again)  # the same answer as a value for programs
     if "None" not in name:  # it has NaN among numbers, as arrays have
