@@ -15,11 +15,12 @@ from shiplift.runtime.model.samples import BATCHES
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import with_row
+from shiplift.runtime.proof.far_answers import far_answers
 from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.guards.probing import Refusals, refusals
 from shiplift.runtime.proof.jumps import jumps
 from shiplift.runtime.proof.oracle import answers_to, examine
-from shiplift.runtime.proof.ordinary import with_usual, with_usual_far
+from shiplift.runtime.proof.ordinary import with_usual
 from shiplift.runtime.proof.questions.question import Asked, Questions
 from shiplift.runtime.proof.settings import Ask, count_of, rows_of, together
 from shiplift.runtime.records.proof import Counterexample
@@ -28,7 +29,7 @@ from shiplift.runtime.spec.model import Conversion
 ANSWERS = "answers.npz"
 TAKEN, FAR = "taken", "far"  # sets of their own in that file
 LARGEST = f"random-{max(BATCHES)}"  # the set with the most rows that differ
-_EXAMINE_S, _ASK_S, _JUMPS_S, _REFUSALS_S, _FAR_S = 2.0, 3.0, 2.0, 1.0, 1.0
+_EXAMINE_S, _ASK_S, _JUMPS_S, _REFUSALS_S = 2.0, 3.0, 2.0, 1.0
 _LONG_S, _LARGE_BATCH = 0.25, 64
 _IN_TRAINING = "It was logged in training mode ({}): call `model.eval()` before you log it."
 _NOT_REPEATABLE = (
@@ -106,21 +107,15 @@ def record(
         made["refusals"], answers["refusals"] = refused.questions, refused.answers
     if noise := _noise(original, sets[LARGEST], answers[LARGEST], conversion):
         answers = {name: replace(each, noise=noise) for name, each in answers.items()}
-    far = _far(ask, asked.far, answers[LARGEST], batches=mixes is None) if not original.narrow else None
+    far = None
+    if not original.narrow and asked.far.origins:
+        precisely = _precisely(original, conversion) if mixes is None and noise else None
+        far = far_answers(ask, precisely, asked.far, (sets[LARGEST], answers[LARGEST]))
     answers |= with_usual({name: (_questions(name, sets, made), each) for name, each in answers.items()})
     late = sum(len(each.origins) - len(answers[name].errors) for name, each in made.items())
     slow = (f"{late} rows: the original took too long",) if late else ()
     left_out = (*asked.left_out, *slow)
     return Recorded(answers=answers, mixes=mixes, made=made, left_out=left_out, taken=_taken(refused), far=far)
-
-
-def _far(ask: Ask, far: Questions, known: Answers, *, batches: bool) -> tuple[Questions, Answers] | None:
-    """The rows far from all others that the original answers, as many as it does in time."""
-    if not far.origins:
-        return None
-    answers = answers_to(ask, far.inputs, batches=batches, seconds=_FAR_S)
-    at = np.flatnonzero(answers.answered)
-    return (far.take(at), with_usual_far(answers.take(at), known)) if len(at) else None
 
 
 def _jumps(ask: Ask, made: Mapping[str, Questions], answers: Mapping[str, Answers], *, coarse: bool) -> Questions:
@@ -227,6 +222,14 @@ def _noise(original: Original, rows: Arrays, answers: Answers, conversion: Conve
     floats = [name for name, array in answers.outputs.items() if array.dtype.kind == "f" and name in precise]
     off = {name: np.abs(precise[name] - answers.outputs[name]).reshape(count_of(rows), -1) for name in floats}
     return {name: array.max(axis=0) for name, array in off.items() if np.isfinite(array).all()}
+
+
+def _precisely(original: Original, conversion: Conversion) -> Ask:
+    def precisely(inputs: Arrays) -> Arrays:
+        outputs = original.in_double(inputs)
+        return _finished(outputs, conversion) if outputs else {}
+
+    return precisely
 
 
 def _require_example(original: Original, example: Arrays, conversion: Conversion) -> None:

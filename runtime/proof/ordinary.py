@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import NONE, Questions
-from shiplift.runtime.proof.tolerances import usual_magnitude
+from shiplift.runtime.proof.tolerances import NOISE_FACTOR, USUAL, usual_magnitude
 
 ORDINARY = frozenset({"example", "validation", "recorded", "range"})  # origins of rows like those of training
 _Floats = NDArray[np.float64]
@@ -35,11 +35,12 @@ def with_usual(sets: Mapping[str, tuple[Questions, Answers]]) -> dict[str, Answe
     }
 
 
-def with_usual_far(far: Answers, known: Answers) -> Answers:
+def with_usual_far(far: Answers, known: Answers, rounded: Arrays) -> Answers:
     """The answers to rows far from all others, with a magnitude for each row: its largest, or what is usual of `known`.
 
     It is made so much larger that only gross differences count, such as an overflow, since such rows are no reason to
-    limit a form whose last places differ.
+    limit a form whose last places differ. `rounded` is how far off the original itself is, (rows,) by output, where
+    that is known: see `proof.rounding`.
     """
     usual: Arrays = {}
     for name, low in _usual([(NONE, known)]).items():
@@ -47,6 +48,8 @@ def with_usual_far(far: Answers, known: Answers) -> Answers:
         sizes = np.abs(np.where(np.isfinite(array), array, 0).astype(np.float64)).reshape(len(array), -1)
         if sizes.shape[1] == low.size:
             usual[name] = _GROSS * np.maximum(low[None, :], sizes.max(axis=1, keepdims=True, initial=0.0))
+            if name in rounded:
+                usual[name] = usual[name] + rounded[name][:, None] * (NOISE_FACTOR / USUAL)
     return replace(far, noise=known.noise, usual=usual)
 
 

@@ -16,6 +16,7 @@ from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.records.guards import Guard
 
 Flags = NDArray[np.bool_]
+_MARGIN = 1e-3
 _NO_ANSWERS = Answers(outputs={}, errors=())
 
 
@@ -46,11 +47,15 @@ def _of_input(name: str, far: Arrays, wrong: Flags, asked: Asked) -> Iterator[Gu
         "infinite": not (infinite & wrong).any(),
     }
     if (bad := beyond & wrong).any():
-        right = largest[beyond & (largest < largest[bad].min())]
-        end = _plain(float(right.max(initial=known)), known)
+        end = _plain(_well_below(float(largest[bad].min()), known), known)
         yield Guard(input=name, low=-end, high=end, **given)
     elif not all(given.values()):
         yield Guard(input=name, **given)
+
+
+def _well_below(wrong: float, known: float) -> float:
+    """A magnitude far below one that is answered wrongly, since not all between were asked; never below known ones."""
+    return max(known, wrong * _MARGIN, float(np.sqrt(wrong) * np.sqrt(known)))
 
 
 def _plain(end: float, known: float) -> float:

@@ -5,6 +5,7 @@ or overflow in a sum that the original adds up in another order or a wider type.
 `proof.guards.limits`.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ FAR = "far"
 _BYTES = 8 << 20  # of all rows
 _FIRST, _STEPS = 1e3, 12  # the first magnitude is so many times what is known, and the last one the type's
 _PLACES = 6  # of one element that is changed
+_FEW = 0.2  # of a row's elements
+_DECADES = 12  # that the sizes of a row's elements span
 _BITS = (53, 31, 24, 15)  # of whole numbers
 
 Values = NDArray[Any]
@@ -67,14 +70,45 @@ def _changes(name: str, known: Values, rng: np.random.Generator) -> Iterator[tup
         special = np.full(size, value, dtype)
         yield rank, _Change(input=name, values=special)
         yield from ((rank + place, _Change(input=name, values=special[0], at=at)) for place, at in enumerate(places))
-    for rank, magnitude in enumerate(_magnitudes(known)[::-1]):
-        signs = [np.ones(size), -np.ones(size), np.resize([1.0, -1.0], size), rng.choice([-1.0, 1.0], size)]
-        shares = [*signs, *(rng.uniform(-1, 1, size) for _ in range(2))]
-        yield from ((2 * rank, _Change(input=name, values=(each * magnitude).astype(dtype))) for each in shares)
-        yield from (
-            (2 * rank + place, _Change(input=name, values=np.asarray(sign * magnitude, dtype), at=at))
-            for place, (at, sign) in enumerate(zip(places, np.resize([1.0, -1.0], len(places)), strict=True))
-        )
+    yield from ((4, _Change(input=name, values=each.astype(dtype))) for each in _mixed(known[0], rng))
+    for rank, ends in enumerate(_steps(known)):
+        for each in _shares(known, rng):
+            yield 2 * rank, _Change(input=name, values=(each * _drawn(ends, rng)).astype(dtype))
+        for place, (at, sign) in enumerate(zip(places, np.resize([1.0, -1.0], len(places)), strict=True)):
+            yield 2 * rank + place, _Change(input=name, values=np.asarray(sign * _drawn(ends, rng), dtype), at=at)
+        if size > 1:
+            yield 2 * rank, _Change(input=name, values=_cancelling(known, _drawn(ends, rng), rng))
+
+
+def _mixed(row: Values, rng: np.random.Generator) -> Iterator[Values]:
+    """NaN and infinities of both signs among known numbers, infinities alone, and numbers below the smallest normal."""
+    flat, specials = row.reshape(-1).astype(np.float64), np.array([np.nan, np.inf, -np.inf])
+    for some in (specials, specials[1:]):
+        yield np.where(rng.random(flat.size) < _FEW, rng.choice(some, flat.size), flat)
+    yield np.resize(specials[1:], flat.size)
+    yield rng.uniform(-1, 1, flat.size) * float(np.finfo(row.dtype).tiny)
+
+
+def _shares(known: Values, rng: np.random.Generator) -> Iterator[NDArray[np.float64]]:
+    """What share of a magnitude each element has: all the same but for signs, or of any sizes, so that sums cancel."""
+    shape, size = known.shape[1:], known[0].size
+    yield from (np.ones(size), -np.ones(size), np.full(size, rng.uniform(0.5, 1)))
+    for axis, length in enumerate(shape):
+        along = np.resize([1.0, -1.0], length).reshape([-1 if at == axis else 1 for at in range(len(shape))])
+        yield np.broadcast_to(along, shape).reshape(-1)
+    yield rng.choice([-1.0, 1.0], size)
+    yield from (rng.uniform(-1, 1, size) for _ in range(2))
+    yield 10.0 ** rng.uniform(-_DECADES, 0, size) * rng.choice([-1.0, 1.0], size)
+    yield np.where(rng.random(size) < rng.random(), 1.0, 0.0)
+    row = known[rng.integers(len(known))].reshape(-1).astype(np.float64)
+    yield row / max(float(np.abs(row).max()), 1.0)
+
+
+def _cancelling(known: Values, magnitude: float, rng: np.random.Generator) -> Values:
+    """Known numbers but for two, which cancel each other."""
+    row: Values = known[rng.integers(len(known))].reshape(-1).copy()
+    row[rng.choice(row.size, 2, replace=False)] = np.array([magnitude, -magnitude], row.dtype)
+    return row
 
 
 def _counts(known: Values) -> bool:
@@ -92,10 +126,15 @@ def _ends(name: str, known: Values, rng: np.random.Generator) -> Iterator[tuple[
             yield rank, _Change(input=name, values=np.resize(np.array(values, known.dtype), size))
 
 
-def _magnitudes(known: Values) -> NDArray[np.float64]:
-    """From beyond what is known to the end of the type, in powers of ten but for the last."""
+def _steps(known: Values) -> list[tuple[float, float]]:
+    """Magnitudes, each with that of the next step: the end of the type alone, then down to beyond what is known."""
     most = float(np.finfo(known.dtype).max)
     first = min(_FIRST * max(float(np.abs(known).max()), 1.0), most)
-    powers = np.unique(np.floor(np.linspace(np.log10(first), np.log10(most), _STEPS)))
-    steps = 10.0**powers
-    return np.append(steps[steps < most], most)
+    edges = np.minimum(np.geomspace(first, most, _STEPS)[::-1], most).tolist()
+    return [(most, most), *((low, high) for high, low in itertools.pairwise(edges))]
+
+
+def _drawn(ends: tuple[float, float], rng: np.random.Generator) -> float:
+    """A magnitude in a step: each row has its own, so that what goes wrong between two steps is met."""
+    low, high = np.log(ends)
+    return float(min(np.exp(rng.uniform(low, high)), ends[1]))

@@ -19,6 +19,7 @@ from shiplift.runtime.model import graph_contract, onnx_models
 from shiplift.runtime.model.conversion import sklearn_linear
 from shiplift.runtime.model.conversion.torch_models import TorchModule, TorchProgram
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
+from shiplift.runtime.proof import far_answers
 from shiplift.runtime.proof.file import from_file, sets_in
 from shiplift.runtime.records.guards import Guard
 from shiplift.runtime.records.proof import Form, OfferedGraph, Proof
@@ -412,3 +413,23 @@ def test_torch_models_are_exported_by_name_and_served_alone_where_rows_mix(bench
     centred = logged("centred", lambda _, x: x - x.mean(dim=0, keepdim=True), "y").export()
     assert centred.signature.batch == 1
     assert centred.notes[0].startswith("Warning: served one sample at a time")
+
+
+@pytest.mark.slow
+def test_networks_are_limited_to_what_they_answer_rightly_but_not_for_rounding(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(far_answers, "_SECONDS", 600)  # however busy the machine is
+    monkeypatch.setattr(proving, "_FAR_S", 600)
+    torch = pytest.importorskip("torch")
+    module = type("Module", (torch.nn.Module,), {"forward": lambda _, x: x.var(1, keepdim=True)})().eval()
+    program = torch.export.export(module, (torch.zeros(2, 4),), dynamic_shapes=({0: torch.export.Dim("b")},))
+    (bench.folder / "data").mkdir(parents=True)
+    torch.export.save(program, bench.folder / "data" / "model.pt2")
+    (bench.folder / "MLmodel").write_text("flavors: {pytorch: {model_data: data}}\n")
+    bench.flavor, bench.signature = "pytorch", Signature(inputs=SIGNATURE.inputs, outputs=(tensor("y", -1, 1),))
+
+    (guard,) = bench.export().proof.guards  # its squares overflow before they are divided
+
+    assert guard.high is not None
+    assert 1e12 < guard.high <= 1e17  # what is left of equal large numbers is no reason for a limit

@@ -73,8 +73,18 @@ def test_rows_that_took_too_long_and_texts_are_left_out() -> None:
 
 def test_rows_far_from_all_others_may_be_off_by_last_places_but_not_by_an_overflow() -> None:
     known = Answers.of({"y": np.ones((4, 2))})
-    far = with_usual_far(Answers.of({"y": np.array([[1e30, 0.0], [0.0, 1.0]])}), known)
+    far = with_usual_far(Answers.of({"y": np.array([[1e30, 0.0], [0.0, 1.0]])}), known, {})
     origins = ["far", "far"]
     assert compare(far, Answers.of({"y": np.array([[1e30, 1e25], [1e-3, 1.0]])}), origins).same
     for wrong in ([[1e30, np.inf], [0.0, 1.0]], [[1e30, 0.0], [1.0, 1.0]], [[np.nan, 0.0], [0.0, 1.0]]):
         assert not compare(far, Answers.of({"y": np.array(wrong)}), origins).same
+
+
+def test_a_row_far_from_all_others_may_be_off_by_what_its_original_is_itself() -> None:
+    known = Answers.of({"y": np.ones((4, 1))})
+    right = Answers.of({"y": np.array([[3.0], [3.0]])})
+    far = with_usual_far(right, known, {"y": np.array([5.0, 0.0])})
+
+    found = compare(far, Answers.of({"y": np.zeros((2, 1))}), ["first", "second"])
+
+    assert [each.origin for each in found.wrong] == ["second"]
