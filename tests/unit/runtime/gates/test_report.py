@@ -121,6 +121,13 @@ def test_the_verdict_is_on_top_and_in_the_title(verdict: Outcome) -> None:
     assert f'<span class="verdict {verdict}">{verdict}</span>' in page
 
 
+def test_a_refused_release_says_what_to_do() -> None:
+    slow = check(Outcome.FAIL, do="Raise `slo.p99_ms`; then `shiplift rerun MODEL/VERSION`.")
+    page = render(report(verdict=Outcome.FAIL, alias="", endpoint=None, checks=(slow,)), Story())
+    assert "<li>p99: Raise `slo.p99_ms`; then `shiplift rerun digits/3`.</li>" in page
+    assert "What to do" not in render(report(), Story())
+
+
 def test_a_release_that_ended_early_has_a_report_too() -> None:
     ended = report(
         verdict=Outcome.FAIL,
