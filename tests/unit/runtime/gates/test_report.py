@@ -154,6 +154,17 @@ def test_charts_are_drawn_where_there_are_measurements() -> None:
     assert render(report(), whole_story(tuned=failed, load_report=None)).count("<svg") == 1
 
 
+@pytest.mark.usefixtures("sketched")
+def test_the_load_generator_s_table_is_on_the_page_and_never_a_link_to_this_machine() -> None:
+    kept = load_report(point(1), table=artifact(uri="/srv/artifacts/00/0000"))
+    page = render(report(), whole_story(load_report=kept, load_table="phase,side\nsweep,<b>\n"))
+    assert '<pre id="load-test">phase,side\nsweep,&lt;b&gt;\n</pre>' in page
+    assert "file:" not in page
+    long = render(report(), whole_story(load_report=kept))
+    assert "<code>/srv/artifacts/00/0000</code>" in long
+    assert "file:" not in long
+
+
 def test_the_page_loads_nothing_from_anywhere() -> None:
     page = whole_page()
     assert re.findall(r"<(?:script|link|iframe|object|embed|img|base)\b", page) == []
