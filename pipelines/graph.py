@@ -64,10 +64,15 @@ class Placement:
 
 @dataclass(frozen=True)
 class Stage:
-    """A step and its placement."""
+    """A step and its placement.
+
+    `holds` gets a stored record and the step's arguments, and says whether the record still holds in the world outside
+    of those arguments; without, it does. It raises what the step raises.
+    """
 
     step: Step
     at: Placement = field(default_factory=Placement)
+    holds: Callable[..., bool] | None = None
 
     @property
     def name(self) -> str:

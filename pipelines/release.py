@@ -5,6 +5,7 @@ from dataclasses import replace
 from shiplift.pipelines import pods
 from shiplift.pipelines.graph import FanOut, Pipeline, Placement, Stage
 from shiplift.runtime.admission.inspection import INSPECT
+from shiplift.runtime.admission.logged_files import still_logged
 from shiplift.runtime.families.graph.candidates import BUILD
 from shiplift.runtime.families.graph.export import CONVERT
 from shiplift.runtime.families.packaging.packages import ANSWER
@@ -42,7 +43,7 @@ RELEASE = Pipeline(
     "release",
     inputs=(Site, Request, Trigger),
     stages=(
-        Stage(admit, replace(PREPARE, memory="4Gi", warm=INSPECT)),
+        Stage(admit, replace(PREPARE, memory="4Gi", warm=INSPECT), holds=still_logged),
         Stage(find_champion, Placement(keep="never", cluster=True)),
         Stage(find_targets, replace(PREPARE, keep="never")),
         Stage(export, replace(PREPARE, cpu=CPU, memory="6Gi", warm=CONVERT)),

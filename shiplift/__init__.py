@@ -4,6 +4,7 @@ from importlib import import_module
 
 _PUBLIC = {
     "discover": ".pipelines.discovery",
+    "load_ipython_extension": ".pipelines.api.magic",
     "predict": ".pipelines.api.predicting",
     "release": ".pipelines.api.releases",
     "releases": ".pipelines.api.releases",

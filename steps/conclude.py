@@ -16,6 +16,7 @@ from shiplift.runtime.gates.publishing import publish, registry_may_be_down
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.gates.story import story_of
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.release import Ending, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
@@ -25,7 +26,7 @@ from shiplift.runtime.serving.production import production
 from shiplift.runtime.serving.rolling_back import tag_if_rolled_back
 from shiplift.runtime.serving.staging import staging
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.runtime.store.history import History, server_config, server_config_or_reason
+from shiplift.runtime.store.history import History, load_table_or_nothing, server_config, server_config_or_reason
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.terms import CHAMPION
 
@@ -69,7 +70,8 @@ def _story(site: Site, ledger: Ledger, ending: Ending) -> Story:
     history = _AvailableHistory(ledger, ending.stages, ending.givers)
     config = server_config_or_reason(ArtifactStore(site.artifacts_uri), history.package)
     before = _champion_config(site, ledger, history.last(Verdict))
-    return story_of(history, table.export_summary, config=config, champion_config=before)
+    figures = load_table_or_nothing(ArtifactStore(site.artifacts_uri), history.last(LoadReport))
+    return story_of(history, table.export_summary, config=config, champion_config=before, load_table=figures)
 
 
 def _champion_config(site: Site, ledger: Ledger, verdict: Verdict | None) -> str:

@@ -7,7 +7,7 @@ repository's root. Links to such a file lead to its page.
 import re
 from collections.abc import Callable, Mapping
 
-from docs.generator import commands, documents, events, exits, http, kubernetes, metrics, records
+from docs.generator import checks, commands, documents, events, exits, http, kubernetes, metrics, records
 from docs.generator.sources import ROOT
 
 PARTS: Mapping[str, Callable[[], str]] = {
@@ -19,6 +19,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "site policy": documents.site_policy,
     "values": documents.values,
     "environment": documents.environment,
+    "checks": checks.checks,
     "rule metrics": documents.rule_metrics,
     "records": records.stage_records,
     "metrics": metrics.metrics,

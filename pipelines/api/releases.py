@@ -54,7 +54,7 @@ class Release:
         if report.outcome != "promoted":
             raise by_exit_code(report.exit_code)(
                 f"{report.model}/{report.version} was not promoted ({report.outcome}): {report.reason}",
-                do=f"See `shiplift report {report.model}/{report.version} --open`, or `.report().checks`.",
+                do=_what_to_do(report),
             )
         return report
 
@@ -169,6 +169,11 @@ def status(
     """
     name = model_and_version(model)[0] if model else None
     return engine_of(engine, namespace, home).status(name)
+
+
+def _what_to_do(report: ReleaseReport) -> str:
+    see = f"See `shiplift report {report.model}/{report.version} --open`, or `.report().checks`."
+    return " ".join([*(f"What to do about {do}" for do in report.what_to_do), see])
 
 
 def _text(spec: Path | str | None) -> str:

@@ -157,6 +157,8 @@ def show_report(report: ReleaseReport) -> None:
     style = _STYLES.get(report.heading.lower(), "")
     stdout.print(Text.assemble((report.heading, f"bold {style}"), f"  {report.model} version {report.version}"))
     stdout.print(report.reason, markup=False)
+    for do in report.what_to_do:
+        stdout.print(f"what to do about {do}", markup=False)
     for note in filter(None, (report.retired, report.targets_note, report.served_by, report.guarded_by)):
         stdout.print(f"note: {note}", markup=False)
     if report.checks:

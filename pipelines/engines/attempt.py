@@ -93,11 +93,13 @@ class Attempt:
         assert done is not None  # noqa: S101 - `_run_step` never returns None
         return done
 
-    def _look_up(self, _arguments: Mapping[str, Any], name: str) -> Record | None:
+    def _look_up(self, arguments: Mapping[str, Any], name: str) -> Record | None:
         if not (name and self.cache):
             return None
         record: Record | None = self.retry(self.cache.get, name, self.stage.name, self.stage.gives)
-        return record
+        if record is None or self.stage.holds is None or self.retry(self.stage.holds, record, **arguments):
+            return record
+        return None
 
     def _run_step(self, arguments: Mapping[str, Any], name: str) -> Record:
         with deadline(self.stage.name, self.stage.at.deadline_s):

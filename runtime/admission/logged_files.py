@@ -3,18 +3,22 @@
 Each file is searched with the model first (`extra_files`), then among the artifacts of its run.
 """
 
+import shlex
 from pathlib import Path
 
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.files import Irregular, read_regular
+from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import Datasets, RecordedRequests
 from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES, ReleaseSpec, parse
 from shiplift.runtime.spec.model import OwnMetric
-from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.runtime.store.registry.terms import FOLDER
-from shiplift.runtime.store.version_files import VersionFiles
+from shiplift.runtime.store.artifacts import ArtifactStore, digest
+from shiplift.runtime.store.registry.terms import FOLDER, VersionInfo
+from shiplift.runtime.store.version_files import VersionFiles, version_files
 
 SPEC_FILE = "shiplift.yaml"
 _MAX_METRIC_BYTES = 1 << 20
@@ -30,7 +34,11 @@ def resolve_spec(request: Request, registry: VersionFiles, run_id: str, model: P
     if not text:
         file = logged_file(registry, run_id, f"{FOLDER}/{SPEC_FILE}", model, logged)
         text = _spec_text(file) if file else ""
-    spec = parse(text)
+    try:
+        spec = parse(text)
+    except SpecInvalid as error:
+        name = shlex.quote(f"{request.model}/{request.version}")
+        raise SpecInvalid(error.what, do=f"{error.do} Then `shiplift rerun {name} --spec shiplift.yaml`.") from error
     if spec.model not in (None, request.model):
         raise SpecInvalid(f"the spec is for model {spec.model!r}, not {request.model!r}", do="Change its `model:`.")
     return spec
@@ -41,6 +49,56 @@ def _spec_text(file: Path) -> str:
         return read_regular(file, MAX_SPEC_BYTES).decode(errors="replace")
     except Irregular as error:
         raise SpecInvalid(f"the spec can't be read: {error}", do="Shorten it and try again.") from error
+
+
+class Noted:
+    """Files of a version; it notes the digest of each that was looked for in the run ("": there was none)."""
+
+    def __init__(self, files: VersionFiles) -> None:
+        self._files = files
+        self.found: dict[str, str] = {}
+
+    def version(self, name: str, version: int) -> VersionInfo:
+        """See `VersionFiles`."""
+        return self._files.version(name, version)
+
+    def run_of(self, info: VersionInfo) -> str:
+        """See `VersionFiles`."""
+        return self._files.run_of(info)
+
+    def download_model(self, info: VersionInfo, to: Path, *, limit_mb: float) -> Path:
+        """See `VersionFiles`."""
+        return self._files.download_model(info, to, limit_mb=limit_mb)
+
+    def download_run_file(self, run_id: str, path: str, to: Path) -> Path | None:
+        """See `VersionFiles`."""
+        file = self._files.download_run_file(run_id, path, to)
+        self.found[path] = _digest(file)
+        return file
+
+
+def still_logged(admitted: Admitted, site: Site, request: Request) -> bool:  # noqa: ARG001 - a step's arguments
+    """Whether the run still has the files that admission found there, and none of those that it missed.
+
+    Raises:
+        Temporary: the registry does not respond.
+    """
+    registry, run_id = version_files(site.registry_uri), admitted.model_version.run_id
+    with scratch_folder(Path(site.home)) as folder:
+        for number, (path, known) in enumerate(admitted.logged.items()):
+            to = folder / str(number)
+            to.mkdir()
+            if _digest(registry.download_run_file(run_id, path, to)) != known:
+                return False
+    return True
+
+
+def _digest(file: Path | None) -> str:
+    """The SHA-256 of a file; empty if there is none, or if it is none that can be read."""
+    try:
+        return digest(file)[0] if file else ""
+    except Irregular:
+        return ""
 
 
 def logged_file(registry: VersionFiles, run_id: str, path: str, model: Path, to: Path) -> Path | None:

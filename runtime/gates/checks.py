@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from shiplift.runtime.gates.remedies import Kind, remedy
 from shiplift.runtime.records.precision import JudgeBy
 from shiplift.runtime.records.verdict import Check, Outcome
 
@@ -40,7 +41,14 @@ class Reading:
 
 
 def check_limit(
-    name: str, reading: Reading, limit: float | None, unit: str, *, upper: bool = True, severity: Severity = "block"
+    kind: Kind,
+    name: str,
+    reading: Reading,
+    limit: float | None,
+    unit: str,
+    *,
+    upper: bool = True,
+    severity: Severity = "block",
 ) -> Check:
     """Passes if the number, or both bounds, are within the limit; fails if both are outside; else inconclusive."""
     outcome = Outcome.PASS if limit is None else judged(reading, limit, upper=upper)
@@ -51,7 +59,7 @@ def check_limit(
         reason = f"{reading.text}, the limit is {limit:g}"
         reason += f": {reading.remedy}" if outcome is Outcome.INCONCLUSIVE else ""
     reason = "" if outcome is Outcome.PASS else reason
-    return check(name, reading.value, limit, unit, outcome, reason, severity, bounds=(reading.low, reading.high))
+    return check(kind, name, reading.value, limit, unit, outcome, reason, severity, bounds=(reading.low, reading.high))
 
 
 def judged(reading: Reading, limit: float, *, upper: bool) -> Outcome:
@@ -71,7 +79,8 @@ def fail_if(failed: bool) -> Outcome:
     return Outcome.FAIL if failed else Outcome.PASS
 
 
-def check(
+def check(  # noqa: PLR0913 - a record has that many fields
+    kind: Kind,
     name: str,
     measured: float | None,
     limit: float | None,
@@ -93,6 +102,7 @@ def check(
         unit=unit,
         verdict=verdict,
         reason=reason,
+        do=remedy(kind, verdict),
         severity=severity,
     )
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from shiplift.runtime.gates.checks import Reading, check_limit
+from shiplift.runtime.gates.remedies import Kind
 from shiplift.runtime.gates.statistics import Interval, ratio_interval, rounds_to_decide, smallest_difference
 from shiplift.runtime.records.measurement import Comparison
 from shiplift.runtime.records.verdict import Check, Outcome
@@ -12,9 +13,12 @@ from shiplift.runtime.spec.measurement import ComparisonTarget
 
 def speed_checks(comparison: Comparison, target: ComparisonTarget) -> Iterator[Check]:
     """Checks p99 and throughput against the champion's; a pass needs the whole interval within the limit."""
-    for side, limit in (("p99", target.p99_percent), ("throughput", target.throughput_percent)):
+    for kind, side, limit in (
+        (Kind.LATENCY_WORSE, "p99", target.p99_percent),
+        (Kind.THROUGHPUT_WORSE, "throughput", target.throughput_percent),
+    ):
         reading = worse_reading(comparison, side, limit, target)
-        yield check_limit(f"{side} against the champion", reading, limit, "% worse")
+        yield check_limit(kind, f"{side} against the champion", reading, limit, "% worse")
 
 
 def interval_of(comparison: Comparison, side: str, confidence_percent: float) -> Interval:

@@ -15,6 +15,7 @@ BEGIN = "<!-- shiplift: the next release replaces what is between these marks --
 END = "<!-- shiplift: end -->"
 LIMIT = 5000  # characters that MLflow's database keeps of a description
 _CHECKS = 24
+_ADVICE = 3
 _BLOCK = re.compile(re.escape(BEGIN) + r"(?:(?!" + re.escape(BEGIN) + r").)*?" + re.escape(END), re.DOTALL)
 
 
@@ -55,6 +56,7 @@ def _lines(report: ReleaseReport, link: str, page: str, unkept: str, checks: int
     yield ""
     if report.reason and not report.alias:
         yield f"- why: {code(report.reason)}"
+    yield from (f"- what to do about {code(do)}" for do in report.what_to_do[: min(_ADVICE, checks)])
     shown = sorted(report.checks, key=lambda check: check.verdict is Outcome.PASS)[:checks]
     yield from (f"- {_check(check)}" for check in shown)
     if len(shown) < len(report.checks):

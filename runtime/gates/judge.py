@@ -4,7 +4,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shiplift.runtime.gates.checks import check
 from shiplift.runtime.gates.quality import jpeg_checks, parity_check, regression_check, score_check
+from shiplift.runtime.gates.remedies import Kind
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.precision import Candidate, Candidates, scale_of
 from shiplift.runtime.records.verdict import Check, Outcome, Scored
@@ -34,7 +36,7 @@ class Judge:
         dropped = (f"{each.described}: {each.dropped}" for each in self.candidates.candidates)
         unbuilt = (note for note in self.candidates.notes if "was not built" in note)
         reason = "; ".join((*unbuilt, *dropped))
-        none_kept = Check(name="precision", measured=0, limit=1, unit="candidates", verdict=Outcome.FAIL, reason=reason)
+        none_kept = check(Kind.PRECISION, "precision", 0, 1, "candidates", Outcome.FAIL, reason)
         return (*same, none_kept)
 
     def checks(self, candidate: Candidate) -> tuple[Check, ...]:
@@ -56,12 +58,12 @@ class Judge:
 
     def passes(self, candidate: Candidate) -> bool:
         """Whether a candidate's score lets it be promoted."""
-        return all(check.verdict is Outcome.PASS for check in self.checks(candidate))
+        return all(each.verdict is Outcome.PASS for each in self.checks(candidate))
 
     def notes(self) -> Iterator[str]:
         """Why kept candidates are not packaged."""
         for candidate in self.candidates.kept:
-            reasons = [check.reason for check in self.checks(candidate) if check.verdict is not Outcome.PASS]
+            reasons = [each.reason for each in self.checks(candidate) if each.verdict is not Outcome.PASS]
             if reasons:
                 yield f"{candidate.described} can't pass: {'; '.join(reasons)}"
 

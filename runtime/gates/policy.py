@@ -7,7 +7,7 @@ rules; they have names of their own because every release has them.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from shiplift.runtime.gates.checks import Reading, check, check_limit
 from shiplift.runtime.gates.comparison import speed_checks, worse_reading
@@ -23,6 +23,7 @@ from shiplift.runtime.gates.quality import (
     scored,
     too_few,
 )
+from shiplift.runtime.gates.remedies import Kind
 from shiplift.runtime.gates.shadow import shadow_checks
 from shiplift.runtime.precision.scoring.estimates import score_of, slice_of
 from shiplift.runtime.records.deployment import Deployment, which_targets_serve
@@ -35,6 +36,22 @@ from shiplift.runtime.spec.groups import Requirements
 from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Quality
 from shiplift.runtime.spec.rules import Policy, Rule
+
+KINDS: Mapping[str, Kind] = {  # of a rule's check, by its metric
+    **dict.fromkeys(("p50_ms", "p90_ms", "p95_ms", "p99_ms", "queue_ms", "compute_ms"), Kind.LATENCY),
+    **dict.fromkeys(("ttft_p99_ms", "inter_token_p99_ms", "open_p99_ms"), Kind.LATENCY),
+    "throughput_per_s": Kind.THROUGHPUT,
+    "tokens_per_s": Kind.TOKENS,
+    "max_rate_per_s": Kind.RATE,
+    "failures": Kind.FAILURES,
+    "memory_mb": Kind.MEMORY,
+    "score": Kind.SCORE,
+    "score_worse": Kind.SCORE_WORSE,
+    "parity_max_abs": Kind.PARITY,
+    "parity_max_rel": Kind.PARITY,
+    "p99_worse_percent": Kind.LATENCY_WORSE,
+    "throughput_worse_percent": Kind.THROUGHPUT_WORSE,
+}
 
 
 def judge(evidence: GateEvidence, limits: Requirements) -> tuple[Check, ...]:
@@ -100,14 +117,14 @@ def targets_check(evidence: GateEvidence) -> Iterator[Check]:
     if evidence.not_served:
         reason = which_targets_serve(serving, evidence.not_served, evidence.left_out)
         served, limit = float(len(serving)), float(len(serving) + len(evidence.not_served))
-        yield check("targets", served, limit, "targets served", Outcome.FAIL, reason, severity="warn")
+        yield check(Kind.TARGETS, "targets", served, limit, "targets served", Outcome.FAIL, reason, severity="warn")
 
 
 def quarantine_check(evidence: GateEvidence) -> Iterator[Check]:
     """Warns if production kept this version apart once, because it crashed again and again."""
     if why := evidence.quarantined:
         reason = f"{why}. Find out why before it serves again"
-        yield check("quarantine", None, None, "", Outcome.FAIL, reason, severity="warn")
+        yield check(Kind.QUARANTINE, "quarantine", None, None, "", Outcome.FAIL, reason, severity="warn")
 
 
 def _checks_beside(evidence: GateEvidence, limits: Requirements) -> Iterator[Check]:
@@ -138,6 +155,7 @@ def rule_checks(evidence: GateEvidence, limits: Requirements) -> Iterator[Check]
     for rule in limits.policy.rules:
         if rule.target in ("", evidence.challenger.target):
             yield check_limit(
+                KINDS[rule.metric],
                 rule.name,
                 read(rule, evidence, limits),
                 rule.limit,
@@ -280,20 +298,20 @@ def load_checks(report: LoadReport, slo: Slo) -> Iterator[Check]:
     """Latency, throughput, failures and memory against their absolute limits."""
     point = operating_point(report, slo)
     p99 = _load_point_reading(point.p99_ms, point, f"p99 {point.p99_ms:.2f} ms {where(point)}")
-    yield check_limit("p99", p99, slo.p99_ms, "ms")
+    yield check_limit(Kind.LATENCY, "p99", p99, slo.p99_ms, "ms")
     rate = _load_point_reading(
         point.throughput_per_s, point, f"{point.throughput_per_s:.0f} inferences/s {where(point)}"
     )
-    yield check_limit("throughput", rate, slo.throughput_per_s, "inferences/s", upper=False)
-    for name, metric, limit, unit, upper in (
-        ("time to first token", "ttft_p99_ms", slo.ttft_p99_ms, "ms", True),
-        ("tokens", "tokens_per_s", slo.tokens_per_s, "tokens/s", False),
+    yield check_limit(Kind.THROUGHPUT, "throughput", rate, slo.throughput_per_s, "inferences/s", upper=False)
+    for kind, name, metric, limit, unit, upper in (
+        (Kind.LATENCY, "time to first token", "ttft_p99_ms", slo.ttft_p99_ms, "ms", True),
+        (Kind.TOKENS, "tokens", "tokens_per_s", slo.tokens_per_s, "tokens/s", False),
     ):
         if limit is not None or point.streaming is not None:
-            yield check_limit(name, _streaming_reading(metric, point), limit, unit, upper=upper)
+            yield check_limit(kind, name, _streaming_reading(metric, point), limit, unit, upper=upper)
     failures = Reading.exact(report.failures, f"{report.failures} requests failed")
-    yield check_limit("failures", failures, slo.failures, "requests")
-    yield check_limit("memory", _memory_reading(report), slo.memory_mb, "MiB")
+    yield check_limit(Kind.FAILURES, "failures", failures, slo.failures, "requests")
+    yield check_limit(Kind.MEMORY, "memory", _memory_reading(report), slo.memory_mb, "MiB")
 
 
 def champion_checks(
@@ -310,6 +328,6 @@ def champion_checks(
         yield worse
     if comparison is None:
         reason = uncompared or "the champion was not measured with it"
-        yield check("champion", None, None, "", Outcome.INCONCLUSIVE, reason)
+        yield check(Kind.CHAMPION, "champion", None, None, "", Outcome.INCONCLUSIVE, reason)
         return
     yield from speed_checks(comparison, limits.slo.regression)

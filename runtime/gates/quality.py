@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 
 from shiplift.runtime.gates.checks import Reading, check, fail_if, judged
+from shiplift.runtime.gates.remedies import Kind
 from shiplift.runtime.precision.scoring.estimates import Estimate, score_of, worse_of
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import ParityCase
@@ -26,7 +27,9 @@ def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check | Non
     failing = [case for case in cases if case.problem] or far
     worst = max(failing or cases, key=lambda case: case.max_abs)
     reason = _parity_reason(worst, limit) if failing else ""
-    return check("parity", worst.max_abs, limit.max_abs, "absolute difference", fail_if(bool(failing)), reason)
+    return check(
+        Kind.PARITY, "parity", worst.max_abs, limit.max_abs, "absolute difference", fail_if(bool(failing)), reason
+    )
 
 
 def _parity_reason(case: ParityCase, limit: Parity) -> str:
@@ -44,7 +47,7 @@ def answers_check(scored: Scored) -> Check | None:
     if scored.proof is None:
         return None
     asked = sum(each.rows for each in scored.proof.asked)
-    return check("answers", asked, None, "rows through the server", Outcome.PASS, str(scored.proof))
+    return check(Kind.ANSWERS, "answers", asked, None, "rows through the server", Outcome.PASS, str(scored.proof))
 
 
 def no_data(data: Data) -> str:
@@ -92,7 +95,16 @@ def score_check(challenger: Scored, quality: Quality, data: Data) -> Check | Non
         Outcome.FAIL: f"{reading.text} {beyond}",
         Outcome.INCONCLUSIVE: f"{reading.text} against the budget of {limit:g}: {reading.remedy}",
     }
-    return check(str(metric), score, limit, str(metric), verdict, reasons[verdict], bounds=(reading.low, reading.high))
+    return check(
+        Kind.SCORE,
+        str(metric),
+        score,
+        limit,
+        str(metric),
+        verdict,
+        reasons[verdict],
+        bounds=(reading.low, reading.high),
+    )
 
 
 def jpeg_checks(challenger: Scored, quality: Quality) -> tuple[Check, ...]:
@@ -106,10 +118,11 @@ def jpeg_checks(challenger: Scored, quality: Quality) -> tuple[Check, ...]:
 def _jpeg_check(plain: JpegScore, file: JpegScore, metric: TaskMetricName, quality: Quality) -> Check:
     limit, name = quality.max_jpeg_drop, f"{metric} as JPEG {file.quality}"
     if plain.score is None or file.score is None:
-        return check(name, None, limit, f"{metric} worse", Outcome.INCONCLUSIVE, "its answers can't be scored")
+        why = "its answers can't be scored"
+        return check(Kind.JPEG, name, None, limit, f"{metric} worse", Outcome.INCONCLUSIVE, why)
     worse = worse_of(plain, file, metric, quality.confidence_percent / 100)
     text = f"{metric} {file.score:.4f} is {worse.text} worse than {plain.score:.4f} on the images as they are"
-    return _worse_check(name, metric, worse, limit, text, quality, setting=" (`quality.max_jpeg_drop`)")
+    return _worse_check(Kind.JPEG, name, metric, worse, limit, text, quality)
 
 
 def jpeg_notes(jpegs: tuple[JpegScore, ...]) -> Iterator[str]:
@@ -126,7 +139,7 @@ def jpeg_notes(jpegs: tuple[JpegScore, ...]) -> Iterator[str]:
 
 
 def _undecided(metric: TaskMetricName | OwnMetric, score: float | None, limit: float, reason: str) -> Check:
-    return check(str(metric), score, limit, str(metric), Outcome.INCONCLUSIVE, reason)
+    return check(Kind.SCORE, str(metric), score, limit, str(metric), Outcome.INCONCLUSIVE, reason)
 
 
 def score_reading(estimate: Estimate, limit: float, text: str, quality: Quality) -> Reading:
@@ -173,28 +186,28 @@ def regression_check(
         f"{metric} {challenger.score:.4f} is {worse.text} worse than version {champion.version}'s {champion.score:.4f}"
     )
     allowed = _WORSE * challenger.constant_score if limit is None else limit
-    return _worse_check(f"{metric} against the champion", metric, worse, allowed, text, quality)
+    name = f"{metric} against the champion"
+    return _worse_check(Kind.SCORE_WORSE, name, metric, worse, allowed, text, quality)
 
 
 def _worse_check(
+    kind: Kind,
     name: str,
     metric: TaskMetricName | None,
     worse: Estimate,
     limit: float,
     text: str,
     quality: Quality,
-    *,
-    setting: str = "",
 ) -> Check:
-    """Checks a loss of the metric against its limit. A failure names the limit's `setting` if there is one."""
+    """Checks a loss of the metric against its limit."""
     reading = score_reading(worse, limit, text, quality)
     verdict = judged(reading, limit, upper=True)
-    against = f"{text}, the limit is {limit:g}{setting}"
+    against = f"{text}, the limit is {limit:g}"
     reasons = {
         Outcome.PASS: "",
-        Outcome.FAIL: against if setting else text,
+        Outcome.FAIL: against,
         Outcome.INCONCLUSIVE: text if math.isnan(worse.value) else f"{against}: {reading.remedy}",
     }
     return check(
-        name, worse.value, limit, f"{metric} worse", verdict, reasons[verdict], bounds=(reading.low, reading.high)
+        kind, name, worse.value, limit, f"{metric} worse", verdict, reasons[verdict], bounds=(reading.low, reading.high)
     )

@@ -46,7 +46,7 @@ class Story:
     """What is known about a release besides its report; None for stages that it did not reach.
 
     `how_exported` is a sentence. `deployed` are the targets of the deployed packages; `left_out` says, by target, why
-    the others are not deployed.
+    the others are not deployed. `load_table` is the load generator's own table as CSV (empty: none, or too long).
     """
 
     admitted: Admitted | None = None
@@ -58,6 +58,7 @@ class Story:
     deployed: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     load_report: LoadReport | None = None
+    load_table: str = ""
     config: str = ""
     champion_config: str = ""
 

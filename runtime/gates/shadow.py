@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from shiplift.runtime.gates.checks import Reading, Severity, check, check_limit
+from shiplift.runtime.gates.remedies import Kind
 from shiplift.runtime.gates.statistics import ratio_interval
 from shiplift.runtime.records.shadowing import OutputAgreement, Shadowed
 from shiplift.runtime.records.verdict import Check, Outcome
@@ -23,15 +24,17 @@ def shadow_checks(shadowed: Shadowed | None, wanted: Shadow | None, p99_ms: floa
         return
     if shadowed is None or not shadowed.champion:
         why = shadowed.why_not if shadowed and shadowed.why_not else "it was not tried on real requests"
-        yield check("shadow", None, None, "", Outcome.INCONCLUSIVE, why, severity="warn")
+        yield check(Kind.SHADOW, "shadow", None, None, "", Outcome.INCONCLUSIVE, why, severity="warn")
         return
     yield _requests(shadowed, wanted)
     if not shadowed.requests:
         return
-    yield check_limit("shadow errors", _errors(shadowed, wanted), wanted.errors_percent, "% of requests")
-    yield check_limit("shadow p99", _p99(shadowed), wanted.p99_ms or p99_ms, "ms")
+    yield check_limit(
+        Kind.SHADOW_ERRORS, "shadow errors", _errors(shadowed, wanted), wanted.errors_percent, "% of requests"
+    )
+    yield check_limit(Kind.SHADOW_LATENCY, "shadow p99", _p99(shadowed), wanted.p99_ms or p99_ms, "ms")
     worse, limit = _worse(shadowed, wanted), wanted.p99_worse_percent
-    yield check_limit("shadow p99 against the champion", worse, limit, "% worse")
+    yield check_limit(Kind.SHADOW_LATENCY_WORSE, "shadow p99 against the champion", worse, limit, "% worse")
     yield from _agreements(shadowed, wanted)
 
 
@@ -52,7 +55,9 @@ def _requests(shadowed: Shadowed, wanted: Shadow) -> Check:
     reason = f"{shadowed.requests} requests were seen, too few to rely on: at least {wanted.min_requests} are wanted"
     outcome, severity = Outcome.INCONCLUSIVE if few else Outcome.PASS, _SEVERITY[wanted.if_fewer]
     seen, limit = float(shadowed.requests), float(wanted.min_requests)
-    return check("shadow requests", seen, limit, "requests", outcome, reason if few else "", severity)
+    return check(
+        Kind.SHADOW_REQUESTS, "shadow requests", seen, limit, "requests", outcome, reason if few else "", severity
+    )
 
 
 def _errors(shadowed: Shadowed, wanted: Shadow) -> Reading:
@@ -102,7 +107,9 @@ def _worse(shadowed: Shadowed, wanted: Shadow) -> Reading:
 def _agreements(shadowed: Shadowed, wanted: Shadow) -> Iterator[Check]:
     known = {each.output: each for each in shadowed.outputs if not each.slice}
     if shadowed.uncompared and not wanted.agreement_percent:
-        yield check("shadow agreement", None, None, "% of rows", Outcome.PASS, shadowed.uncompared)
+        yield check(
+            Kind.SHADOW_AGREEMENT, "shadow agreement", None, None, "% of rows", Outcome.PASS, shadowed.uncompared
+        )
         return
     for name in dict.fromkeys([*known, *wanted.named]) or [""]:
         reading = _agreement(known[name], wanted) if name in known else Reading.missing(_unknown(name, shadowed))
@@ -110,12 +117,12 @@ def _agreements(shadowed: Shadowed, wanted: Shadow) -> Iterator[Check]:
         limit = wanted.least_agreement(name) if name else None
         if name or wanted.agreement_percent is not None:
             limit = limit if name else 100.0
-            yield check_limit(label, reading, limit, "% of rows", upper=False)
+            yield check_limit(Kind.SHADOW_AGREEMENT, label, reading, limit, "% of rows", upper=False)
     for each in shadowed.outputs:
         limit = wanted.least_agreement(each.output)
         if each.slice and limit is not None and each.requests >= wanted.min_requests:
             label = f"shadow agreement of {each.output} in {each.slice}"
-            yield check_limit(label, _agreement(each, wanted), limit, "% of rows", upper=False)
+            yield check_limit(Kind.SHADOW_AGREEMENT, label, _agreement(each, wanted), limit, "% of rows", upper=False)
 
 
 def _unknown(name: str, shadowed: Shadowed) -> str:

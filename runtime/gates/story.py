@@ -12,11 +12,17 @@ from shiplift.runtime.store.history import History
 
 
 def story_of(
-    history: History, told: Callable[[Exported], str], *, config: str = "", champion_config: str = ""
+    history: History,
+    told: Callable[[Exported], str],
+    *,
+    config: str = "",
+    champion_config: str = "",
+    load_table: str = "",
 ) -> Story:
     """What is still known about a release. The configurations are the config.pbtxt of its package and the champion's.
 
-    `told` says how the model was exported, which depends on its kind.
+    `load_table` is the load generator's own table, as CSV. `told` says how the model was exported, which depends on its
+    kind.
     """
     deployment, exported = history.last(Deployment), history.last(Exported)
     return Story(
@@ -29,6 +35,7 @@ def story_of(
         deployed=deployment.targets if deployment else (),
         left_out=deployment.left_out if deployment else {},
         load_report=history.last(LoadReport),
+        load_table=load_table,
         config=config,
         champion_config=champion_config,
     )

@@ -1,5 +1,8 @@
 """How a release went: its events, stages, ending and report."""
 
+import re
+import shlex
+from collections import defaultdict
 from typing import Literal, Self
 
 from pydantic import Field
@@ -13,6 +16,7 @@ from shiplift.runtime.records.proof import Form, guarded_by, served_by
 from shiplift.runtime.records.verdict import Check, Outcome, Verdict
 
 _MESSAGE_CHARACTERS = 500
+_NAME = re.compile(r"\bMODEL(/VERSION|/CHAMPION|)\b")
 StageOutcome = Literal[
     "ok", "refused", "inconclusive", "failed", "cancelled", "aborted", "waiting", "rejected", "skipped", "running"
 ]
@@ -185,6 +189,22 @@ class ReleaseReport(Record):
         """Why it was not promoted, in one line for a list of releases; empty if it was."""
         cause = " ".join(self.reason.split())
         return "" if self.alias else printable(f"{self.outcome}: {cause}", limit=_MESSAGE_CHARACTERS)
+
+    @property
+    def what_to_do(self) -> tuple[str, ...]:
+        """What to do about the checks that keep it from production, with this version in commands, each thing once.
+
+        A failure's own advice is in `failure`, and at the end of the reason.
+        """
+        about: dict[str, list[str]] = defaultdict(list)
+        for check in self.checks if not self.alias and not self.failure else ():
+            if check.do and check.severity == "block":
+                about[check.do].append(check.name)
+        return tuple(f"{', '.join(names)}: {self._in_commands(do)}" for do, names in about.items())
+
+    def _in_commands(self, do: str) -> str:
+        versions = {"/VERSION": f"/{self.version}"}
+        return _NAME.sub(lambda found: shlex.quote(self.model + versions.get(found[1], found[1])), do)
 
     @property
     def heading(self) -> str:

@@ -75,6 +75,9 @@ class Outcome(StrEnum):
 class Check(Record):
     """One gate: what was measured, against which limit. `reason` explains the outcome to the model's author.
 
+    `do` is the next thing to do if it is not a pass, with `MODEL/VERSION` for the version (empty: reports of an earlier
+    Shiplift).
+
     `low` and `high` bound the measurement if it has an error. A check of severity `warn` is reported but does not
     decide.
     """
@@ -87,6 +90,7 @@ class Check(Record):
     unit: str
     verdict: Outcome
     reason: str = ""
+    do: str = volatile("")
     severity: Literal["block", "warn"] = "block"
 
     @property

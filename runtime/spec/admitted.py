@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import model_validator
 
-from shiplift.runtime.records.base import Sections
+from shiplift.runtime.records.base import Sections, volatile
 from shiplift.runtime.records.kinds.contract import Contract
 from shiplift.runtime.records.model import FALL_BACK, PIPELINE, PYTHON, Datasets, ModelVersion, RecordedRequests, Scan
 from shiplift.runtime.spec.capturing import Capture
@@ -21,7 +21,11 @@ _KINDS: dict[str, str] = {"onnx": "graph", **dict.fromkeys(FALL_BACK, "graph"), 
 
 
 class Admitted(Sections):
-    """An admitted version with its spec, section by section."""
+    """An admitted version with its spec, section by section.
+
+    `logged` are the files that admission looked for among the run's artifacts: their digests, or "" for what was not
+    there. A record in which they are others no longer holds.
+    """
 
     model_version: ModelVersion
     contract: Contract
@@ -45,6 +49,7 @@ class Admitted(Sections):
     promoting: Promoting = Promoting()
     capture: Capture = Capture()
     drift: Drift | None = None
+    logged: dict[str, str] = volatile({})
 
     @property
     def requirements(self) -> Requirements:

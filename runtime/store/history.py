@@ -13,12 +13,13 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.deployment import Deployment
 from shiplift.runtime.records.kinds.package import Package
-from shiplift.runtime.records.measurement import Tuned
+from shiplift.runtime.records.measurement import LoadReport, Tuned
 from shiplift.runtime.records.release import StageRun
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 R = TypeVar("R", bound=Record)
+_TABLE_BYTES = 200_000  # of a load test that most pages show whole; a longer one is named
 _GAVE = ("ok", "refused", "inconclusive")  # the outcomes of stages that returned a record
 
 
@@ -95,3 +96,13 @@ def server_config_or_reason(store: ArtifactStore, package: Package | None) -> st
         return server_config(store, package) if package else ""
     except ShipliftError as error:
         return f"# {error.what}"
+
+
+def load_table_or_nothing(store: ArtifactStore, report: LoadReport | None) -> str:
+    """The load generator's own table of a release, as CSV; empty if there is none, or if a page can't show it."""
+    if report is None or report.table is None or report.table.size_bytes > _TABLE_BYTES:
+        return ""
+    try:
+        return store.read(report.table).decode(errors="replace")
+    except ShipliftError:
+        return ""

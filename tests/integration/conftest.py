@@ -40,6 +40,7 @@ STACKS = (
     (
         "test_release",
         "test_bad_input",
+        "test_refusals",
         "test_hostile_versions",
         "test_cluster_commands",
         "test_pipeline_release",

@@ -150,6 +150,8 @@ def test_a_model_s_status_has_its_aliases_and_the_releases_whose_workflows_are_g
 ) -> None:
     answer = json.loads(shiplift(server, tmp_path, "status", MODEL, "--json").stdout)
     report = lab.engine.report(MODEL, released)
+    (reason,) = [past["reason"] for past in answer["releases"]]
+    assert reason.startswith(f"{report.reason}; Guarded: ")
     past = {
         "name": report.release,
         "model": MODEL,
@@ -157,7 +159,7 @@ def test_a_model_s_status_has_its_aliases_and_the_releases_whose_workflows_are_g
         "phase": "",
         "verdict": "pass",
         "outcome": "promoted",
-        "reason": report.reason,
+        "reason": reason,
     }
     assert answer == {
         "namespace": "shiplift",

@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import html
 import io
 import re
 from collections.abc import Callable
@@ -261,9 +262,9 @@ def test_text_columns_are_served_as_text(lab: Lab) -> None:
     version = lab.log("columns", columns(lab), spec=spec)
     report = lab.wait("columns", version)
     assert report.exit_code == 0, report.reason
-    table = re.search(r'download="load-test.csv" href="file://([^"]+)"', Path(report.report).read_text())
+    table = re.search(r'<pre id="load-test">(.*?)</pre>', Path(report.report).read_text(), re.DOTALL)
     assert table is not None
-    runs = list(csv.DictReader(Path(table.group(1)).read_text().splitlines()))
+    runs = list(csv.DictReader(html.unescape(table.group(1)).splitlines()))
     assert "sweep" in {run["phase"] for run in runs}
     assert all(float(run["Inferences/Second"]) > 0 for run in runs)
     rows = {

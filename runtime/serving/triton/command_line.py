@@ -5,10 +5,12 @@ configurations: without auto-complete a model loads in 0.15 s instead of 1.4 s. 
 closed with a random key that is not kept: the shared-memory API, which names regions of memory that the server then
 reads and writes, the settings of traces and logs, which name files, and over HTTP the model repository's API. Over gRPC
 that API asks for a key that only its owner knows. Every account can read a command line, so this one has words in the
-place of keys, which the library of `backends/requests` replaces.
+place of keys, which the library of `backends/requests` replaces. Should that be missing, the words are keys themselves:
+random, so that a client has to read the command line.
 """
 
 import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +26,7 @@ _EXIT_S = 20
 _LOADS = 32  # at a time: threads, most of which wait for a model's own process
 HTTP_THREADS = 8  # Triton's default
 CLOSED = "shared-memory,trace,logging"
-_NOT_KEPT, _OWNERS = "not-kept", "owners"  # words for keys, as `backends/requests` knows them
+_NOT_KEPT, _OWNERS = "not-kept-", "owners-"  # words for keys begin so, as `backends/requests` knows them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +74,7 @@ def command(
     With `control` "none" it serves all of its repository, which can't be changed. Otherwise only holders of the key in
     its `variables` can load and unload models.
     """
+    not_kept, owners = (word + secrets.token_hex(16) for word in (_NOT_KEPT, _OWNERS))
     return [
         environment.tritonserver,
         *_flags(repository, ports, features, control),
@@ -82,9 +85,9 @@ def command(
         f"--http-thread-count={features.http_threads or min(usable_cores(), HTTP_THREADS)}",
         "--allow-gpu-metrics=false",
         "--grpc-infer-allocation-pool-size=0",  # each of the eight kept would hold the memory of its largest request
-        f"--http-restricted-api=model-repository,{CLOSED}:shiplift={_NOT_KEPT}",
-        f"--grpc-restricted-protocol={CLOSED}:shiplift={_NOT_KEPT}",
-        *([f"--grpc-restricted-protocol=model-repository:shiplift={_OWNERS}"] if control == "explicit" else []),
+        f"--http-restricted-api=model-repository,{CLOSED}:shiplift={not_kept}",
+        f"--grpc-restricted-protocol={CLOSED}:shiplift={not_kept}",
+        *([f"--grpc-restricted-protocol=model-repository:shiplift={owners}"] if control == "explicit" else []),
     ]
 
 

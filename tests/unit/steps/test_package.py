@@ -198,7 +198,7 @@ def test_a_version_less_accurate_than_the_champion_ends_here(bench: Bench) -> No
     assert objection is not None
     assert objection.outcome is Outcome.FAIL
     assert objection.reasons == (
-        "accuracy against the champion: accuracy 0.9500 is 0.0200 worse than version 3's 0.9700",
+        "accuracy against the champion: accuracy 0.9500 is 0.0200 worse than version 3's 0.9700, the limit is 0.01",
     )
 
 
@@ -215,7 +215,9 @@ def test_a_precision_that_can_t_pass_is_neither_packaged_nor_the_version_s_judge
     result = bench.package(candidates(bench.model, 0.94, 0.96), champion=champion_of(0.965))
     assert [entry.precision for entry in result.packages] == ["int8"]
     assert result.objection() is None
-    assert result.remark() == "fp32 on ONNX Runtime can't pass: accuracy 0.9400 is 0.0250 worse than version 3's 0.9650"
+    assert result.remark() == (
+        "fp32 on ONNX Runtime can't pass: accuracy 0.9400 is 0.0250 worse than version 3's 0.9650, the limit is 0.01"
+    )
 
 
 def test_versions_that_were_promoted_before_are_served_beside_the_new_one_if_the_spec_asks(

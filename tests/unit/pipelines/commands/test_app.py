@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import webbrowser
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -21,6 +22,7 @@ from shiplift.pipelines.commands.app import PANELS, main
 from shiplift.pipelines.engines.local import stack
 from shiplift.runtime.base.errors import StackDown, UsageError
 from shiplift.runtime.spec import document
+from tests.unit.docs.pages import ROOT
 from tests.unit.examples import Golden
 from tests.unit.pipelines.engines.local.test_stack import GONE, ME, all_of, started
 from tests.unit.pipelines_of_models import STATIC
@@ -152,9 +154,12 @@ def test_names_of_models_are_completed_and_an_error_completes_nothing(monkeypatc
     assert completion.versions("digits/") == completion.models("") == []
 
 
-def test_the_version_is_printed(shiplift: Shiplift) -> None:
+def test_the_version_is_printed_and_is_the_newest_of_the_changelog(shiplift: Shiplift) -> None:
     done = shiplift("--version")
-    assert (done.returncode, done.stdout) == (0, "0.1.0\n")
+    assert done.returncode == 0
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert done.stdout == f"{version}\n", "the installed package is another version: `make setup` installs this one"
+    assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == version
 
 
 @pytest.mark.parametrize(

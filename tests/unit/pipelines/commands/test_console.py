@@ -120,6 +120,13 @@ def test_a_report_is_shown_with_verdict_gates_and_endpoint(name: str, capfd: pyt
     assert err == ""
 
 
+def test_what_to_do_about_a_refusal_stands_below_it(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    slow = check(Outcome.FAIL, "p99", do="Raise `slo.p99_ms`; then `shiplift rerun MODEL/VERSION`.")
+    console.show_report(report(name).model_copy(update={"alias": "", "verdict": Outcome.FAIL, "checks": (slow,)}))
+    said = " ".join(capfd.readouterr().out.split())
+    assert "what to do about p99: Raise `slo.p99_ms`; then `shiplift rerun digits/1`." in said
+
+
 def test_targets_that_are_not_served_are_shown_with_the_verdict(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     two = {"serving_target": "fast", "not_served": ("[red]arm[/]",)}
     console.show_report(report(name).model_copy(update=two))

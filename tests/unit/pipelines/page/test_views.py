@@ -92,12 +92,24 @@ def test_a_refused_release_says_why_and_what_to_do() -> None:
         alias="",
         exit_code=20,
         reason="p99 is too high",
-        checks=(check(Outcome.FAIL, "p99", "12 ms is over the budget of 10 ms"),),
-        failure=Failure(kind="Refused", exit_code=20, what="p99 is too high", do="Try a smaller model."),
+        checks=(check(Outcome.FAIL, "p99", "12 ms is over the budget of 10 ms", do="Rerun `MODEL/VERSION`."),),
     )
-    text = shown(browser(FakeEngine(recorded=[refused])).get(PAGES[2]).text)
-    for words in ("p99 is too high", "12 ms is over the budget", "Try a smaller model."):
+    text = " ".join(shown(browser(FakeEngine(recorded=[refused])).get(PAGES[2]).text).split())
+    for words in ("p99 is too high", "12 ms is over the budget", "What to do p99: Rerun `digits/1`."):
         assert words in text, words
+
+
+def test_a_version_that_failed_says_what_to_do() -> None:
+    failed = report(
+        version=1,
+        verdict=Outcome.FAIL,
+        alias="",
+        exit_code=30,
+        failure=Failure(kind="NotAdmitted", exit_code=30, what="it has no signature", do="Log one."),
+    )
+    text = " ".join(shown(browser(FakeEngine(recorded=[failed])).get(PAGES[2]).text).split())
+    assert "What to do: Log one." in text
+    assert "Rerun" not in text
 
 
 def test_hostile_names_and_reasons_are_text_in_every_view() -> None:

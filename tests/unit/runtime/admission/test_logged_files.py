@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from shiplift.runtime.admission.logged_files import datasets_of, logged_file, resolve_spec
+from shiplift.runtime.admission import logged_files
+from shiplift.runtime.admission.logged_files import Noted, datasets_of, logged_file, resolve_spec, still_logged
 from shiplift.runtime.admission.policy import check_site, check_size
 from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, SpecInvalid
 from shiplift.runtime.records.base import identity
@@ -17,7 +18,7 @@ from shiplift.runtime.spec.document import ReleaseSpec, parse
 from shiplift.runtime.spec.serving_settings import Metrics, RateLimiter, Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.client import Registry
-from tests.unit.examples import site
+from tests.unit.examples import admitted, site
 
 
 class Run:
@@ -91,6 +92,36 @@ def test_data_beside_the_model_are_found_before_the_run_is_asked(tmp_path: Path,
     file = logged_file(registry, "run", path, tmp_path / "model", tmp_path / "to")
     assert file is not None
     assert file.read_text() == "beside"
+
+
+@pytest.mark.parametrize(
+    ("since", "holds"),
+    [
+        ({}, True),
+        ({"elsewhere.txt": "new"}, True),
+        ({"shiplift/shiplift.yaml": "slo: {p99_ms: 6}"}, False),
+        ({"shiplift/validation.npz": "data that were missing"}, False),
+        ({"shiplift/requests.npz": None}, False),
+    ],
+)
+def test_admission_holds_while_the_run_has_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, since: dict[str, str | None], holds: bool
+) -> None:
+    run = Run()
+    run.texts = {"shiplift/shiplift.yaml": "slo: {p99_ms: 5}", "shiplift/requests.npz": "requests"}
+    noted = Noted(cast("Registry", run))
+    (tmp_path / "logged").mkdir()
+    for path in ("shiplift/shiplift.yaml", "shiplift/validation.npz", "shiplift/requests.npz"):
+        noted.download_run_file("run", path, tmp_path / "logged")
+    known = admitted().model_copy(update={"logged": noted.found})
+    run.texts = {path: text for path, text in (run.texts | since).items() if text is not None}
+    monkeypatch.setattr(logged_files, "version_files", lambda uri: run)
+    assert still_logged(known, site(tmp_path), Request(model="digits", version=1)) is holds
+
+
+def test_a_wrong_logged_spec_names_the_command_that_releases_with_another(tmp_path: Path) -> None:
+    with pytest.raises(SpecInvalid, match=r"`shiplift rerun digits/1 --spec shiplift\.yaml`"):
+        resolved(tmp_path, shiplift__shiplift_dot_yaml="slo: {p98_ms: 5}")
 
 
 OWN = "admission: {python: sandbox}\ndata: {metric: {python: score.py}}"

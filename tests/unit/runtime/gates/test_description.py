@@ -23,7 +23,7 @@ def test_the_author_s_words_stay_and_a_second_release_changes_only_the_block(wor
 
 def test_the_block_has_verdict_checks_and_where_to_look() -> None:
     report = release_report(
-        checks=(check(), check(Outcome.FAIL, name="memory", measured=2048.0, reason="too much")),
+        checks=(check(), check(Outcome.FAIL, name="memory", measured=2048.0, reason="too much", do="Shrink it.")),
         verdict=Outcome.FAIL,
         alias="",
     )
@@ -33,6 +33,7 @@ def test_the_block_has_verdict_checks_and_where_to_look() -> None:
     assert f"]({LINK})" in block
     assert f"]({PAGE})" in block
     assert "`shiplift report" in block
+    assert "- what to do about `memory: Shrink it.`" in block
 
 
 def test_what_authors_write_is_text() -> None:

@@ -30,8 +30,8 @@ def named(checks: Any) -> dict[str, Check]:
 
 
 def explained(check: Check) -> bool:
-    """A pass needs no reason; anything else has one."""
-    return (check.verdict is PASS) == (check.reason == "")
+    """A pass needs no reason and no advice; anything else has both."""
+    return {bool(check.reason), bool(check.do)} == {check.verdict is not PASS}
 
 
 # --- parity ---

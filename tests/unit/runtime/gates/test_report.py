@@ -121,6 +121,13 @@ def test_the_verdict_is_on_top_and_in_the_title(verdict: Outcome) -> None:
     assert f'<span class="verdict {verdict}">{verdict}</span>' in page
 
 
+def test_a_refused_release_says_what_to_do() -> None:
+    slow = check(Outcome.FAIL, do="Raise `slo.p99_ms`; then `shiplift rerun MODEL/VERSION`.")
+    page = render(report(verdict=Outcome.FAIL, alias="", endpoint=None, checks=(slow,)), Story())
+    assert "<li>p99: Raise `slo.p99_ms`; then `shiplift rerun digits/3`.</li>" in page
+    assert "What to do" not in render(report(), Story())
+
+
 def test_a_release_that_ended_early_has_a_report_too() -> None:
     ended = report(
         verdict=Outcome.FAIL,
@@ -161,6 +168,17 @@ def test_what_the_search_chose_and_left_out_is_told() -> None:
     assert "int8 on ONNX Runtime was not tried." in page
     assert "The knee is at 16 requests in flight: 1,000" in page
     assert tuned.remark() == "the chosen configuration can use 1 of 2 cores; int8 on ONNX Runtime was not tried"
+
+
+@pytest.mark.usefixtures("sketched")
+def test_the_load_generator_s_table_is_on_the_page_and_never_a_link_to_this_machine() -> None:
+    kept = load_report(point(1), table=artifact(uri="/srv/artifacts/00/0000"))
+    page = render(report(), whole_story(load_report=kept, load_table="phase,side\nsweep,<b>\n"))
+    assert '<pre id="load-test">phase,side\nsweep,&lt;b&gt;\n</pre>' in page
+    assert "file:" not in page
+    long = render(report(), whole_story(load_report=kept))
+    assert "<code>/srv/artifacts/00/0000</code>" in long
+    assert "file:" not in long
 
 
 def test_the_page_loads_nothing_from_anywhere() -> None:

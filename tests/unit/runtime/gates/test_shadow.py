@@ -29,6 +29,7 @@ def wanted(**changes: object) -> Shadow:
 
 def outcome(shadowed: Shadowed, shadow: Shadow, p99_ms: float | None = 10) -> tuple[Outcome, tuple[str, ...]]:
     verdict = Verdict.of(tuple(shadow_checks(shadowed, shadow, p99_ms)))
+    assert all(bool(check.do) == (check.verdict is not Outcome.PASS) for check in verdict.checks)
     return verdict.outcome, verdict.reasons
 
 

@@ -30,7 +30,17 @@ from shiplift.runtime.records.verdict import Check, Outcome, Packages, Verdict, 
 from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.measurement import Regression, SearchSpace, Slo
 from shiplift.runtime.spec.model import Quality
-from tests.unit.examples import artifact, check, deployment, exported, load_report, package, point, site
+from tests.unit.examples import (
+    artifact,
+    check,
+    deployment,
+    exported,
+    load_report,
+    package,
+    point,
+    release_report,
+    site,
+)
 
 CLUSTER = Cluster(namespace="shiplift", serving_namespace="models", server_image="example.org/server:1")
 
@@ -195,6 +205,23 @@ def test_the_worst_check_decides_a_verdict(outcomes: tuple[Outcome, ...], worst:
 def test_a_verdict_gives_its_reasons_and_leaves_out_what_passed() -> None:
     verdict = Verdict.of((check(), check(Outcome.FAIL, "memory", "too much"), check(Outcome.INCONCLUSIVE, "f1", "few")))
     assert verdict.reasons == ("memory: too much", "f1: few")
+
+
+def test_what_to_do_is_said_once_with_the_version_and_not_for_warnings_or_what_was_promoted() -> None:
+    do = "Ask `shiplift report MODEL/VERSION --compare MODEL/CHAMPION`, `shiplift status MODEL`."
+    checks = (
+        check(),
+        check(Outcome.FAIL, "p99", do=do),
+        check(Outcome.INCONCLUSIVE, "rate", do=do),
+        check(Outcome.FAIL, "memory", do="Shrink it."),
+        check(Outcome.FAIL, "targets", do="Never mind.", severity="warn"),
+    )
+    refused = release_report(model="two words", checks=checks, alias="", verdict=Outcome.FAIL)
+    assert refused.what_to_do == (
+        "p99, rate: Ask `shiplift report 'two words/3' --compare 'two words/CHAMPION'`, `shiplift status 'two words'`.",
+        "memory: Shrink it.",
+    )
+    assert release_report(checks=checks).what_to_do == ()
 
 
 def test_only_a_pass_is_let_through_before_traffic_moves() -> None:

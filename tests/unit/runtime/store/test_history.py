@@ -1,5 +1,6 @@
 """A release's records are found by type; of several targets' records, the one for the target that decided."""
 
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -11,7 +12,8 @@ from shiplift.runtime.records.measurement import LoadReport, Tuned
 from shiplift.runtime.records.precision import Candidate, Candidates
 from shiplift.runtime.records.release import StageRun
 from shiplift.runtime.records.verdict import Packages, Verdict
-from shiplift.runtime.store.history import History
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.history import History, load_table_or_nothing
 from tests.unit.examples import artifact, check, deployment, load_report, package, trial
 
 R = TypeVar("R", bound=Record)
@@ -102,3 +104,11 @@ def test_the_package_is_what_came_closest_to_serving(kept: dict[str, Record], ve
         Kept(kept), [run(name) for name in ("package", "tune", "deploy")], RELEASE.givers
     ).package
     assert (last.version if last else None) == version
+
+
+def test_the_load_generator_s_table_is_read_unless_it_is_gone_or_too_long_for_a_page(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path.as_uri())
+    short, long = store.put_bytes(b"phase,side\n"), store.put_bytes(b"x" * 300_000)
+    assert load_table_or_nothing(store, load_report(table=short)) == "phase,side\n"
+    nothing = [None, load_report(), load_report(table=long), load_report(table=artifact("f"))]
+    assert [load_table_or_nothing(store, each) for each in nothing] == ["", "", "", ""]

@@ -338,7 +338,7 @@ static bool put_keys(char **words) {
   for (; *words; words++) {
     if (strncmp(*words, "--http-restricted-api=", 22) && strncmp(*words, "--grpc-restricted-protocol=", 27)) continue;
     char *word = strrchr(*words, '=') + 1;
-    const char *key = !strcmp(word, "owners") ? owners : !strcmp(word, "not-kept") ? not_kept : word;
+    const char *key = !strncmp(word, "owners-", 7) ? owners : !strncmp(word, "not-kept-", 9) ? not_kept : word;
     if (asprintf(words, "%.*s%s", (int) (word - *words), *words, key) < 0) return false;
   }
   explicit_bzero(owners, sizeof owners), explicit_bzero(not_kept, sizeof not_kept);

@@ -90,12 +90,14 @@ def test_the_pipeline_starter_is_sound(tmp_path: Path) -> None:
 
 def test_it_may_read_and_nothing_else(workflow: dict[str, Any]) -> None:
     assert workflow["permissions"] == {"contents": "read"}
-    assert workflow["jobs"]["release"]["steps"][0]["with"]["persist-credentials"] is False
+    for job in workflow["jobs"].values():
+        assert job["steps"][0]["with"]["persist-credentials"] is False
+        assert job["permissions"] == {"contents": "read", "pull-requests": "write"}
 
 
 def test_scripts_take_nothing_from_an_event_but_through_variables(workflow: dict[str, Any]) -> None:
-    scripts = [step["run"] for step in workflow["jobs"]["release"]["steps"] if "run" in step]
-    assert len(scripts) == 4
+    scripts = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    assert len(scripts) == 3 + 4
     for script in scripts:
         assert "${{" not in script
         assert subprocess.run(["bash", "-n", "-c", script], check=False).returncode == 0
@@ -103,16 +105,23 @@ def test_scripts_take_nothing_from_an_event_but_through_variables(workflow: dict
 
 def test_the_command_it_calls_has_the_options_it_gives(workflow: dict[str, Any]) -> None:
     commands: Any = typer.main.get_command(app)
-    options = {option for parameter in commands.commands["release"].params for option in parameter.opts}
-    assert {"--spec", "--engine", "--watch"} <= options
+
+    def options(name: str) -> set[str]:
+        return {option for parameter in commands.commands[name].params for option in parameter.opts}
+
+    assert {"--spec", "--engine", "--watch"} <= options("release")
+    assert {"--policy", "--engine"} <= options("gate")
+    assert {"--json", "--engine"} <= options("status")
 
 
-def run_step(workflow: dict[str, Any], folder: Path, step: int = -2, **environment: str) -> tuple[int, list[str]]:
+def run_step(
+    workflow: dict[str, Any], folder: Path, step: int = -2, job: str = "release", **environment: str
+) -> tuple[int, list[str]]:
     """Runs a step, by default the one that releases, with a `shiplift` that notes what it is asked.
 
     A model called `bad` fails with 20.
     """
-    script = workflow["jobs"]["release"]["steps"][step]["run"]
+    script = workflow["jobs"][job]["steps"][step]["run"]
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
     (tools / "shiplift").write_text(f'#!/bin/sh\necho "$@" >> {folder}/asked\n[ "$2" != bad ] || exit 20\n')
@@ -186,6 +195,63 @@ def test_one_that_fails_does_not_keep_the_others_and_is_the_result(
     code, asked = run_step(workflow, tmp_path, BEFORE="0" * 40, GITHUB_SHA=commits[1])
     assert (code, [line.split()[1] for line in asked]) == (20, ["bad", "c"])
     assert run_step(workflow, tmp_path, SPEC="releases/c d.yml", GITHUB_SHA=commits[1])[0] == 0
+
+
+def comment_of(workflow: dict[str, Any], folder: Path, commits: list[str], secret: str) -> tuple[int, list[str], str]:
+    """The exit code, the commands, and the comment of a pull request with the second commit."""
+    tools = folder / "commands"
+    tools.mkdir()
+    (tools / "shiplift").write_text(
+        f"""#!/bin/sh
+echo "$@" >> {folder}/asked
+case "$1" in
+  check) grep -q slo "$2" || exit 0; echo "line 2: <b>no</b>"; exit 65 ;;
+  status) echo '{{"models": [{{"model": "c", "latest": 7, "champion": 5}}]}}' ;;
+  gate) echo "1 verdict changes"; exit 20 ;;
+esac
+"""
+    )
+    (tools / "shiplift").chmod(0o755)
+    variables = {
+        "SECRET": secret,
+        "RUNNER_TEMP": str(folder),
+        "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    code, asked = run_step(workflow, folder, -2, "preview", GITHUB_SHA=commits[1], **variables)
+    return code, asked, (folder / "repository" / "comment.md").read_text()
+
+
+def test_a_pull_request_is_told_what_merging_it_would_release(
+    tmp_path: Path, workflow: dict[str, Any], commits: list[str]
+) -> None:
+    code, asked, comment = comment_of(workflow, tmp_path, commits, "a kubeconfig")
+    assert code == 65
+    assert asked == [
+        "check releases/a.yaml",
+        "check releases/c d.yml",
+        "status c --engine argo --json",
+        "gate c --policy releases/c d.yml --engine argo",
+    ]
+    mark, _, *told = comment.splitlines()
+    assert mark == "<!-- shiplift preview -->"
+    assert [line for line in told if line.strip()] == [
+        "    releases/a.yaml",
+        "    line 2: <b>no</b>",
+        "    releases/c d.yml",
+        "    releases c/7; production serves version 5 (0: none)",
+        "    past verdicts with its limits:",
+        "    1 verdict changes",
+    ]
+    assert (tmp_path / "kubeconfig").stat().st_mode & 0o077 == 0
+
+
+def test_a_pull_request_from_a_fork_asks_the_cluster_nothing(
+    tmp_path: Path, workflow: dict[str, Any], commits: list[str]
+) -> None:
+    _, asked, comment = comment_of(workflow, tmp_path, commits, "")
+    assert [each.split()[0] for each in asked] == ["check", "check"]
+    assert "    releases the latest version of c\n" in comment
+    assert "head.repo.full_name == github.repository" in workflow["jobs"]["preview"]["steps"][-1]["if"]
 
 
 _SHIPLIFT = """#!/bin/sh
