@@ -66,6 +66,8 @@ def limited(running: Any, far: Asked, asked: Asked, guards: Sequence[Guard], *, 
         first, wrong = _wrong(_ask(running, guards), questions, right, batches=batches)
         more = limits(questions, wrong, asked)
         if more is None:
+            for setting, together in (("alone", False), ("in batches", True))[: 1 + batches]:
+                _Proving(asked, guards).ask(setting, _ask(running, guards), batches=together)  # ordinary rows say more
             _require_same(with_row(first, questions.inputs))
         guards = tuple(joined([*guards, *(more or ())])) if more else guards
     return tuple(guards)

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -142,7 +143,7 @@ def test_without_the_library_such_a_request_ends_the_server(
         return {**command_line.variables(*arguments, **options), "LD_PRELOAD": ""}
 
     monkeypatch.setattr("shiplift.runtime.serving.machine.server.variables", without)
-    monkeypatch.setattr(command_line.secrets, "token_hex", lambda _: "word")
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "word")
     key = "owners-word"  # as its command line says, since no library replaces it
     monkeypatch.setattr("shiplift.runtime.serving.machine.server.key_of", lambda _: key)
     name = {"nested": "400000 of [", "shapes": "2^61 of FP32 with [1]"}[attack]

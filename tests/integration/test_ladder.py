@@ -117,7 +117,7 @@ def test_a_pickle_is_refused_with_the_line_that_lets_its_library_serve_it(lab: L
     assert "Write `admission: {pickle: sandbox, python: sandbox}` in the spec" in report.reason
     both = f"{FAST}\nadmission: {{pickle: sandbox, python: sandbox}}"
     version = log(lab, "kernel-pickled", "sklearn", model, x, spec=both, serialization_format="pickle")
-    promoted(lab, "kernel-pickled", version, x[5:20])
+    promoted(lab, "kernel-pickled", version, x[5:25])
 
 
 @pytest.mark.slow

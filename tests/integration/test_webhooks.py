@@ -90,7 +90,8 @@ def test_the_same_delivery_fifty_times_at_once_is_one_release(lab: Lab) -> None:
     with concurrent.futures.ThreadPoolExecutor(50) as pool:
         answers = list(pool.map(lambda _: post(lab, body, signed).status_code, range(50)))
     assert sorted(answers) == [202] + [409] * 49
-    assert set(lab.releases.names()) - before == {name}
+    started = set(lab.releases.names()) - before
+    assert {each for each in started if each.startswith("fifty-")} == {name}  # others are of earlier tests
     assert lab.releases.result(name) == first  # reused, not run again
     assert not lab.releases.active(name)
 

@@ -260,6 +260,8 @@ def _down(thresholds: str) -> str:
 class XGBoost(Boosted):
     """An XGBoost booster, which needs its own matrix type, or an estimator, which does not."""
 
+    _softmax = False  # a booster whose objective answers classes alone
+
     def _load(self, folder: str) -> Any:
         import mlflow.xgboost  # noqa: PLC0415 - only for XGBoost models
 

@@ -22,7 +22,7 @@ from shiplift.pipelines.commands.app import PANELS, main
 from shiplift.pipelines.engines.local import stack
 from shiplift.runtime.base.errors import StackDown, UsageError
 from shiplift.runtime.spec import document
-from tests.unit.docs.pages import ROOT
+from tests.project.docs.pages import ROOT
 from tests.unit.examples import Golden
 from tests.unit.pipelines.engines.local.test_stack import GONE, ME, all_of, started
 from tests.unit.pipelines_of_models import STATIC
