@@ -11,6 +11,7 @@ from shiplift.pipelines.engines.local import incidents, pulses
 from shiplift.runtime.records.site import Machine
 from shiplift.runtime.serving.machine.production import LocalProduction
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.repository_key import key_of
 from tests.integration.conftest import Lab, Released, digits, until
 
 
@@ -34,9 +35,10 @@ def test_a_model_that_answers_wrongly_is_loaded_again_from_the_artifact_store(la
     assert pulses.read(lab.home, model).finding == ""
     machine = lab.site.place
     assert isinstance(machine, Machine)
-    (file,) = (LocalProduction(lab.site, machine).repository / model).glob("*/model.onnx")
+    repository = LocalProduction(lab.site, machine).repository
+    (file,) = (repository / model).glob("*/model.onnx")
     falsify(file)
-    with TritonClient(machine.grpc) as client:
+    with TritonClient(machine.grpc, repository_key=key_of(repository)) as client:
         client.load(model)
     assert lab.ask(model, {"input": images[:8]})["outputs"] != right
     until(lambda: lab.ask(model, {"input": images[:8]})["outputs"] == right, seconds=120)

@@ -38,7 +38,7 @@ class _Change:
 
 
 def far(facts: ModelFacts, rows: Arrays, seed: int = 0) -> Questions:
-    """Copies of the `rows`, each with one or all numbers of one input far away; the most telling first.
+    """Copies of the `rows`, each with numbers far away, one or all of one input or all inputs; the most telling first.
 
     `rows` are answered ones without NaN and infinities. None are made of inputs about which the model tells.
     """
@@ -50,15 +50,18 @@ def far(facts: ModelFacts, rows: Arrays, seed: int = 0) -> Questions:
     whole = [name for name, array in rows.items() if array.dtype.kind in "iu" and name not in about and _counts(array)]
     size = sum(array[:1].nbytes for array in rows.values())
     rng = np.random.default_rng(seed)
-    changes = [change for name in floats for change in _changes(name, rows[name], rng)]
-    changes += [change for name in whole for change in _ends(name, rows[name], rng)]
+    single = [each for name in floats for each in _changes(name, rows[name], rng)]
+    single += [each for name in whole for each in _ends(name, rows[name], rng)]
+    changes: list[tuple[int, tuple[_Change, ...]]] = [(rank, (change,)) for rank, change in single]
+    changes += _together({name: rows[name] for name in floats}, rng) if len(floats) > 1 else ()
     changes = sorted(changes, key=lambda change: change[0])[: _BYTES // max(size, 1)]
     if not changes:
         return NONE
     inputs = {name: array[np.arange(len(changes)) % len(array)] for name, array in rows.items()}
-    for row, (_, change) in enumerate(changes):
-        flat = inputs[change.input][row].reshape(-1)
-        flat[slice(None) if change.at is None else change.at] = change.values
+    for row, (_, some) in enumerate(changes):
+        for change in some:
+            flat = inputs[change.input][row].reshape(-1)
+            flat[slice(None) if change.at is None else change.at] = change.values
     return Questions(inputs=inputs, origins=(FAR,) * len(changes))
 
 
@@ -78,6 +81,19 @@ def _changes(name: str, known: Values, rng: np.random.Generator) -> Iterator[tup
             yield 2 * rank + place, _Change(input=name, values=np.asarray(sign * _drawn(ends, rng), dtype), at=at)
         if size > 1:
             yield 2 * rank, _Change(input=name, values=_cancelling(known, _drawn(ends, rng), rng))
+
+
+def _together(known: Arrays, rng: np.random.Generator) -> Iterator[tuple[int, tuple[_Change, ...]]]:
+    """All inputs at once: what each takes alone may overflow in their product, or in the sums of an attention."""
+    for rank, steps in enumerate(zip(*(_steps(array) for array in known.values()), strict=True)):
+        for kind in ("largest", "signs", "any"):
+            changes = []
+            for (name, array), ends in zip(known.items(), steps, strict=True):
+                size = array[0].size
+                signs = np.ones(size) if kind == "largest" else rng.choice([-1.0, 1.0], size)
+                shares = signs * (rng.random(size) if kind == "any" else 1.0)
+                changes.append(_Change(input=name, values=(shares * _drawn(ends, rng)).astype(array.dtype)))
+            yield 2 * rank, tuple(changes)
 
 
 def _mixed(row: Values, rng: np.random.Generator) -> Iterator[Values]:

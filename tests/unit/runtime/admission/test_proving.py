@@ -15,6 +15,7 @@ from shiplift.runtime.admission import proving
 from shiplift.runtime.admission.conversion import convert
 from shiplift.runtime.admission.verification import verify
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.guest.graphs.guards import Guards
 from shiplift.runtime.model import graph_contract, onnx_models
 from shiplift.runtime.model.conversion import sklearn_linear
 from shiplift.runtime.model.conversion.torch_models import TorchModule, TorchProgram
@@ -433,3 +434,39 @@ def test_networks_are_limited_to_what_they_answer_rightly_but_not_for_rounding(
 
     assert guard.high is not None
     assert 1e12 < guard.high <= 1e17  # what is left of equal large numbers is no reason for a limit
+
+
+@pytest.mark.slow
+def test_inputs_of_an_attention_are_limited_to_what_they_are_answered_rightly_together(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(far_answers, "_SECONDS", 600)  # however busy the machine is
+    monkeypatch.setattr(proving, "_FAR_S", 600)
+    torch = pytest.importorskip("torch")
+
+    def forward(_: Any, q: Any, k: Any) -> Any:
+        q, k = q.unsqueeze(1), k.unsqueeze(1)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, k).squeeze(1)
+
+    module = type("Module", (torch.nn.Module,), {"forward": forward})().eval()
+    some, rows = torch.zeros(2, 3, 4), {0: torch.export.Dim("b")}
+    program = torch.export.export(module, (some, some.clone()), dynamic_shapes=(rows, rows))
+    (bench.folder / "data").mkdir(parents=True)
+    torch.export.save(program, bench.folder / "data" / "model.pt2")
+    (bench.folder / "MLmodel").write_text("flavors: {pytorch: {model_data: data}}\n")
+    rng = np.random.default_rng(0)
+    bench.flavor, bench.example = "pytorch", {name: rng.normal(size=(5, 3, 4)).astype(np.float32) for name in "qk"}
+    bench.signature = Signature(inputs=(tensor("q", -1, 3, 4), tensor("k", -1, 3, 4)), outputs=(tensor("y", -1, 3, 4),))
+    exported = bench.export()
+    guards = Guards(guard.entry() for guard in exported.proof.guards)
+    running, answered = onnx_models.session(exported.file), 0
+    for _ in range(300):
+        far = {name: rng.normal(size=(1, 3, 4)) * 10.0 ** rng.uniform(0, 38) for name in "qk"}
+        arrays = {name: np.clip(array, -3e38, 3e38).astype(np.float32) for name, array in far.items()}
+        if guards.reason(arrays):
+            continue
+        answered += 1
+        right = module(*(torch.from_numpy(array) for array in arrays.values())).numpy()
+        served = onnx_models.answer(running, arrays)["y"]
+        assert (np.isnan(served) == np.isnan(right)).all(), arrays
+    assert answered > 10

@@ -68,6 +68,25 @@ def test_overflow_in_another_place_ends_the_range(original: Function, served: Fu
     assert 1e3 < guard.high == -guard.low < float(np.finfo(np.float32).max)
 
 
+def test_inputs_that_overflow_only_together_are_limited() -> None:
+    """As an attention does, whose sums are infinite: it answers 0, and NaN after another order of additions."""
+
+    def product(inputs: Arrays) -> Any:
+        return (inputs["a"] * np.float32(1e-12) * (inputs["b"] * np.float32(1e-12))).sum(axis=1, keepdims=True)
+
+    facts = ModelFacts(inputs=(tensor("a", -1, 6), tensor("b", -1, 6)))
+    made = questions(facts, KnownRows(example={"a": ROWS, "b": ROWS + 1}), Budget(rows=200), 1)
+    with np.errstate(all="ignore"):
+        wrong = ~np.isfinite(product(made.far.inputs))[:, 0] & np.isfinite(list(made.far.inputs.values())).all((0, 2))
+    known = [(each, Answers.of({"y": np.zeros(len(each.origins))})) for each in made.questions]
+    guards = limits(made.far, wrong, known)
+
+    assert 0 < wrong.sum() < len(wrong)
+    assert guards
+    assert [guard.input for guard in guards] == ["a", "b"]
+    assert all(guard.high and 1e3 < guard.high < 1e38 for guard in guards)
+
+
 def test_rows_of_the_author_are_never_refused() -> None:
     rows = ROWS.copy()
     rows[0, 0] = np.nan
