@@ -374,6 +374,7 @@ def test_a_registry_that_fails_leaves_the_same_records(engines: Engines, moment:
     assert [(run.name, run.outcome) for run in ending.stages] == [("measure", "ok"), ("judge", "failed")]
 
 
+@pytest.mark.slow
 def test_a_step_that_hangs_leaves_the_same_records(engines: Engines) -> None:
     ending = same(engines, release_that(hang, deadline_s=1))
     assert ending.failure is not None

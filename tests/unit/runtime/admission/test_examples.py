@@ -42,6 +42,7 @@ def test_the_example_in_a_pt2_file_is_named_by_the_signature(tmp_path: Path) -> 
     assert "pt2 file" in note
 
 
+@pytest.mark.slow
 def test_keyword_arguments_are_matched_by_name(tmp_path: Path) -> None:
     left, right = two()
     program(tmp_path, left, right=right)

@@ -426,6 +426,7 @@ def test_a_fifo_never_blocks_the_scan(tmp_path: Path) -> None:
 LOOKALIKES = (b"\x80\x04\x93.", b"#!/b", b"\x1f\x8b\x08\x00", b"\x80\x02}q", b"PK\x03\x04")
 
 
+@pytest.mark.slow
 def test_numbers_that_look_like_something_else_are_numbers(tmp_path: Path) -> None:
     """A hundred weights begin with any two bytes now and then; torch reads them as nothing but numbers."""
     import torch
