@@ -213,9 +213,7 @@ def test_a_cancelled_release_still_reports(place: Place) -> None:
     place.releases.cancel(name, "somebody asked")
     run = until(lambda: place.ended(name), seconds=180)
     assert (run.succeeded, run.stopped_because) == (False, "somebody asked")
-    place.reconciled(
-        lambda: place.releases.get(name).concluded
-    )  # by its own last stage, or by another's if Argo lost that
+    place.reconciled(lambda: place.releases.get(name).concluded)  # if Argo lost its last stage
 
 
 def test_a_terminated_release_is_concluded(place: Place) -> None:
