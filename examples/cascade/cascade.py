@@ -162,7 +162,8 @@ def main() -> None:
 def members(pipeline: str) -> list[str]:
     """The names of all models in the server that a pipeline's are among."""
     client = grpc.InferenceServerClient(shiplift.discover(pipeline).grpc)
-    return [str(model.name) for model in client.get_model_repository_index().models if "--" in model.name]
+    statistics = client.get_inference_statistics().model_stats  # the list of models itself asks for the owner's key
+    return sorted({str(model.name) for model in statistics if "--" in model.name})
 
 
 if __name__ == "__main__":
