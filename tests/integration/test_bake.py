@@ -46,8 +46,7 @@ def test_an_alarm_rolls_back_and_quiet_passes(lab: Lab) -> None:
 
     fourth = lab.log_classifier(model, samples=900, spec=QUIET.replace("4s", "1h"))
     assert lab.wait(model, fourth).exit_code == 0
-    shown = lab.engine.status(model)
-    assert getattr(shown, "baking", "").endswith("of 1h")
+    until(lambda: getattr(lab.engine.status(model), "baking", "").endswith("of 1h"))  # once the heartbeat has asked it
     answer = lab.engine.abort(model, "it looks wrong")
     assert (answer.version, answer.champion) == (fourth, third)
     assert lab.registry.version(model, fourth).tags[f"{TAG}reason"] == answer.message

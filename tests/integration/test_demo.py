@@ -24,7 +24,8 @@ def test_a_demo_begins_when_the_release_of_a_stopped_one_has_ended_and_is_rolled
     assert lab.registry.alias(demo_story.MODEL, CHAMPION) == first
     assert lab.ask(demo_story.MODEL, {"input": digits()[0][:1]})["version"] == first
     assert not (lab.home / "demo" / "unfinished").exists()
-    assert ["waiting" in line for line in messages] == [True, False]
+    own = [line for line in messages if "earlier demo" in line]  # others are of versions that other tests registered
+    assert ["waiting" in line for line in own] == [True, False]
 
     demo_story.settle(lab.home, lab.running, messages.append)
     assert len(messages) == 2
