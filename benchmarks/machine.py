@@ -3,17 +3,16 @@
 import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
+
+from shiplift.runtime.host.processor import cpu_name
 
 T = TypeVar("T")
 
 
 def processor() -> str:
     """The processor's name, as Linux reports it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    name = next((line for line in lines if line.startswith("model name")), "")
-    return name.partition(":")[2].strip() or platform.processor() or platform.machine()
+    return cpu_name() or platform.processor() or platform.machine()
 
 
 def until(condition: Callable[[], T | None], description: str, *, seconds: float = 60, every_s: float = 0.1) -> T:

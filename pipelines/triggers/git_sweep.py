@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.engines.argo.layout import GIT_COMMITS
+from shiplift.pipelines.engines.argo.record_map import missing, write_records
 from shiplift.pipelines.engines.argo.workflows import Push, Run
 from shiplift.pipelines.triggers.pushes import Commit
 from shiplift.pipelines.triggers.settings import Reconciling, Repository
-from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.base.git import latest_commit
 from shiplift.runtime.base.names import repository_slug
 from shiplift.runtime.records.base import Record
@@ -94,7 +94,7 @@ class HandledCommits:
         """
         body = self._api.get(CONFIG_MAP, GIT_COMMITS)
         if body is None:
-            raise self._missing()
+            raise missing(GIT_COMMITS)
         return {slug: _parsed(text) for slug, text in (body.get("data") or {}).items()}
 
     def write(self, entries: Mapping[str, Handled | None]) -> None:
@@ -103,12 +103,7 @@ class HandledCommits:
         Raises:
             NotFound: the ConfigMap does not exist.
         """
-        data = {slug: entry.model_dump_json() if entry else None for slug, entry in entries.items()}
-        if self._api.merge(CONFIG_MAP, GIT_COMMITS, {"data": data}) is None:
-            raise self._missing()
-
-    def _missing(self) -> NotFound:
-        return NotFound(f"the ConfigMap {GIT_COMMITS!r} does not exist", do="Run `shiplift install`.")
+        write_records(self._api, GIT_COMMITS, entries)
 
 
 def _parsed(text: str) -> Handled | None:

@@ -44,9 +44,8 @@ def prove(running: Any, threaded: Any, asked: Asked, guards: Sequence[Guard] = (
         ExportFailed: a row is answered differently.
     """
     proving, ask = _Proving(asked, guards), _ask(running, guards)
-    proving.ask("alone", ask, batches=False)
+    proving.plainly(ask, batches=batches)
     if batches:
-        proving.ask("in batches", ask, batches=True)
         proving.among_neighbours(ask)
     proving.from_threads(ask)
     if threaded is None:
@@ -66,8 +65,7 @@ def limited(running: Any, far: Asked, asked: Asked, guards: Sequence[Guard], *, 
         first, wrong = _wrong(_ask(running, guards), questions, right, batches=batches)
         more = limits(questions, wrong, asked)
         if more is None:
-            for setting, together in (("alone", False), ("in batches", True))[: 1 + batches]:
-                _Proving(asked, guards).ask(setting, _ask(running, guards), batches=together)  # ordinary rows say more
+            _Proving(asked, guards).plainly(_ask(running, guards), batches=batches)  # an ordinary row says more
             _require_same(with_row(first, questions.inputs))
         guards = tuple(joined([*guards, *(more or ())])) if more else guards
     return tuple(guards)
@@ -109,6 +107,12 @@ class _Proving:
         self.left_out: list[str] = []
         self.refused: list[tuple[Questions, Answers]] = []
         self.asked = [self._kept(questions, right) for questions, right in asked]
+
+    def plainly(self, ask: Ask, *, batches: bool) -> None:
+        """All rows alone and, where the graph takes `batches`, in batches."""
+        self.ask("alone", ask, batches=False)
+        if batches:
+            self.ask("in batches", ask, batches=True)
 
     def ask(self, setting: str, ask: Ask, *, batches: bool) -> None:
         """All sets in turn, until the time is up."""

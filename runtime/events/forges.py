@@ -25,42 +25,34 @@ STATES: Mapping[Kind, State] = {
     Kind.FAILED: "error",
     Kind.CANCELLED: "cancelled",
 }
-_GITHUB: Mapping[State, str] = {"cancelled": "error"}  # other states have its own names
-_GITLAB: Mapping[State, str] = {"failure": "failed", "error": "failed", "cancelled": "canceled"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forge:
     """A forge's API for commit statuses.
 
-    `api` is the address of the public one. `path` is that of a commit's statuses, `headers` are those with the token,
-    `status` is the body. `known` is part of the answer (400) to a state that the commit has already.
+    `api` is the address of the public one. `path` is that of a commit's statuses, `headers` are those with the token.
+    `states` are its own names of states, `context` is its name of the field with a status's own name, and descriptions
+    have at most `characters`. `known` is part of the answer (400) to a state that the commit has already.
     """
 
     api: str
     path: Callable[[str, str], str]
     headers: Callable[[str], Mapping[str, str]]
-    status: Callable[[ModelEvent, State], Mapping[str, str]]
+    states: Mapping[State, str]
+    context: str
+    characters: int
     known: str = ""
 
-
-def _github(event: ModelEvent, state: State) -> Mapping[str, str]:
-    link = {"target_url": event.link} if event.link else {}
-    return {"state": _GITHUB.get(state, state), "context": _context(event), "description": _told(event, 140), **link}
-
-
-def _gitlab(event: ModelEvent, state: State) -> Mapping[str, str]:
-    link = {"target_url": event.link} if event.link else {}
-    return {"state": _GITLAB.get(state, state), "name": _context(event), "description": _told(event, 255), **link}
-
-
-def _context(event: ModelEvent) -> str:
-    """A status of its own for each model that a commit releases."""
-    return f"shiplift/{event.model}"[:255]
-
-
-def _told(event: ModelEvent, most: int) -> str:
-    return printable(event.sentence, limit=most)
+    def status(self, event: ModelEvent) -> dict[str, str]:
+        """The body that tells of an event: each model that a commit releases has a status of its own."""
+        state = STATES[event.kind]
+        return {
+            "state": self.states.get(state, state),
+            self.context: f"shiplift/{event.model}"[:255],
+            "description": printable(event.sentence, limit=self.characters),
+            **({"target_url": event.link} if event.link else {}),
+        }
 
 
 FORGES: Mapping[str, Forge] = {
@@ -72,13 +64,17 @@ FORGES: Mapping[str, Forge] = {
             "authorization": f"Bearer {token}",
             "x-github-api-version": "2022-11-28",
         },
-        status=_github,
+        states={"cancelled": "error"},
+        context="context",
+        characters=140,
     ),
     "gitlab": Forge(
         api="https://gitlab.com/api/v4",
         path=lambda repository, commit: f"/projects/{quote(repository, safe='')}/statuses/{commit}",
         headers=lambda token: {"private-token": token},
-        status=_gitlab,
+        states={"failure": "failed", "error": "failed", "cancelled": "canceled"},
+        context="name",
+        characters=255,
         known="Cannot transition status",
     ),
 }

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from shiplift.runtime.events.event import ModelEvent
-from shiplift.runtime.events.forges import STATES
 from shiplift.runtime.events.kinds import BAD, GOOD
 from shiplift.runtime.events.targets import EventTarget, Format
 
@@ -85,7 +84,7 @@ def letter(event: ModelEvent, target: EventTarget, source: str, now: float) -> L
         body, headers = written(event, target.format, source, secret, now)
         return Letter(address=address, body=body, headers=headers)
     path = forge.path(target.repository, event.commit)
-    status = json.dumps(dict(forge.status(event, STATES[event.kind])), ensure_ascii=False).encode()
+    status = json.dumps(forge.status(event), ensure_ascii=False).encode()
     headers = {"content-type": "application/json", **forge.headers(secret)}
     return Letter(address=f"{address.rstrip('/')}{path}", body=status, headers=headers, known=forge.known)
 

@@ -18,17 +18,19 @@ _ALIKE = 0.75  # of the fastest core's capacity: such cores finish their part of
 @cache
 def cpu_flags() -> frozenset[str]:
     """This CPU's feature flags, as Linux names them."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("flags"):
-            return frozenset(line.split(":", 1)[1].split())
-    return frozenset()
+    return frozenset(_told("flags").split())
 
 
 @cache
 def cpu_name() -> str:
     """This CPU's name, as its maker gave it; empty where Linux knows none."""
+    return _told("model name")
+
+
+def _told(field: str) -> str:
+    """What Linux says of the first core; empty if it does not have this field."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
+        if line.startswith(field):
             return line.split(":", 1)[1].strip()
     return ""
 

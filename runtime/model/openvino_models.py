@@ -51,15 +51,20 @@ class OpenVinoSession:
 
     def run(self, names: Sequence[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """The outputs of these names, for one batch."""
+        request = self.request(feeds)
+        with answering(len(next(iter(feeds.values())))):
+            request.start_async()
+            request.wait()
+        return [np.array(request.get_tensor(name).data) for name in names]
+
+    def request(self, feeds: dict[str, NDArray[Any]]) -> Any:
+        """OpenVINO's own request for one batch, to be started as often as one likes."""
         import openvino  # noqa: PLC0415 - see `session`
 
         request = self.compiled.create_infer_request()
         for name, array in feeds.items():
             request.set_tensor(name, openvino.Tensor(np.ascontiguousarray(array)))
-        with answering(len(next(iter(feeds.values())))):
-            request.start_async()
-            request.wait()
-        return [np.array(request.get_tensor(name).data) for name in names]
+        return request
 
 
 def session(path: Path, outputs: Sequence[str], precision: Precision, *, threads: int = 1) -> OpenVinoSession:

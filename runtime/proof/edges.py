@@ -14,6 +14,7 @@ from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.far import FAR
 from shiplift.runtime.proof.questions.question import NONE, Questions
 from shiplift.runtime.proof.settings import count_of, rows_of
+from shiplift.runtime.proof.tolerances import largest_in_rows
 
 _MOST = 12  # rows whose edge is looked for
 _HALVINGS = 12  # of the way from known magnitudes to the row's, as powers
@@ -29,12 +30,14 @@ def edges(ask: Callable[[Arrays], Answers], rows: Arrays, right: Answers, known:
     `known` are rows that it does. What is larger than these in a row is what becomes smaller, down to the edge.
     `ask` may leave out last rows, for want of time: then there are none.
     """
-    ends = {name: float(_largest(array).max(initial=0.0)) for name, array in known.items() if array.dtype.kind == "f"}
+    ends = {
+        name: float(largest_in_rows(array).max(initial=0.0)) for name, array in known.items() if array.dtype.kind == "f"
+    }
     at = np.flatnonzero(_numbers(rows) & right.answered & ~_numbers(right.outputs))
     if not len(at):
         return NONE
     rows = rows_of(rows, at[np.unique(np.linspace(0, len(at) - 1, min(len(at), _MOST)).astype(int))])
-    beyond = [np.where(ends[name] > 0, _largest(rows[name]) / (ends[name] or 1.0), 1.0) for name in ends]
+    beyond = [np.where(ends[name] > 0, largest_in_rows(rows[name]) / (ends[name] or 1.0), 1.0) for name in ends]
     low, high = -np.log(np.maximum(np.max(beyond, axis=0), 1.0)), np.zeros(count_of(rows))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -66,9 +69,3 @@ def _numbers(arrays: Arrays) -> _Flags:
         np.isfinite(each).reshape(len(each), -1).all(axis=1) for each in arrays.values() if each.dtype.kind == "f"
     ]
     return np.asarray(np.logical_and.reduce(finite)) if finite else np.ones(count_of(arrays), dtype=np.bool_)
-
-
-def _largest(array: NDArray[np.floating]) -> _Floats:
-    """The largest finite magnitude in each row, (rows,)."""
-    sizes = np.abs(np.where(np.isfinite(array), array, 0).astype(np.float64))
-    return np.asarray(sizes.reshape(len(sizes), -1).max(axis=1, initial=0.0))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import NONE, Questions
-from shiplift.runtime.proof.tolerances import NOISE_FACTOR, USUAL, usual_magnitude
+from shiplift.runtime.proof.tolerances import NOISE_FACTOR, USUAL, largest_in_rows, usual_magnitude
 
 ORDINARY = frozenset({"example", "validation", "recorded", "range"})  # origins of rows like those of training
 _Floats = NDArray[np.float64]
@@ -45,9 +45,8 @@ def with_usual_far(far: Answers, known: Answers, rounded: Arrays) -> Answers:
     usual: Arrays = {}
     for name, low in _usual([(NONE, known)]).items():
         array = far.outputs[name]
-        sizes = np.abs(np.where(np.isfinite(array), array, 0).astype(np.float64)).reshape(len(array), -1)
-        if sizes.shape[1] == low.size:
-            usual[name] = _GROSS * np.maximum(low[None, :], sizes.max(axis=1, keepdims=True, initial=0.0))
+        if array.reshape(len(array), -1).shape[1] == low.size:
+            usual[name] = _GROSS * np.maximum(low[None, :], largest_in_rows(array)[:, None])
             if name in rounded:
                 usual[name] = usual[name] + rounded[name][:, None] * (NOISE_FACTOR / USUAL)
     return replace(far, noise=known.noise, usual=usual)

@@ -55,6 +55,12 @@ def usual_magnitude(values: Floats) -> Floats:
     return usual
 
 
+def largest_in_rows(array: NDArray[np.generic]) -> NDArray[np.float64]:
+    """The largest finite magnitude in each row, (rows,)."""
+    sizes = np.abs(np.where(np.isfinite(array), array, 0).astype(np.float64))
+    return np.asarray(sizes.reshape(len(sizes), -1).max(axis=1, initial=0.0))
+
+
 def _probable(values: Floats) -> bool:
     """Whether each row has the probabilities of several classes, where one is what the others leave."""
     if values.shape[1] < 2 or not len(values) or not ((values >= 0) & (values <= 1)).all():

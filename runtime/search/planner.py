@@ -198,18 +198,13 @@ class Search:
         usual = self._placed(package, filling[0])
         if self._expectations is None:
             return usual
-        every = [
-            self.space.point(self.space.packages.index(package), at, 0, to) for to in filling for at in self._sizes
-        ]
+        sizes = range(len(self.space.max_batch))
+        every = [self.space.point(self.space.packages.index(package), at, 0, to) for to in filling for at in sizes]
         best = usual
         for point in every:
             if (self._expected(point) or 0.0) > _CLEARLY * (self._expected(best) or math.inf):
                 best = point
         return best
-
-    @property
-    def _sizes(self) -> range:
-        return range(len(self.space.max_batch))
 
     def _expected(self, point: Point) -> float | None:
         """The rows per second that the machine's calibration lets expect of a point; None without one."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pydantic import ValidationError
 
 from shiplift.pipelines.engines.argo.layout import EVENTS
-from shiplift.runtime.base.errors import NotFound
+from shiplift.pipelines.engines.argo.record_map import write_records
 from shiplift.runtime.events.outbox import Place
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import CONFIG_MAP
@@ -43,9 +43,7 @@ class ToldTargets:
         Raises:
             NotFound: the ConfigMap does not exist.
         """
-        data = {name: entry.model_dump_json() if entry else None for name, entry in entries.items()}
-        if self._api.merge(CONFIG_MAP, EVENTS, {"data": data}) is None:
-            raise NotFound(f"the ConfigMap {EVENTS!r} does not exist", do="Run `shiplift install`.")
+        write_records(self._api, EVENTS, entries)
 
 
 def _parsed(text: str) -> Told | None:

@@ -44,6 +44,7 @@ class Boosted(Original):
 
     narrow = True
     unknown = math.nan  # the code of a category that training never saw
+    float_labels = False  # whether `predict` gives classes as floats, 7.0 for 7
 
     def __init__(
         self, folder: Path, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, tabular: bool
@@ -116,23 +117,19 @@ class Boosted(Original):
         except Exception as error:
             raise failed("the model can't be converted", error) from error
         model = with_second_alone(model) if self._second_alone() else model
-        model = with_float_labels(model) if self._float_labels() else model
+        model = with_float_labels(model) if self.float_labels else model
         return columns.in_front_of(model) if columns else model
 
     def _second_alone(self) -> bool:
         """Whether `predict` gives the probability of the second class alone, as that of a booster of two classes."""
         return self._objective() in ("binary", "binary:logistic") and not hasattr(self.model, "predict_proba")
 
-    def _float_labels(self) -> bool:
-        """Whether `predict` gives classes as floats, 7.0 for 7."""
-        return False
-
     def _classifies(self) -> bool:
         return self._objective().startswith(("binary", "multi"))
 
     def _classes(self, count: int) -> NDArray[Any]:
         """The values of the classes; a booster counts them."""
-        counted = np.arange(count, dtype=np.float32 if self._float_labels() else np.int64)
+        counted = np.arange(count, dtype=np.float32 if self.float_labels else np.int64)
         return np.asarray(getattr(self.model, "classes_", counted))
 
     def _require_numbers(self) -> None:
@@ -260,19 +257,14 @@ def _down(thresholds: str) -> str:
 class XGBoost(Boosted):
     """An XGBoost booster, which needs its own matrix type, or an estimator, which does not."""
 
-    _softmax = False  # a booster whose objective answers classes alone
-
     def _load(self, folder: str) -> Any:
         import mlflow.xgboost  # noqa: PLC0415 - only for XGBoost models
 
         model = mlflow.xgboost.load_model(folder)
-        self._softmax = not hasattr(model, "get_booster") and self._objective_of(model) == "multi:softmax"
-        if self._softmax:
+        if not hasattr(model, "get_booster") and self._objective_of(model) == "multi:softmax":
+            self.float_labels = True
             model.set_param({"objective": "multi:softprob"})  # the same trees; softmax would return only classes
         return model
-
-    def _float_labels(self) -> bool:
-        return self._softmax
 
     @property
     def booster(self) -> Any:

@@ -13,6 +13,7 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.guards.learning import Asked, refused_rows
 from shiplift.runtime.proof.questions.question import Questions
+from shiplift.runtime.proof.tolerances import largest_in_rows
 from shiplift.runtime.records.guards import Guard
 
 Flags = NDArray[np.bool_]
@@ -38,8 +39,8 @@ def _of_input(name: str, far: Arrays, wrong: Flags, asked: Asked) -> Iterator[Gu
     if far[name].dtype.kind != "f":
         return
     values = far[name].reshape(len(wrong), -1).astype(np.float64)
-    known = max(_largest(each[0].inputs[name]).max(initial=0.0) for each in asked if each[0].origins)
-    largest, missing = _largest(values), np.isnan(values).any(axis=1)
+    known = max(largest_in_rows(each[0].inputs[name]).max(initial=0.0) for each in asked if each[0].origins)
+    largest, missing = largest_in_rows(values), np.isnan(values).any(axis=1)
     infinite = np.isinf(values).any(axis=1)
     beyond = (largest > known) & ~infinite
     given = {
@@ -62,9 +63,3 @@ def _plain(end: float, known: float) -> float:
     """A power of ten up to the end, unless known values are beyond it: people read it."""
     power = 10.0 ** np.floor(np.log10(end)) if end > 0 else 0.0
     return float(power) if power >= known else end
-
-
-def _largest(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """The largest finite magnitude in each row, (rows,)."""
-    sizes = np.abs(np.where(np.isfinite(values), values, 0).astype(np.float64))
-    return np.asarray(sizes.reshape(len(values), -1).max(axis=1, initial=0.0))

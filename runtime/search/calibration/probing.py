@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.model.openvino_models import OpenVinoSession
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.precision.timing import Forest, RunnableCandidate
 from shiplift.runtime.records.calibration import GraphKind, Rate, Unavailable
@@ -123,22 +125,16 @@ def _rates(graph: GraphKind, running: Mapping[Form, _Sessions], cases: Cases, de
 
 def _runner(session: Any, feeds: Arrays) -> Run:
     """Runs a session on the same rows again and again, after a first run, which allocates and compiles."""
-    compiled = getattr(session, "compiled", None)
-    if compiled is None:
-        run: Run = lambda: session.run(list(graphs.OUTPUTS), feeds)  # noqa: E731
+    if isinstance(session, OpenVinoSession):
+        run = _again(session.request(feeds))
     else:
-        run = _of_openvino(compiled, feeds)
+        run = partial(session.run, list(graphs.OUTPUTS), feeds)
     run()
     return run
 
 
-def _of_openvino(compiled: Any, feeds: Arrays) -> Run:
-    """One request that is used again, as the server does. Synchronous calls lose errors."""
-    import openvino  # noqa: PLC0415 - takes 0.2 s
-
-    request = compiled.create_infer_request()
-    for name, array in feeds.items():
-        request.set_tensor(name, openvino.Tensor(array))
+def _again(request: Any) -> Run:
+    """Runs a request of OpenVINO's again and again, as the server does."""
 
     def run() -> None:
         request.start_async()

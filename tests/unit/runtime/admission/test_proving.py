@@ -385,20 +385,28 @@ def test_outputs_of_a_torch_model_are_known_by_name_in_whatever_order() -> None:
     np.testing.assert_array_equal(answers["double"], 2 * X)
 
 
+def log_program(bench: Bench, forward: Any, *inputs: Any) -> Any:
+    """Logs a module's program, of any number of rows; returns the module."""
+    import torch
+
+    module = type("Module", (torch.nn.Module,), {"forward": forward})().eval()
+    rows = {0: torch.export.Dim("b")}
+    program = torch.export.export(module, inputs, dynamic_shapes=(rows,) * len(inputs))
+    (bench.folder / "data").mkdir(parents=True)
+    torch.export.save(program, bench.folder / "data" / "model.pt2")
+    (bench.folder / "MLmodel").write_text("flavors: {pytorch: {model_data: data}}\n")
+    bench.flavor = "pytorch"
+    return module
+
+
 @pytest.mark.slow
 def test_torch_models_are_exported_by_name_and_served_alone_where_rows_mix(bench: Bench) -> None:
     torch = pytest.importorskip("torch")
 
     def logged(name: str, forward: Any, *outputs: str) -> Bench:
-        case = Bench(home=bench.home / name, flavor="pytorch")
+        case = Bench(home=bench.home / name)
         case.home.mkdir()
-        module = type("Module", (torch.nn.Module,), {"forward": forward})
-        program = torch.export.export(
-            module().eval(), (torch.zeros(2, 4),), dynamic_shapes=({0: torch.export.Dim("b")},)
-        )
-        (case.folder / "data").mkdir(parents=True)
-        torch.export.save(program, case.folder / "data" / "model.pt2")
-        (case.folder / "MLmodel").write_text("flavors: {pytorch: {model_data: data}}\n")
+        log_program(case, forward, torch.zeros(2, 4))
         case.signature = Signature(
             inputs=(tensor("x", -1, 4),), outputs=tuple(tensor(output, -1, 4) for output in outputs)
         )
@@ -423,12 +431,8 @@ def test_networks_are_limited_to_what_they_answer_rightly_but_not_for_rounding(
     monkeypatch.setattr(far_answers, "_SECONDS", 600)  # however busy the machine is
     monkeypatch.setattr(proving, "_FAR_S", 600)
     torch = pytest.importorskip("torch")
-    module = type("Module", (torch.nn.Module,), {"forward": lambda _, x: x.var(1, keepdim=True)})().eval()
-    program = torch.export.export(module, (torch.zeros(2, 4),), dynamic_shapes=({0: torch.export.Dim("b")},))
-    (bench.folder / "data").mkdir(parents=True)
-    torch.export.save(program, bench.folder / "data" / "model.pt2")
-    (bench.folder / "MLmodel").write_text("flavors: {pytorch: {model_data: data}}\n")
-    bench.flavor, bench.signature = "pytorch", Signature(inputs=SIGNATURE.inputs, outputs=(tensor("y", -1, 1),))
+    log_program(bench, lambda _, x: x.var(1, keepdim=True), torch.zeros(2, 4))
+    bench.signature = Signature(inputs=SIGNATURE.inputs, outputs=(tensor("y", -1, 1),))
 
     (guard,) = bench.export().proof.guards  # its squares overflow before they are divided
 
@@ -448,14 +452,9 @@ def test_inputs_of_an_attention_are_limited_to_what_they_are_answered_rightly_to
         q, k = q.unsqueeze(1), k.unsqueeze(1)
         return torch.nn.functional.scaled_dot_product_attention(q, k, k).squeeze(1)
 
-    module = type("Module", (torch.nn.Module,), {"forward": forward})().eval()
-    some, rows = torch.zeros(2, 3, 4), {0: torch.export.Dim("b")}
-    program = torch.export.export(module, (some, some.clone()), dynamic_shapes=(rows, rows))
-    (bench.folder / "data").mkdir(parents=True)
-    torch.export.save(program, bench.folder / "data" / "model.pt2")
-    (bench.folder / "MLmodel").write_text("flavors: {pytorch: {model_data: data}}\n")
+    module = log_program(bench, forward, torch.zeros(2, 3, 4), torch.zeros(2, 3, 4))
     rng = np.random.default_rng(0)
-    bench.flavor, bench.example = "pytorch", {name: rng.normal(size=(5, 3, 4)).astype(np.float32) for name in "qk"}
+    bench.example = {name: rng.normal(size=(5, 3, 4)).astype(np.float32) for name in "qk"}
     bench.signature = Signature(inputs=(tensor("q", -1, 3, 4), tensor("k", -1, 3, 4)), outputs=(tensor("y", -1, 3, 4),))
     exported = bench.export()
     guards = Guards(guard.entry() for guard in exported.proof.guards)
