@@ -69,6 +69,6 @@ def _server(uri: str) -> str:
     if urlsplit(uri).scheme in ("http", "https"):
         return uri
     raise UsageError(
-        f"MLFLOW_TRACKING_URI is {uri!r}, which is no server: a model registered there is never released",
+        f"MLFLOW_TRACKING_URI is {uri!r}, which is not a server: a model registered there is never released",
         do="Unset it to use the running stack, or set it to the address of MLflow that `shiplift status` prints.",
     )

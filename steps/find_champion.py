@@ -65,7 +65,7 @@ def _champion(site: Site, request: Request, trigger: Trigger, registry: Registry
 
 
 def _members(site: Site, request: Request, registry: Registry, place: Production) -> Members:
-    """A pipeline's members; none if the version is no pipeline.
+    """A pipeline's members; none if the version is not a pipeline.
 
     A tag of the version says whether it is a pipeline, so that other versions cost no request. The tag is only a hint:
     a release is refused if the tag is set on something else, or removed.

@@ -21,7 +21,7 @@ def version_for(model_uri: str, name: str) -> int:
     check_name(name)
     if not re.match(r"(models|runs):/", model_uri):
         raise UsageError(
-            f"{model_uri!r} is no model in a registry", do="Write models:/MODEL/VERSION or runs:/RUN/PATH."
+            f"{model_uri!r} is not a model in a registry", do="Write models:/MODEL/VERSION or runs:/RUN/PATH."
         )
     found = _VERSION.fullmatch(model_uri)
     if found is None:

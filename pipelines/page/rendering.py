@@ -50,7 +50,7 @@ def page_of(name: str) -> str:
     """The page of a model, or of a version of it (`MODEL/VERSION`); that of all models if the name is empty.
 
     Raises:
-        UsageError, NotAdmitted: it is no name of a model or a version.
+        UsageError, NotAdmitted: it is not a name of a model or a version.
     """
     if not name:
         return "/"

@@ -74,12 +74,12 @@ def row_of(served: ServedModel, given: Mapping[str, str]) -> dict[str, Any]:
     """A value for each input by the name of its tensor, from a form's fields, or from a JSON object.
 
     Raises:
-        UsageError: a field's value is none of its kind, or the JSON is no object.
+        UsageError: a field's value is not of its kind, or the JSON is not an object.
     """
     if "json" in given:
         row = json.loads(body_of(served, given))
         if not isinstance(row, dict):
-            raise UsageError("the row is no JSON object", do="Write a value for each input by its name.")
+            raise UsageError("the row is not a JSON object", do="Write a value for each input by its name.")
         return row
     values = {
         field.spec.name: _value(field, given.get(f"column{at}", ""))
@@ -168,7 +168,7 @@ def _number(field: Field, text: str) -> float:
         number = int(text) if field.kind in _WHOLE else float(text)
     except ValueError:
         kind = "whole number" if field.kind in _WHOLE else "number"
-        raise UsageError(f"{field.label} is {text[:50]!r}, which is no {kind}", do="Correct it.") from None
+        raise UsageError(f"{field.label} is {text[:50]!r}, which is not a {kind}", do="Correct it.") from None
     if not math.isfinite(number):
         raise UsageError(f"{field.label} is {text[:50]!r}, which JSON can't carry", do="Correct it.")
     return number

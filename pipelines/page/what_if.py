@@ -72,7 +72,7 @@ def spec_of(admitted: Admitted, given: Mapping[str, str]) -> str:
     """A spec with a release's sections, in which the limits are those given; empty ones are left out.
 
     Raises:
-        UsageError: one is no finite number.
+        UsageError: one is not a finite number.
     """
     sections: dict[str, dict[str, Any]] = {
         section: getattr(admitted, section).model_dump(mode="json", exclude_defaults=True)

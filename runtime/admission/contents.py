@@ -84,7 +84,7 @@ def by_name(name: str) -> Iterator[Finding]:
 
 
 def by_bytes(name: str, file: BinaryIO, judge: ScanRules, reader: judging.Reader = "python") -> Iterator[Finding]:
-    """Objections to the bytes of a file that is no archive: whether its type fits its name, and what it pickles."""
+    """Objections to the bytes of a file that is not an archive: whether its type fits its name, and what it pickles."""
     head = file.read(HEAD_BYTES)
     if problem := _type_problem(name, head):
         yield objection(name, problem)

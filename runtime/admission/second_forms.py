@@ -62,7 +62,7 @@ def write_second(
     """Writes `work/double/model.onnx` if the first graph differs, and there is another one for the `logged` signature.
 
     `finished` gives a graph the outputs that the spec asks for, and `saved` writes it and returns notes. Where there
-    is no graph in FP64, an ensemble's is the first one with the logged types, which its exact trees need.
+    is not a graph in FP64, an ensemble's is the first one with the logged types, which its exact trees need.
     """
     if original.batch != -1 or not _differs(first):
         return SecondForm()

@@ -146,7 +146,7 @@ def _case(running: Any, inputs: Arrays, answers: Answers, signature: Signature, 
 
 
 def _differences(original: Any, exported: Any, *, example: bool) -> tuple[float, float]:
-    """As of any answers, but NaN for the example is no answer: production is checked with these rows."""
+    """As of any answers, but NaN for the example is not an answer: production is checked with these rows."""
     if example and original.dtype.kind == "f" and np.isnan(original).any():
         return math.inf, math.inf
     return onnx_models.differences(original, exported)

@@ -95,7 +95,7 @@ class Ring:
             self.capacity = os.fstat(self._file).st_size - HEADER
             magic, known, *_ = self._header()
             if magic != MAGIC or known != self.capacity or self.capacity <= 0:
-                raise RingBroken(f"{name}.ring is no ring")
+                raise RingBroken(f"{name}.ring is not a ring")
         except BaseException:
             self.close()
             raise
@@ -196,7 +196,7 @@ def _opened(folder: int, name: str, capacity: int) -> int:
         os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
     if not S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise RingBroken(f"{name} is no file")
+        raise RingBroken(f"{name} is not a file")
     return file
 
 

@@ -11,7 +11,7 @@ from shiplift.runtime.records.promotion import Champion
 class Members(Record):
     """A pipeline's members as they were promoted, by its names for them, and why the others can't be members.
 
-    Both are empty if the version is no pipeline.
+    Both are empty if the version is not a pipeline.
     """
 
     packages: dict[str, Package] = Field(default_factory=dict)

@@ -131,7 +131,7 @@ def _check(url: str, *, token: bool) -> str:
     """The URL, if it is one; a `token` is sent in clear only to this machine."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable() or " " in url:
-        raise ValueError("is no URL that begins with http:// or https://")
+        raise ValueError("is not a URL that begins with http:// or https://")
     if parts.username or parts.password:
         raise ValueError("must contain no credentials")
     if token and parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):

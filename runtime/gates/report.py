@@ -337,7 +337,7 @@ def _svg(draw: Callable[[Any], None]) -> str:
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     ink = {
-        "text.parse_math": False,  # names are the author's: `$\frac{1$` is no formula
+        "text.parse_math": False,  # names are the author's: `$\frac{1$` is not a formula
         "text.color": _INK,
         "axes.edgecolor": _INK,
         "axes.labelcolor": _INK,

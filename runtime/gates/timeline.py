@@ -14,7 +14,7 @@ class Bar:
     """A stage on the timeline. Times are in seconds after the release was requested.
 
     It could begin when stage `after` had ended (empty: it is the first), and then waited `waited_s`: for its process or
-    pod, its sandbox, or the registry. `run` is None for what is no stage: the queue, and writing the report.
+    pod, its sandbox, or the registry. `run` is None for what is not a stage: the queue, and writing the report.
     """
 
     name: str

@@ -107,7 +107,7 @@ def _locked_folder(root: Path) -> tuple[Path, int]:
 
 
 def _try_lock(folder: Path) -> int | None:
-    """Locks a folder; None if another process holds it, or if it is gone or is no folder."""
+    """Locks a folder; None if another process holds it, or if it is gone or is not a folder."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

@@ -12,7 +12,7 @@ from shiplift.runtime.serving.triton.client import TritonClient
 
 
 def timings_of(client: TritonClient, package: Package) -> dict[str, Timings]:
-    """The counters of a pipeline and its members on a server, by their names there; none if it is no pipeline."""
+    """The counters of a pipeline and its members on a server, by their names there; none if it is not a pipeline."""
     if not isinstance(package, PipelinePackage):
         return {}
     names = [serving_name(package.model), *(member.served for member in package.members)]

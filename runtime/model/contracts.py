@@ -207,7 +207,7 @@ def _of_agent(logged: LoggedModel) -> LoggedModel:
 
 @contextmanager
 def _readable(problem: str, do: str) -> Iterator[None]:
-    """Turns any error of a malformed file into `NotAdmitted`: its author wrote the file, so it is no bug of ours."""
+    """Turns any error of a malformed file into `NotAdmitted`: its author wrote the file, so it is not a bug of ours."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:

@@ -87,7 +87,7 @@ def session(file: Path, form: TreesForm, signature: Signature, *, threads: int =
 
     Raises:
         MissingTool: this environment has no treelite.
-        QuantizeFailed: the file is no sound forest of this signature.
+        QuantizeFailed: the file is not a sound forest of this signature.
     """
     try:
         import treelite  # noqa: PLC0415 - only for forests

@@ -70,7 +70,7 @@ class Dataset:
         """The columns of a file.
 
         Raises:
-            Unreadable: it is damaged, or is no such file.
+            Unreadable: it is damaged, or is not such a file.
         """
         with self._reading(file) as source:
             if format_of(file) == PARQUET:

@@ -92,7 +92,7 @@ class StepProfile(Section):
     """How often a step runs, and on how much.
 
     `probability` is for steps with `when`: how often the condition holds. `rows` is how many rows its member gets in a
-    request (default 1), each count with its weight; a count of 0 is no request. `ms` and `spread` are for Python steps:
+    request (default 1), each count with its weight; a count of 0 means none. `ms` and `spread` are for Python steps:
     the mean time of a call, and sigma of its lognormal factor.
     """
 

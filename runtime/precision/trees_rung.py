@@ -28,7 +28,7 @@ def scored(
 
     Raises:
         MissingTool: this environment has no treelite.
-        QuantizeFailed: the checkpoint is no sound forest of the signature.
+        QuantizeFailed: the checkpoint is not a sound forest of the signature.
     """
     run = RunnableCandidate(
         file=trees.file,

@@ -12,7 +12,7 @@ from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.paths import Path, Values
 from shiplift.runtime.proof.settings import Ask, together
 
-SMALL = 1e-3  # of an output's spread: what differs less is no jump
+SMALL = 1e-3  # of an output's spread: what differs less is not a jump
 Flags = NDArray[np.bool_]
 Apart = Callable[[Arrays, Arrays], Flags]  # which rows of both are answered apart
 

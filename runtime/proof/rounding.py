@@ -3,7 +3,7 @@
 The variance of equal large numbers is such an answer, and the mean of two large ones that cancel each other beside
 small ones. Another order of additions answers something else there, no less right. Two things show it: the answer
 changes with the last places of the inputs, and it is not what the same model answers in FP64. Either alone shows
-nothing: a remainder changes with the last places and is exact, and a square that overflows is no rounding.
+nothing: a remainder changes with the last places and is exact, and a square that overflows is not rounding.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def rounding(
 
 
 def _apart(name: str, left: Answers, other: Answers, count: int) -> _Floats:
-    """How far two answers to each of the first rows are apart, (count,); 0.0 where one is no number."""
+    """How far two answers to each of the first rows are apart, (count,); 0.0 where one is not a number."""
     if name not in left.outputs or name not in other.outputs:
         return np.zeros(count)
     both = left.answered[:count] & other.answered[:count]

@@ -114,7 +114,7 @@ def _problem(outputs: Arrays, count: int) -> str:
         if array.dtype.kind not in "biufOSU" or (array.dtype.kind == "O" and not _all_texts(array)):
             return f"{name!r} has the type {array.dtype}"
         if array.ndim == 0 or len(array) != count:
-            return f"{name!r} has shape {list(array.shape)} for {count} rows: its first axis is no batch"
+            return f"{name!r} has shape {list(array.shape)} for {count} rows: its first axis is not a batch"
     return "" if outputs else "no output"
 
 

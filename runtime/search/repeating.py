@@ -169,7 +169,8 @@ def _one(value: Any, spec: TensorSpec) -> NDArray[Any]:
         array = as_input(np.array(value, dtype=kind), spec)
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(
-            f"the value of {spec.name!r} is no {spec.datatype}: {error}", do="Write it as the release showed it."
+            f"the value of {spec.name!r} is not of type {spec.datatype}: {error}",
+            do="Write it as the release showed it.",
         ) from error
     array = array.reshape((1,) * (len(spec.shape) - array.ndim) + array.shape)
     if not fits(array, spec):

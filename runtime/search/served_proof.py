@@ -78,7 +78,7 @@ def _require_answers(proof: ServedProof) -> None:
 
 
 class Asking:
-    """Asks a server; `lost` is set once it does not answer anybody, which is no answer of the model's."""
+    """Asks a server; `lost` is set once it does not answer anybody, which is not an answer of the model's."""
 
     def __init__(self, client: TritonClient, model: str, package: Package) -> None:
         """`model` is the name under which it is served."""

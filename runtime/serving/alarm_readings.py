@@ -71,7 +71,7 @@ def _value(prometheus: str, alarm: Alarm, client: httpx.Client) -> float | None:
 def worst_of(answer: Any, *, below: bool) -> float | None:
     """The value in Prometheus' answer to an instant query that is nearest to raising the alarm.
 
-    None if there is none, or if one of them is no number: that is never good.
+    None if there is none, or if one of them is not a number: that is never good.
     """
     try:
         data = answer["data"]

@@ -21,7 +21,7 @@ def size_of(text: str) -> int:
         ValueError: it is none, or zero.
     """
     if not (match := _SIZE.fullmatch(text)) or not int(match[1]):
-        raise ValueError(f"{text!r} is no size: write a number and MB, GB or TB, such as 1GB")
+        raise ValueError(f"{text!r} is not a size: write a number and MB, GB or TB, such as 1GB")
     return int(match[1]) * _BYTES[match[2]]
 
 
@@ -32,7 +32,7 @@ def time_of(text: str) -> int:
         ValueError: it is none, or zero.
     """
     if not (match := _TIME.fullmatch(text)) or not int(match[1]):
-        raise ValueError(f"{text!r} is no time: write a number and s, m, h or d, such as 30d")
+        raise ValueError(f"{text!r} is not a time: write a number and s, m, h or d, such as 30d")
     return int(match[1]) * _SECONDS[match[2]]
 
 

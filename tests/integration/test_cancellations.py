@@ -1,4 +1,4 @@
-"""What a client gives up is no failure of the model, and neither ends the server nor fills its memory."""
+"""What a client gives up is not a failure of the model, and neither ends the server nor fills its memory."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor

@@ -144,7 +144,7 @@ def test_a_cross_encoder_scores_pairs_as_pyfunc_does(lab: Lab, tmp_path: Path) -
 
 
 def refuses_bad_pairs(lab: Lab, name: str) -> None:
-    """A text that is no text fails its own request, also as the second of a pair."""
+    """A text that is not a text fails its own request, also as the second of a pair."""
     with TritonClient(lab.grpc) as client:
         served = client.signature(serving_name(name))
         for pair, reason in (((b"a", b"\xff"), "not UTF-8"), ((b"a " * 40, b"a " * 40), "both texts have 83 tokens")):
@@ -191,7 +191,7 @@ def refuses_bad_images(ask: Any, good: bytes) -> None:
     """Each with the reason, while a good image sent at the same time is answered."""
     bad = {
         b"": "0 bytes",
-        b"text": "no JPEG or PNG",
+        b"text": "not a JPEG or PNG",
         good[:500]: "can't be decoded",
         good[:-200]: "image file is truncated",
         png_header(50_000, 50_000): "50000 x 50000 pixels, the limit is",

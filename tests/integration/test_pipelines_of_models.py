@@ -617,7 +617,7 @@ def test_images_are_decoded_by_a_member_of_the_ensemble(shelf: Shelf) -> None:
         assert pipeline.checked.way == "ensemble"
         for answer, expected in pool.map(ask, images):
             np.testing.assert_allclose(answer, expected, rtol=1e-4)
-        for body, message in 50 * ((b"no image", "no JPEG or PNG file"), (b"\xff\xd8\xff\xe0" + bytes(40), "JPEG")):
+        for body, message in 50 * ((b"no image", "not a JPEG or PNG file"), (b"\xff\xd8\xff\xe0" + bytes(40), "JPEG")):
             with pytest.raises(InferenceServerException, match=message):
                 pipeline.ask(photo=np.frombuffer(body, np.uint8)[None])
         answer, expected = ask(images[0])

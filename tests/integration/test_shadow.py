@@ -76,7 +76,7 @@ def test_copies_of_requests_are_answered_and_compared_and_nothing_is_left_on(tmp
 
             assert until(enough)
             with pytest.raises(InferenceServerException):
-                clients(champion, 7)  # the champion's own failure is no fault of the challenger
+                clients(champion, 7)  # the champion's own failure is not a fault of the challenger
             assert seen.champion_latency is not None
             (output,) = seen.outputs
             assert (output.output, output.rows) == ("y", seen.requests - seen.failed)

@@ -167,8 +167,8 @@ def test_what_is_no_forest_is_refused_and_the_server_keeps_running(tmp_path: Pat
         "format": ({"model_type": "xgboost_json"}, "model_type is treelite_checkpoint, not 'xgboost_json'"),
         "classes": ({"classes": "1,2"}, "another number of classes"),
         "list": ({"classes": "1,b,3"}, "no list of at most 4096 whole numbers"),
-        "threshold": ({"threshold": "half"}, "parameter threshold is no number: 'half'"),
-        "threads": ({"cpu_nthread": "0"}, "cpu_nthread is no number above 0"),
+        "threshold": ({"threshold": "half"}, "parameter threshold is not a number: 'half'"),
+        "threads": ({"cpu_nthread": "0"}, "cpu_nthread is not a number above 0"),
         "broken": ({}, "treelite: "),
     }
     for name, (settings, _) in refused.items():

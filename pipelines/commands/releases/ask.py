@@ -68,9 +68,9 @@ def _row(text: str) -> dict[str, Any]:
     try:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"--inputs is no JSON: {error}", do="Quote it as the refusal shows it.") from error
+        raise UsageError(f"--inputs is not JSON: {error}", do="Quote it as the refusal shows it.") from error
     if not isinstance(row, dict):
-        raise UsageError("--inputs is no object", do='Write a value for each input: {"NAME": VALUE}.')
+        raise UsageError("--inputs is not an object", do='Write a value for each input: {"NAME": VALUE}.')
     return row
 
 

@@ -58,12 +58,12 @@ def seconds_of(idle: str) -> int:
     """The seconds in `90s`, `30m` or `2h`.
 
     Raises:
-        UsageError: it is no such time, or not between a minute and a week.
+        UsageError: it is not such a time, or not between a minute and a week.
     """
     matched = re.fullmatch(r"([0-9]{1,6})([smh])", idle)
     seconds = int(matched[1]) * _UNITS[matched[2]] if matched else 0
     if not 60 <= seconds <= 7 * 24 * 3600:
-        raise UsageError(f"--idle {idle!r} is no time from 60s to 168h", do="Write it as 90s, 30m or 2h.")
+        raise UsageError(f"--idle {idle!r} is not a time from 60s to 168h", do="Write it as 90s, 30m or 2h.")
     return seconds
 
 

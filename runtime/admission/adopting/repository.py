@@ -99,7 +99,9 @@ def _calls(folder: ModelFolder, folders: Mapping[str, ModelFolder]) -> Iterator[
         called, where = folders.get(step.model_name), line_of(folder, "model_name", f'"{step.model_name}"')
         if called is None:
             do = f"There are {', '.join(sorted(folders))}."
-            yield Mistake(where=where, what=f"it calls {step.model_name!r}, which is no model of the repository", do=do)
+            yield Mistake(
+                where=where, what=f"it calls {step.model_name!r}, which is not a model of the repository", do=do
+            )
             continue
         if step.model_version > 0 and step.model_version not in called.versions:
             what = f"it calls version {step.model_version} of {called.name}, which serves {list(called.versions)}"

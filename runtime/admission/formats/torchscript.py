@@ -33,7 +33,7 @@ _NEVER = {"save", "from_file", "load", "set_data", "_print"}  # as a tensor's me
 
 
 def file_problems(file: Path) -> Iterator[str]:
-    """The same for a file. A file that is no archive is a problem too."""
+    """The same for a file. A file that is not an archive is a problem too."""
     try:
         with zipfile.ZipFile(file) as archive:
             yield from problems(archive)

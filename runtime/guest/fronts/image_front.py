@@ -61,7 +61,7 @@ class ImageFront:
         """The images' files, which may have come as base64.
 
         Raises:
-            BadImage: one is no such file.
+            BadImage: one is not such a file.
         """
         return [_file(sample) for sample in samples]
 
@@ -69,7 +69,7 @@ class ImageFront:
         """The images as they are resized and cropped, each a JPEG or PNG file, or base64 of one.
 
         Raises:
-            BadImage: one is no such file, is damaged, or too large.
+            BadImage: one is not such a file, is damaged, or too large.
         """
         return [self._picture(_file(sample)) for sample in samples]
 
@@ -205,7 +205,7 @@ def _file(item: Item) -> bytes:
         except (binascii.Error, ValueError):
             body = b""
     if not body.startswith(MAGIC):
-        raise BadImage("the input is no JPEG or PNG file, and no base64 of one")
+        raise BadImage("the input is not a JPEG or PNG file, nor base64 of one")
     return body
 
 

@@ -35,7 +35,7 @@ def decoded(body: bytes, settings: Settings) -> Any:
     """The pixels of a file, uint8 of shape (height, width, channels), resized and cropped.
 
     Raises:
-        BadImage: it is no JPEG or PNG file, is damaged, too large, or takes too long.
+        BadImage: it is not a JPEG or PNG file, is damaged, too large, or takes too long.
     """
     if len(body) > MAX_IMAGE_BYTES:
         raise BadImage(f"the image has {len(body)} bytes, the limit is {MAX_IMAGE_BYTES}: send a smaller one")
@@ -51,7 +51,7 @@ def decoded(body: bytes, settings: Settings) -> Any:
     except BadImage:
         raise
     except UnidentifiedImageError:
-        raise BadImage("the image is no JPEG or PNG file, or its header is damaged") from None
+        raise BadImage("the image is not a JPEG or PNG file, or its header is damaged") from None
     except Exception as error:  # Pillow's readers raise whatever a damaged file makes them
         raise BadImage(f"the image can't be decoded: {' '.join(str(error).split())[:200]}") from None
     pixels = np.asarray(_cropped(_resized(upright, settings), settings))
@@ -123,7 +123,7 @@ class PixelFront:
         """The images' files, which may have come as base64.
 
         Raises:
-            BadImage: one is no such file.
+            BadImage: one is not such a file.
         """
         return [_file(sample) for sample in samples]
 
@@ -131,7 +131,7 @@ class PixelFront:
         """The pixels of images, each a JPEG or PNG file, or base64 of one.
 
         Raises:
-            BadImage: one is no such file, is damaged, or too large.
+            BadImage: one is not such a file, is damaged, or too large.
         """
         return [decoded(_file(sample), self.settings) for sample in samples]
 
@@ -174,7 +174,7 @@ def _file(item: bytes | str) -> bytes:
     try:
         return base64.b64decode(b"".join(body.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise BadImage("the image is no JPEG or PNG file, and no base64 of one") from None
+        raise BadImage("the image is not a JPEG or PNG file, nor base64 of one") from None
 
 
 Front, Refused = PixelFront, BadImage  # what `model.py` calls them

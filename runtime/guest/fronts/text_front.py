@@ -62,7 +62,7 @@ class TextFront:
         """The texts of samples as the tokenizer takes them.
 
         Raises:
-            BadText: one is no UTF-8, or too large.
+            BadText: one is not UTF-8, or too large.
         """
         return [
             _of_sample(list(map(self._read, sample if isinstance(sample, tuple) else (sample,)))) for sample in samples

@@ -44,7 +44,7 @@ def answered(ask: Callable[[dict[str, Any]], Any], requests: Any) -> dict[str, A
     """The answer to the only request in an array of texts, as `RESPONSE`, (1,).
 
     Raises:
-        ValueError, TypeError: there are several, or it is no JSON object.
+        ValueError, TypeError: there are several, or it is not a JSON object.
     """
     given = requests.reshape(-1).tolist()
     if len(given) != 1:
@@ -52,7 +52,7 @@ def answered(ask: Callable[[dict[str, Any]], Any], requests: Any) -> dict[str, A
     text = given[0].lstrip()
     request = json.loads(text.removeprefix(STEADY))
     if not isinstance(request, dict):
-        raise TypeError("the request is no JSON object")
+        raise TypeError("the request is not a JSON object")
     answer = json.loads(text_of(ask(request)))
     return {RESPONSE: texts([json.dumps(_without_new(answer) if text.startswith(STEADY) else answer)])}
 

@@ -53,7 +53,7 @@ def is_listed(answer: Any, rows: int) -> bool:
 
 
 def _length(item: Any) -> int:
-    """How many rows a part of a list has; -1: it is no array."""
+    """How many rows a part of a list has; -1: it is not an array."""
     shape: tuple[int, ...] = getattr(item, "shape", ())
     return shape[0] if shape else len(item) if isinstance(item, (list, tuple)) else -1
 
@@ -97,7 +97,7 @@ def _typed(name: str, array: Any) -> tuple[str, Any]:
 
 
 def _no_value(name: str, error: TypeError) -> Unservable:
-    return Unservable(f"predict answered a value as {name!r} that is no number and no text: {error}")
+    return Unservable(f"predict answered a value as {name!r} that is neither a number nor text: {error}")
 
 
 def _of_objects(array: Any) -> tuple[str, Any]:

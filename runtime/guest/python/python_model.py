@@ -174,7 +174,7 @@ def _params(given: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return {**named, **json.loads(text)}
     except (RecursionError, TypeError, ValueError) as error:
-        raise Raised(f"the parameter {_PARAMS!r} is no JSON object: {str(error)[:200]}") from None
+        raise Raised(f"the parameter {_PARAMS!r} is not a JSON object: {str(error)[:200]}") from None
 
 
 def _shape(form: Any) -> Any:

@@ -127,7 +127,7 @@ def dates(array: Any) -> list[Any]:
     """The dates in a tensor of texts as Python's own, which is what type hints name, each in its time zone.
 
     Raises:
-        ValueError: a text is no date.
+        ValueError: a text is not a date.
     """
     found = array.reshape(-1).tolist()
     return [None if text in ("", MISSING) else datetime.fromisoformat(text) for text in found]
@@ -209,7 +209,7 @@ def _json(text: str) -> Any:
 
 
 def _special(value: Any) -> str | None:
-    """The text of a value that JSON doesn't have; None if it is no such value."""
+    """The text of a value that JSON doesn't have; None if it is not such a value."""
     if isinstance(value, (bytes, bytearray)):
         return base64.b64encode(value).decode()
     if type(value).__name__ == "datetime64":

@@ -77,7 +77,7 @@ def _package() -> str:
     """The package of the files beside this one, which no folder of the model's can hide."""
     spec = spec_from_file_location("python_host", _HERE / "__init__.py", submodule_search_locations=[str(_HERE)])
     if spec is None:
-        raise ImportError(f"{_HERE} is no package")
+        raise ImportError(f"{_HERE} is not a package")
     sys.modules[spec.name] = module_from_spec(spec)
     return spec.name
 

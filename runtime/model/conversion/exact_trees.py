@@ -53,7 +53,7 @@ def _form(forest: Forest, exported: Signature) -> TreesForm:
     """How the forest's scores become the outputs of the signature."""
     for spec in exported.inputs:
         if spec.datatype in ("BYTES", "FP16") or len(spec.shape) > 2 or spec.shape[0] != -1:
-            raise NotExactError(f"the input {spec.name!r} is no column or matrix of numbers")
+            raise NotExactError(f"the input {spec.name!r} is not a column or matrix of numbers")
     return TreesForm(
         features=forest.features,
         zero_within=forest.zero_within,

@@ -44,7 +44,7 @@ def _values(observed: onnx.ModelProto, batches: list[Arrays]) -> list[Arrays]:
 def _mixed(alone: NDArray[Any] | None, beside: NDArray[Any] | None) -> bool:
     if alone is None or beside is None or not alone.shape or (len(alone), len(beside)) != (1, 2):
         return False
-    one, other = np.asarray(alone[0]), np.asarray(beside[0])  # a text is no array
+    one, other = np.asarray(alone[0]), np.asarray(beside[0])  # a text is not an array
     absolute, relative = onnx_models.differences(one, other)
     return one.shape != other.shape or min(absolute, relative) > _TOLERANCE
 

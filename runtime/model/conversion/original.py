@@ -61,7 +61,7 @@ class Original(ABC):
         return ModelFacts(inputs=inputs)
 
     def forest(self) -> Forest | None:
-        """The model as a forest of treelite; None: it is no ensemble of trees.
+        """The model as a forest of treelite; None: it is not an ensemble of trees.
 
         Raises:
             NotExactError: it is one, and treelite would answer otherwise.

@@ -18,7 +18,7 @@ _TRAINED = {  # by operator: the layer, and the places of arguments that all hav
 def require_evaluating(program: Any) -> None:
     """Checks that a program of `torch.export` has no layer in training mode, in which it can't be switched off.
 
-    BatchNorm without statistics of its own always takes the batch's: that is no question of a mode.
+    BatchNorm without statistics of its own always takes the batch's: that is not a question of a mode.
 
     Raises:
         ExportFailed: a layer is in training mode.

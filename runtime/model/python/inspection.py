@@ -77,7 +77,7 @@ def check_count(files: int) -> None:
 
 def _check_place(name: str, mode: int) -> None:
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise NotAdmitted(f"a package installs {_shown(name)}, which is no file", do=_DO)
+        raise NotAdmitted(f"a package installs {_shown(name)}, which is not a file", do=_DO)
     if not _PACKAGES.match(name) and _RESERVED.match(name):
         raise NotAdmitted(f"a package installs {_shown(name)}, which is the interpreter's place", do=_DO)
 

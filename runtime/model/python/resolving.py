@@ -78,7 +78,7 @@ def _wheel(entry: dict[str, Any]) -> Wheel:
         return Wheel(name=canonicalize_name(str(metadata["name"])), version=metadata["version"], sha256=digest)
     except (KeyError, ValidationError) as error:
         told = " ".join(_shown(metadata.get(field)) for field in ("name", "version"))
-        raise NotAdmitted(f"{_shown(download['url'])} is no package: it calls itself {told}", do=_DO) from error
+        raise NotAdmitted(f"{_shown(download['url'])} is not a package: it calls itself {told}", do=_DO) from error
 
 
 def _shown(text: object) -> str:

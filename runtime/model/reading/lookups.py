@@ -80,7 +80,7 @@ def _seen(run: Callable[[], Any]) -> tuple[list[Lookup], list[float]]:
 
 
 def _steps(operator: str, args: Any, options: Mapping[str, Any]) -> Iterator[float]:
-    """The number that an operator compares with, or divides by to a whole quotient; of a quotient, 0 is no step."""
+    """The number that an operator compares with, or divides by to a whole quotient; of a quotient, 0 is not a step."""
     name = operator.removeprefix("aten::")
     number: Any = args[1] if len(args) > 1 else None
     number = number.item() if getattr(number, "dim", lambda: 1)() == 0 else number

@@ -22,7 +22,7 @@ _SEED = 0
 _FEW_ROWS, _MOST_VALUES = 1000, 100_000  # of a resample: rows with this many values in all, but never too few
 _FEWEST = 20  # resamples that have a score; with fewer there is no interval
 _DIGITS, _TINY = 6, 1e-12
-_MOST_SAMPLES = 10_000_000  # more than this is no useful advice
+_MOST_SAMPLES = 10_000_000  # more than this is not useful advice
 
 
 def resampled(

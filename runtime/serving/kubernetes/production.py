@@ -296,7 +296,7 @@ class ClusterProduction:
             self._delete(model)
 
     def _delete(self, model: str) -> None:
-        """Deletes a model's service, and says first that this is no deletion by hand."""
+        """Deletes a model's service, and says first that this is not a deletion by hand."""
         self._api.merge(TRITON_SERVICE, dns_name(model), {"metadata": {"annotations": {WITHDRAWN: "true"}}})
         self._api.delete(TRITON_SERVICE, dns_name(model))
 

@@ -179,7 +179,7 @@ def served(array: NDArray[Any], field: Field) -> NDArray[Any]:
     if spec.datatype == "BYTES":
         array = array.astype(object)
         if wrong := next((item for item in array.ravel().tolist() if not isinstance(item, str | bytes)), None):
-            raise NotCommonError(f"has the value {wrong!r}, which is no string")
+            raise NotCommonError(f"has the value {wrong!r}, which is not a string")
     elif array.dtype != numpy_type(spec.datatype):
         array = array.astype(numpy_type(spec.datatype))
     if array.ndim == len(spec.shape) - 1:

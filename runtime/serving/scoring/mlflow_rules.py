@@ -233,7 +233,9 @@ def _texts(column: Any, field: Field) -> NDArray[Any]:
     ]
     for row, item in enumerate(items):
         if field.kind == "string" and not isinstance(item, str) and not is_missing(item):
-            raise ScoringProblem(400, f"column {field.label} has the value {item!r} in row {row}, which is no string")
+            raise ScoringProblem(
+                400, f"column {field.label} has the value {item!r} in row {row}, which is not a string"
+            )
     return np.asarray(texts(items, field.kind), object)
 
 

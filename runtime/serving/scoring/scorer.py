@@ -61,7 +61,7 @@ class Scorer:
         return conversation.body((await self._servers.ask(model.served, conversation.inputs, WANTED))[0])
 
     async def _asked(self, model: Scorable, kind: str, body: bytes) -> Asked:
-        """What a body asks of a model that is no agent."""
+        """What a body asks of a model that is not an agent."""
         if model.served.signature.streamed:
             raise ScoringProblem(400, f"{model.served.model!r} continues texts: `shiplift openai` serves it")
         return await self._read(model.schema, kind, body)

@@ -153,7 +153,7 @@ def test_wrong_arguments_are_named(client: Any) -> None:
         ({"config": {"replicas": 3}}, "replicas: Extra inputs.*spec, again, allow_older, wait"),
         ({"config": {"again": "perhaps"}}, "again"),
         ({"config": {"spec": "/nowhere.yaml"}}, "spec=/nowhere.yaml"),
-        ({"model_uri": "s3://bucket/model"}, "is no model in a registry"),
+        ({"model_uri": "s3://bucket/model"}, "is not a model in a registry"),
     ):
         with pytest.raises(MlflowException, match=said):
             client.create_deployment(**{"name": "m", "model_uri": "models:/m/1"} | wrong)

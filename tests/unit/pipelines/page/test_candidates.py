@@ -69,7 +69,7 @@ def test_rows_of_the_proof_and_json_are_asked_too() -> None:
         ({"variant": "<b>"}, "there is no form '<b>'"),
         ({"rows": "1; 2"}, "'1; 2' are no rows"),
         ({"rows": "1 " * 17}, "are no rows"),
-        ({"json": "[1]"}, "the row is no JSON object"),
+        ({"json": "[1]"}, "the row is not a JSON object"),
         ({"json": "{"}, "not JSON"),
     ],
 )

@@ -205,7 +205,7 @@ def test_errors_of_the_form_the_model_and_the_network_are_told() -> None:
     page = send(browser(engine, transport=httpx.MockTransport(gone)), "/try?name=digits", **GIVEN).text
     assert "the scoring server does not answer" in page
     page = send(browser(engine), "/try?name=digits", **(GIVEN | {"column0": "<x>"})).text
-    assert "which is no number" in html.unescape(page)
+    assert "which is not a number" in html.unescape(page)
     assert browser(engine).get("/try?name=nobody").status_code == 404
     assert 'name="json"' in browser(engine).get("/try?name=digits&json=1").text
     assert browser(engine).post("/try?name=digits").status_code == 400  # not a form of this page

@@ -1,4 +1,4 @@
-"""Rows that are asked again: what has another type than the first answer is no answer, whichever row comes first."""
+"""Rows that are asked again: an answer of another type than the first is none, whichever row comes first."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -125,7 +125,7 @@ def test_no_secret_and_no_address_is_in_a_message(tmp_path: Path, monkeypatch: p
         with pytest.raises(ValidationError):
             EventTarget.model_validate({"name": "ops", **wrong})
     monkeypatch.setenv("ODD", "no address")
-    with pytest.raises(SpecInvalid, match="is no URL") as refused:
+    with pytest.raises(SpecInvalid, match="is not a URL") as refused:
         EventTarget(name="ops", url_env="ODD").address()
     assert "no address" not in refused.value.what
 

@@ -93,7 +93,7 @@ def test_a_request_is_files_or_base64_of_them(tmp_path: Path) -> None:
     ]
     np.testing.assert_array_equal(answers[0], answers[1])
     np.testing.assert_array_equal(answers[0], answers[2])
-    for bad, why in ((b"", "no JPEG or PNG"), ("no image", "no base64 of one"), (file[:-200], "truncated")):
+    for bad, why in ((b"", "not a JPEG or PNG"), ("no image", "nor base64 of one"), (file[:-200], "truncated")):
         with pytest.raises(refused, match=why):
             front.read([bad])
 

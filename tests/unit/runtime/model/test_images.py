@@ -113,10 +113,10 @@ def test_a_processor_on_torchvision_is_left_to_parity() -> None:
     [
         (b"", "has 0 bytes"),
         ("", "has 0 bytes"),
-        (b"no image", "no JPEG or PNG file, and no base64 of one"),
-        ("\ud800", "no JPEG or PNG file"),
-        (base64.b64encode(b"no image"), "no JPEG or PNG file"),
-        (b"GIF89a" + bytes(100), "no JPEG or PNG file"),
+        (b"no image", "not a JPEG or PNG file, nor base64 of one"),
+        ("\ud800", "not a JPEG or PNG file"),
+        (base64.b64encode(b"no image"), "not a JPEG or PNG file"),
+        (b"GIF89a" + bytes(100), "not a JPEG or PNG file"),
         (image_file(60, 60)[:900], "can't be decoded: image file is truncated"),
         (image_file(60, 60, "PNG")[:900], "can't be decoded"),
         (b"\xff\xd8\xff" + bytes(50), "can't be decoded: its header is damaged"),
@@ -169,7 +169,7 @@ def test_logged_images_become_pixels_and_logged_names_numbers(tmp_path: Path) ->
     assert inputs["pixel_values"].shape == (1, 3, 32, 24)
     assert labels is not None
     assert labels.tolist() == [2]
-    with pytest.raises(DataInvalid, match="has a sample that the model can't take: the input is no JPEG"):
+    with pytest.raises(DataInvalid, match="has a sample that the model can't take: the input is not a JPEG"):
         tokenized({"input": np.array(["x"])}, None, tmp_path, "validation.npz")
 
 

@@ -25,7 +25,7 @@ def centred(inputs: Arrays) -> Arrays:
 
 def picky(inputs: Arrays) -> Arrays:
     if (inputs["x"][:, 0] == -1).any():
-        raise KeyError("-1 is no category")
+        raise KeyError("-1 is not a category")
     return double(inputs)
 
 
@@ -42,7 +42,7 @@ class Remembering:
 
 def test_a_row_that_raises_does_so_by_itself() -> None:
     seen = alone(picky, X)
-    assert seen.errors == ("", "", "KeyError: '-1 is no category'", "", "", "")
+    assert seen.errors == ("", "", "KeyError: '-1 is not a category'", "", "", "")
     np.testing.assert_array_equal(seen.outputs["y"][seen.answered], np.delete(X["x"] * 2, 2, axis=0))
     assert all("KeyError" in error for error in together(picky, X).errors)
     assert from_threads(picky, X, 3).errors == seen.errors
@@ -52,8 +52,8 @@ def test_a_row_that_raises_does_so_by_itself() -> None:
 def test_what_is_no_answer_is_an_error() -> None:
     cases: list[tuple[Any, str]] = [
         ({"y": None}, "type object"),
-        ({"y": np.zeros((5, 2))}, "no batch"),
-        ({"y": 1.0}, "no batch"),
+        ({"y": np.zeros((5, 2))}, "is not a batch"),
+        ({"y": 1.0}, "is not a batch"),
         ({"y": np.zeros(6, complex)}, "type complex128"),
         ({"y": [None] * 6}, "type object"),
         ({}, "no output"),

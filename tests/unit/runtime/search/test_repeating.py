@@ -32,9 +32,9 @@ def test_values_that_do_not_fit_are_named() -> None:
     right = {"x": [1, 2, 3], "id": 1, "city": ""}
     for change, told in (
         ({"y": 1}, "no input 'y'"),
-        ({"id": "one"}, "'id' is no INT64"),
-        ({"id": 2**70}, "'id' is no INT64"),
-        ({"x": [[1], [2, 3]]}, "'x' is no FP32"),
+        ({"id": "one"}, "'id' is not of type INT64"),
+        ({"id": 2**70}, "'id' is not of type INT64"),
+        ({"x": [[1], [2, 3]]}, "'x' is not of type FP32"),
         ({"x": [1, 2]}, r"'x' has the shape \[1, 2\], the model takes \[-1, 3\]"),
     ):
         with pytest.raises(UsageError, match=told):

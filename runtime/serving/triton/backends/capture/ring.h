@@ -12,7 +12,7 @@ enum { FILLING = 0, READY = 1, SKIPPED = 2 };
 
 /* `share` of the requests is captured, in 2^32ths. `number` tells two rings of a model apart. The
  * counters are in requests: `captured` into the ring, `dropped` since there was no room, and `too_large` for it.
- * Nothing is captured after `until`, in microseconds of CLOCK_MONOTONIC; 0 is no end. So a reader that has to move it on
+ * Nothing is captured after `until`, in microseconds of CLOCK_MONOTONIC; 0 means that it never ends. So a reader that has to move it on
  * leaves nothing behind when it is killed. */
 typedef struct {
   uint64_t magic, capacity, head, tail, captured, dropped, too_large;

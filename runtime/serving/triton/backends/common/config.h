@@ -55,7 +55,7 @@ static inline const char *element(const char *at, size_t index) {
   return NULL;
 }
 
-/* Copies a string that has no escapes; false if the value is no such string, or does not fit. */
+/* Copies a string that has no escapes; false if the value is not such a string, or does not fit. */
 static bool text_of(const char *at, char *into, size_t size) {
   if (!at || *at != '"') return false;
   size_t length = (size_t) (past_text(at) - at) - 2;

@@ -10,7 +10,7 @@
 
 enum { LOAD_LIMIT_MS = 180000, THREADS_MOST = 512, FILES_MOST = 512, TEMPORARY_MB = 512, CACHE_MOST = 600 };
 
-/* A `cpu_ms` of 0 is no limit. `memory_mb` is resident, shared pages included. `cache` is the folder in which the engine
+/* A `cpu_ms` of 0 means no limit. `memory_mb` is resident, shared pages included. `cache` is the folder in which the engine
  * may keep files, or empty. */
 typedef struct {
   int64_t run_ms, load_ms, cpu_ms, memory_mb, threads, files, temporary_mb;

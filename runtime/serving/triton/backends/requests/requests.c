@@ -30,7 +30,7 @@ typedef void Request;
 
 enum { MIB = 1 << 20, RANK_MOST = 64, PARTS_MOST = 4096, LEVELS_MOST = 128, FILES_MOST = 65536, CONNECTIONS_MOST = 8192, INVALID_ARGUMENT = 3, TIDY_S = 5, STALLED_S = 10 };
 #define VALUES_MOST (1ll << 40) /* of a shape: their bytes can be counted */
-#define JSON_MOST (32ll * MIB)  /* Triton's objects take up to sixteen times as much memory; binary data is no JSON */
+#define JSON_MOST (32ll * MIB)  /* Triton's objects take up to sixteen times as much memory; binary data is not JSON */
 #define BODY_MOST (512ll * MIB) /* of an HTTP request, as it is sent and as it is decompressed */
 #define ALL_MOST (2048ll * MIB) /* of all HTTP requests that were not answered yet */
 #define GROWTH_MOST (64ll * MIB) /* of the server's memory, before what is free is given back to the system */
@@ -118,7 +118,7 @@ void *TRITONSERVER_ParameterBytesNew(const char *name, const void *bytes, uint64
 
 /* --- JSON, of which the executable asks ------------------------------------------------------------------------------ */
 
-/* Asked with a text before it is parsed. Where it is no JSON, the count may be wrong, but then the parser stops there. */
+/* Asked with a text before it is parsed. Where it is not JSON, the count may be wrong, but then the parser stops there. */
 static Error *about_json(void *unused, const char *text, size_t size) {
   static const int8_t steps[256] = {['['] = 1, ['{'] = 1, [']'] = -1, ['}'] = -1};
   int64_t depth = 0, deepest = 0, commas = 0;
@@ -170,7 +170,7 @@ int inflate(Stream *stream, int flush) {
 /* --- connections ----------------------------------------------------------------------------------------------------- */
 
 /* What a connection sent, and of that since its last answer (HTTP only: over gRPC, answers tell nothing), in bytes; and
- * when something came last, in seconds; 0: it is no connection. */
+ * when something came last, in seconds; 0: it is not a connection. */
 static struct { int64_t sent, unanswered, last; } connections[FILES_MOST];
 static int64_t all_unanswered, connection_count;
 static int64_t memory_most = INT64_MAX; /* of the server, in bytes */

@@ -24,7 +24,7 @@ static Error *read_classes(EngineModel *own, const char *config) {
     at = end;
   }
   if (*at == '"' && own->class_count) return NULL;
-  return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "parameter classes is no list of at most 4096 whole numbers");
+  return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "parameter classes is not a list of at most 4096 whole numbers");
 }
 
 /* A parameter that is a number; without it, the number stays what it is. */
@@ -33,7 +33,7 @@ static Error *read_number(const char *config, const char *key, double *to) {
   if (!parameter(config, key, text, sizeof text)) return NULL;
   *to = strtod(text, &end);
   if (end != text && !*end) return NULL;
-  snprintf(what, sizeof what, "%s is no number: '%s'", key, text);
+  snprintf(what, sizeof what, "%s is not a number: '%s'", key, text);
   return error_with(ERROR_INVALID_ARG, "parameter %s", what);
 }
 
@@ -45,7 +45,7 @@ static Error *read_parameters(EngineModel *own, const char *config) {
         ERROR_UNSUPPORTED, "parameter model_type is treelite_checkpoint, not '%s': this backend has no other format",
         named ? text : "");
   own->threads = parameter(config, "cpu_nthread", text, sizeof text) ? atoi(text) : 1;
-  if (own->threads < 1) return error_with(ERROR_INVALID_ARG, "parameter cpu_nthread is no number above 0: '%s'", text);
+  if (own->threads < 1) return error_with(ERROR_INVALID_ARG, "parameter cpu_nthread is not a number above 0: '%s'", text);
   own->rounded = parameter(config, "feature_type", text, sizeof text) && !strcmp(text, "FP32");
   own->threshold = 0.5, own->zero_within = -1;
   TRY(read_number(config, "threshold", &own->threshold));

@@ -28,7 +28,7 @@ def test_idle_is_a_time(idle: str, seconds: int) -> None:
 
 @pytest.mark.parametrize("idle", ["", "30", "5s", "-1h", "200h", "1d", "999999h"])
 def test_other_times_are_refused(idle: str) -> None:
-    with pytest.raises(UsageError, match="is no time from 60s to 168h"):
+    with pytest.raises(UsageError, match="is not a time from 60s to 168h"):
         laboratory.seconds_of(idle)
 
 

@@ -47,7 +47,7 @@ def test_the_machine_is_examined_and_left_as_it_was(settings: Settings, tmp_path
 def test_it_says_where_the_stack_s_memory_goes(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, mlflow_mb: float, state: str
 ) -> None:
-    """What models take is no idle memory."""
+    """What models take is not idle memory."""
     monkeypatch.setattr(stack, "read", lambda _: settings)
     monkeypatch.setattr(stack, "memory", lambda _: {"triton": 400.0, "mlflow": mlflow_mb})
     monkeypatch.setattr(stack, "models_memory", lambda _: 300.0)

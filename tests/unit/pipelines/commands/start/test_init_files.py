@@ -64,7 +64,7 @@ def test_a_script_finds_mlflow_by_its_variable_or_by_the_running_stack(
 @pytest.mark.parametrize("local", ["sqlite:///mlruns.db", "file:./mlruns", "mlruns"])
 def test_nothing_is_registered_where_nobody_releases_it(monkeypatch: pytest.MonkeyPatch, local: str) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", local)
-    with pytest.raises(UsageError, match="is no server: a model registered there is never released"):
+    with pytest.raises(UsageError, match="is not a server: a model registered there is never released"):
         shiplift.tracking_uri()
 
 

@@ -106,7 +106,7 @@ def _write(file: str, text: str) -> Callable[[Path], None]:
 
 
 MISTAKES: dict[str, Callable[[Path], object]] = {
-    "both/config.pbtxt:7: it calls 'plainer', which is no model": lambda root: changed(
+    "both/config.pbtxt:7: it calls 'plainer', which is not a model": lambda root: changed(
         root, "both/config.pbtxt", 'model_name: "plain"', 'model_name: "plainer"'
     ),
     "both/config.pbtxt:7: plain has no output 'z'": lambda root: changed(

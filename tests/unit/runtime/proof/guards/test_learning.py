@@ -95,7 +95,7 @@ CITIES = RNG.choice(np.array(["Rom", "Wien", "Zürich"], object), (30, 1))
             matrix(lambda x: x[0] in ("Rom", "Wien", "Zürich"), "BYTES", CITIES, categories=("Rom", "Wien", "Zürich")),
             "'x': one of 3 values",
         ),
-        (  # what stands for a missing value is no category, and is taken
+        (  # what stands for a missing value is not a category, and is taken
             matrix(
                 lambda x: x[0] in ("Rom", "Wien", ""),
                 "BYTES",

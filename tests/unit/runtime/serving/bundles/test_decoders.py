@@ -138,9 +138,9 @@ def test_a_draft_is_nearly_the_same_picture() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "no JPEG or PNG file"),
-        (b"GIF89a" + bytes(50), "no JPEG or PNG file"),
-        (file(noise(9, 9), "BMP"), "no JPEG or PNG file"),
+        (b"", "not a JPEG or PNG file"),
+        (b"GIF89a" + bytes(50), "not a JPEG or PNG file"),
+        (file(noise(9, 9), "BMP"), "not a JPEG or PNG file"),
         (file(noise(60, 60), "JPEG")[:700], "can't be decoded"),
         (file(noise(60, 60))[:-300], "can't be decoded"),
         (png_header(50_000, 50_000), r"50000 x 50000 pixels, the limit is 32000000 \(`max_megapixels`\)"),

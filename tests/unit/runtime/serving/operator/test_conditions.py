@@ -16,7 +16,7 @@ def status(kind: ConditionType, value: bool | None, reason: Reason = Reason.SERV
     ("kind", "before", "after", "told"),
     [
         (ConditionType.READY, False, True, [False]),
-        (ConditionType.READY, True, False, [False]),  # a rollout that begins is no warning
+        (ConditionType.READY, True, False, [False]),  # a rollout that begins is not a warning
         (ConditionType.AVAILABLE, True, False, [True]),
         (ConditionType.AVAILABLE, None, False, []),  # it has never been available
         (ConditionType.VERIFIED, True, False, [True]),

@@ -217,7 +217,7 @@ def test_a_model_with_type_hints_takes_a_list_as_its_inputs_alone(body: Any) -> 
 
 
 def test_an_item_that_is_no_text_is_named() -> None:
-    with pytest.raises(ScoringProblem, match="has the value 5 in row 1, which is no string"):
+    with pytest.raises(ScoringProblem, match="has the value 5 in row 1, which is not a string"):
         read({"inputs": ["a", 5]}, served=hinted({"type": "string", "required": True}))
 
 
