@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,6 +54,14 @@ class File:
     until: int
     rows: int
 
+    @classmethod
+    def named(cls, name: str, folder: Path = Path()) -> Self | None:
+        """The file of a name; None if no file of rows has such a name."""
+        if not (match := _NAME.fullmatch(name)):
+            return None
+        since, until, rows = map(int, match.groups()[:3])
+        return cls(path=folder / name, since=since, until=until, rows=rows)
+
     @property
     def size(self) -> int:
         """Its bytes; 0 if it was removed meanwhile."""
@@ -83,12 +92,9 @@ class CaptureFolder:
 
     def files(self) -> list[File]:
         """The whole files, the oldest rows first."""
-        found = []
+        found: list[File] = []
         with suppress(FileNotFoundError):
-            for entry in self.path.iterdir():
-                if match := _NAME.fullmatch(entry.name):
-                    since, until, rows = map(int, match.groups()[:3])
-                    found.append(File(path=entry, since=since, until=until, rows=rows))
+            found += filter(None, (File.named(entry.name, self.path) for entry in self.path.iterdir()))
         return sorted(found, key=lambda file: (file.since, file.until, file.path.name))
 
     def read(self, *, since: float = 0.0, until: float = float("inf")) -> pa.Table | None:
