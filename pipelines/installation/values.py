@@ -329,7 +329,7 @@ class Capture(Record):
 
     size_gb: int = Field(20, ge=1, le=10000)
     storage_class: Name | None = None
-    resources: Resources = Resources(cpu="50m", memory="192Mi", memory_limit="1Gi")
+    resources: Resources = Resources(cpu="50m", memory="192Mi", memory_limit="2Gi")
 
 
 class Ingress(Record):

@@ -59,7 +59,7 @@ def check_drift(site: Site, spec: ReleaseSpec, signature: Signature, datasets: D
         return
     if isinstance(site.place, Cluster):
         raise SpecInvalid(
-            "`drift` is set, but it is measured on captured requests, which exist on one machine only",
+            "`drift` is set, but captured requests are compared on one machine only, not on a cluster",
             do="Leave `drift` out, or release this model on one machine.",
         )
     known = known_columns(signature)

@@ -15,7 +15,7 @@ SENDER = "SHIPLIFT_CAPTURE_TOKEN"
 TOKEN_HEADER = "X-Shiplift-Capture"  # noqa: S105 - not `Authorization`, which the API server's proxy removes
 MOST_BYTES = 17 << 20  # a full ring
 SERVED = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,249}$"  # what a served name looks like
-_PLACE = "X-Shiplift-Part"
+PLACE = "X-Shiplift-Part"
 _TIMEOUT = httpx.Timeout(30, connect=5)
 
 
@@ -68,7 +68,7 @@ class Sender:
             Unreadable: the records make no sense.
         """
         try:
-            answer = self._client.post(PATH, content=records, headers={_PLACE: part.model_dump_json()})
+            answer = self._client.post(PATH, content=records, headers={PLACE: part.model_dump_json()})
             if answer.status_code in (413, 422):
                 raise Unreadable(answer.text[:200])
             answer.raise_for_status()
@@ -85,4 +85,4 @@ def part_of(headers: Any) -> Part:
     Raises:
         ValueError: they name none.
     """
-    return Part.model_validate(json.loads(headers.get(_PLACE) or "null"))
+    return Part.model_validate(json.loads(headers.get(PLACE) or "null"))

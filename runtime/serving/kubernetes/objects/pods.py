@@ -21,7 +21,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import (
 )
 
 _MODELS, _GUARD, _ENVIRONMENTS = "/models", "/shiplift", "/environments"
-_RINGS = "/tmp/shiplift-capture"  # noqa: S108 - as in `runtime.capture.ring`, which needs NumPy
+_RINGS = {"rings": "/tmp/shiplift-capture"}  # noqa: S108 - as in `runtime.capture.ring`, which needs NumPy
 _RING_MB = 17
 _TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108 - in the container
 
@@ -56,19 +56,22 @@ def captures(cluster: Cluster, packages: Sequence[Package], pod: Object) -> Obje
     """
     if not (kept := captured(cluster, packages)):
         return pod
-    rings = {"name": "rings", "mountPath": _RINGS}
     size = {"medium": "Memory", "sizeLimit": f"{_RING_MB * len(kept) + 8}Mi"}
     triton, *others = pod["containers"]
-    server = {**triton, "volumeMounts": [*triton["volumeMounts"], rings], "args": [*triton["args"], "--captures"]}
+    server = {
+        **triton,
+        "volumeMounts": [*triton["volumeMounts"], *_mounts(_RINGS)],
+        "args": [*triton["args"], "--captures"],
+    }
     return {
         **pod,
-        "initContainers": [*pod["initContainers"], _capture_container(cluster, kept, rings)],
+        "initContainers": [*pod["initContainers"], _capture_container(cluster, kept)],
         "containers": [server, *others],
         "volumes": [*pod["volumes"], {"name": "rings", "emptyDir": size}],
     }
 
 
-def _capture_container(cluster: Cluster, kept: Sequence[Package], rings: Object) -> Object:
+def _capture_container(cluster: Cluster, kept: Sequence[Package]) -> Object:
     models = [
         word
         for each in kept
@@ -87,7 +90,7 @@ def _capture_container(cluster: Cluster, kept: Sequence[Package], rings: Object)
             "requests": {"cpu": "10m", "memory": "64Mi"},
             "limits": {"memory": f"{160 + 2 * _RING_MB * len(kept)}Mi"},  # the rings' pages count as its own
         },
-        "volumeMounts": [rings],
+        "volumeMounts": _mounts(_RINGS),
     }
 
 
