@@ -5,6 +5,7 @@ which the API server gives to those who may read the Secret. The values of hashe
 """
 
 import argparse
+import asyncio
 import hmac
 import os
 import re
@@ -42,6 +43,7 @@ from shiplift.runtime.serving.kubernetes.kinds import TRITON_REVISION
 from shiplift.runtime.serving.operator import declared
 from shiplift.runtime.serving.operator.resources import RevisionSpec
 
+_PARTS, _PART_S = 8, 25.0  # parts in memory at once; each may have as many bytes as a ring
 _FRESH_S, _TIDY_S = 5.0, 60.0
 _REFUSED = {NotFound: 404, DataInvalid: 422, StorageFull: 507}  # for senders
 _LIMITS = ConnectionLimits(connections=512, connections_per_source=64, header_timeout_s=10)
@@ -96,7 +98,7 @@ class KeeperApp:
         self, keeper: Keeper, served: Callable[[], dict[str, Capturing]], *, secret: str, sender: str, reader: str
     ) -> None:
         self._keeper, self._served, self._secret = keeper, served, secret
-        self._sender, self._reader = sender, reader
+        self._at_once = asyncio.Semaphore(_PARTS)
         at = "/captured/{served}"
         self.asgi = Starlette(
             routes=[
@@ -129,6 +131,13 @@ class KeeperApp:
         return PlainTextResponse("ok\n")
 
     async def _put(self, request: Request) -> Response:
+        try:
+            async with self._at_once, asyncio.timeout(_PART_S):
+                return await self._received(request)
+        except TimeoutError:
+            return PlainTextResponse(f"it took more than {_PART_S:.0f} s\n", 503)
+
+    async def _received(self, request: Request) -> Response:
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
