@@ -4,21 +4,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow.parquet as pq
 import pytest
-from starlette.testclient import TestClient
 
 from shiplift.pipelines.daemons.capture_keeper import CapturedPackages, KeeperApp
 from shiplift.runtime.base.errors import NotFound, Temporary, UsageError
 from shiplift.runtime.capture.elsewhere import RowsElsewhere
 from shiplift.runtime.capture.forwarding import Captured, Forwarder
 from shiplift.runtime.capture.keeping import Keeper, KeptPackage
-from shiplift.runtime.capture.parts import PLACE, TOKEN_HEADER, NotKept, Part, Sender, Unreadable
+from shiplift.runtime.capture.parts import TOKEN_HEADER, NotKept, Part, Sender, Unreadable
 from shiplift.runtime.records.capturing import Capturing
 from shiplift.runtime.serving.operator.resources import RevisionSpec, revision_object
 from tests.unit.api_server import running
 from tests.unit.examples import package
+from tests.unit.runtime.capture.keepers import client_of, transport_to
 from tests.unit.runtime.capture.rings import CAPACITY, NOW, Server
 
 DIGEST = "ab" * 32
@@ -31,8 +30,8 @@ class Site:
     def __init__(self, work: Path, capturing: Capturing = CAPTURING) -> None:
         known = KeptPackage(model="m", served="m", capturing=capturing)
         self.keeper = Keeper(work / "kept", "secret", lambda digest: known if digest == DIGEST else None)
-        app = KeeperApp(self.keeper, lambda: {"m": capturing}, secret="secret", sender="send", reader="read")
-        self.client = TestClient(app.asgi)
+        self.app = KeeperApp(self.keeper, lambda: {"m": capturing}, secret="secret", sender="send", reader="read").asgi
+        self.client = client_of(self.app)
         (work / "rings").mkdir()
         models = [Captured(model="m", package=DIGEST, share=1.0)]
         self.forwarder = Forwarder(work / "rings", models, self.sender("send"), capacity=CAPACITY, flush_s=0)
@@ -41,12 +40,7 @@ class Site:
             server.puts(email, 1)
 
     def sender(self, token: str) -> Sender:
-        def answered(request: httpx.Request) -> httpx.Response:
-            given = {TOKEN_HEADER: request.headers[TOKEN_HEADER], PLACE: request.headers[PLACE]}
-            answer = self.client.request(request.method, request.url.path, content=request.read(), headers=given)
-            return httpx.Response(answer.status_code, content=answer.content)
-
-        return Sender("http://keeper", token, transport=httpx.MockTransport(answered))
+        return Sender("http://keeper", token, transport=transport_to(self.app))
 
     def rows(self, token: str = "read") -> RowsElsewhere:
         return RowsElsewhere(self.client, token)
@@ -105,7 +99,7 @@ def test_only_the_senders_token_adds(site: Site, token: str) -> None:
 
 def test_nobody_gets_in_if_a_token_is_missing(tmp_path: Path) -> None:
     keeper = Keeper(tmp_path, "secret", lambda _: None)
-    client = TestClient(KeeperApp(keeper, dict, secret="secret", sender="", reader="").asgi)
+    client = client_of(KeeperApp(keeper, dict, secret="secret", sender="", reader="").asgi)
     with pytest.raises(Temporary, match="401"):
         RowsElsewhere(client, "").summary("m")
     assert client.get("/healthz").status_code == 200
@@ -131,7 +125,7 @@ def _export(site: Site) -> Any:
     "path", ["/captured/../files", "/captured/%2e%2e/files", "/captured/.lock", "/captured/m/files/state.json"]
 )
 def test_no_other_file_is_reached(site: Site, path: str) -> None:
-    answer = site.client.get(path, headers={"X-Shiplift-Capture": "read"})
+    answer = site.client.get(path, headers={TOKEN_HEADER: "read"})
     assert answer.status_code in (404, 422)
 
 

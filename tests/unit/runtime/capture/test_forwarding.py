@@ -137,7 +137,9 @@ def test_a_record_that_a_killed_server_left_unfinished_is_skipped(cluster: Clust
 
 
 def test_rows_of_two_pods_have_different_request_numbers(tmp_path: Path) -> None:
-    pods = [Cluster(tmp_path / name) for name in ("a", "b") if not (tmp_path / name).mkdir()]
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    pods = [Cluster(tmp_path / name) for name in ("a", "b")]
     for pod in pods:
         pod.keeper = pods[0].keeper
         pod.server.puts(b"a", 1)

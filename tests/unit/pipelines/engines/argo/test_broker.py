@@ -11,7 +11,6 @@ from typing import Any, cast
 import httpx
 import pyarrow as pa
 import pytest
-from starlette.testclient import TestClient
 
 from shiplift.pipelines.daemons.capture_keeper import KeeperApp
 from shiplift.pipelines.engines.argo.broker import permissions, server
@@ -40,6 +39,7 @@ from shiplift.runtime.store.tuning_cache import SignedTuningCache, tuning_cache
 from shiplift.runtime.store.version_files import version_files
 from shiplift.steps.find_champion import find_champion
 from tests.unit.examples import site
+from tests.unit.runtime.capture.keepers import transport_to
 from tests.unit.runtime.store.test_ledger import Runs
 
 REQUEST = Request(model="digits", version=3)
@@ -404,7 +404,10 @@ def test_an_admission_reads_what_was_captured_of_its_model_alone(
     rows = pa.table({"at": pa.array([1], pa.timestamp("us", tz="UTC")), "input/x": [1.0]})
     keeper.folder("digits").add(rows, "ab", 0, "secret")
     app = KeeperApp(keeper, dict, secret="secret", sender="send", reader="read")
-    monkeypatch.setattr(permissions.httpx, "Client", lambda **_: TestClient(app.asgi))
+    reached = transport_to(app.asgi)
+    monkeypatch.setattr(
+        f"{permissions.__name__}.httpx.Client", lambda **_: REAL_CLIENT(base_url="http://keeper", transport=reached)
+    )
     monkeypatch.setenv("SHIPLIFT_CAPTURE_READER", "read")
     cluster = Cluster(namespace="n", serving_namespace="m", server_image="i", capture_uri="http://capture.n.svc:8009")
 
