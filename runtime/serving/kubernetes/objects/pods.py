@@ -22,7 +22,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import (
 
 _MODELS, _GUARD, _ENVIRONMENTS = "/models", "/shiplift", "/environments"
 _RINGS = {"rings": "/tmp/shiplift-capture"}  # noqa: S108 - as in `runtime.capture.ring`, which needs NumPy
-_RING_MB = 17
+_RING_MB, _CAPTURE = 17, "capture"
 _TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108 - in the container
 
 
@@ -71,6 +71,12 @@ def captures(cluster: Cluster, packages: Sequence[Package], pod: Object) -> Obje
     }
 
 
+def is_captured(deployment: Object) -> bool:
+    """Whether a Deployment's pods are captured, as `captures` makes them."""
+    containers = deployment["spec"].get("template", {}).get("spec", {}).get("initContainers") or []
+    return any(each["name"] == _CAPTURE for each in containers)
+
+
 def _capture_container(cluster: Cluster, kept: Sequence[Package]) -> Object:
     models = [
         word
@@ -79,7 +85,7 @@ def _capture_container(cluster: Cluster, kept: Sequence[Package]) -> Object:
         for word in ("--model", serving_name(each.model), each.repository.sha256, f"{each.capturing.share:g}")
     ]
     return {
-        "name": "capture",
+        "name": _CAPTURE,
         **_image(cluster, cluster.server_image),
         "restartPolicy": "Always",
         "command": ["python", "-m", "shiplift.runtime.capture.forwarding"],
