@@ -24,7 +24,6 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from shiplift.pipelines.engines.argo.layout import HASHES, READER
 from shiplift.pipelines.engines.attempt import failure_of
 from shiplift.runtime.base.daemon import log_as_json, run_main
 from shiplift.runtime.base.errors import DataInvalid, NotFound, ShipliftError, StorageFull
@@ -33,7 +32,7 @@ from shiplift.runtime.capture import asked
 from shiplift.runtime.capture.elsewhere import FAILED, Deletion, KeptFiles
 from shiplift.runtime.capture.folder import CaptureFolder, File
 from shiplift.runtime.capture.keeping import Keeper, KeptPackage
-from shiplift.runtime.capture.parts import MOST_BYTES, PATH, SENDER, SERVED, TOKEN_HEADER, part_of
+from shiplift.runtime.capture.parts import HASHES, MOST_BYTES, PATH, READER, SENDER, SERVED, TOKEN_HEADER, part_of
 from shiplift.runtime.host.listeners import ConnectionLimits, listener, serve_until_stopped
 from shiplift.runtime.records.capturing import Capturing
 from shiplift.runtime.records.kinds.package import Package
@@ -88,7 +87,7 @@ def _captured(bodies: Iterable[dict[str, object]]) -> Iterator[tuple[Package, Ke
             for package in packages:
                 if capturing := package.capturing:
                     name = serving_name(package.model)
-                    yield package, KeptPackage(model=package.model, served=name, capturing=capturing)
+                    yield package, KeptPackage(served=name, capturing=capturing)
 
 
 class KeeperApp:

@@ -36,7 +36,7 @@ from shiplift.pipelines.installation.values import (
 from shiplift.pipelines.offline import PREDICT
 from shiplift.pipelines.release import SINGLE
 from shiplift.runtime.base import libyaml
-from shiplift.runtime.capture.parts import SENDER
+from shiplift.runtime.capture.parts import HASHES, READER, SENDER
 from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME
 from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.objects.activator import ACTIVATOR, ADMIN, HEADLESS
@@ -329,7 +329,7 @@ _CONTENT = {
     "encryption-key": "a Fernet key: 32 random bytes in URL-safe base64",
     "session-key": "32 or more random characters",
     accounts.PASSWORD: "32 or more random characters",
-    **dict.fromkeys((SENDER, layout.READER, layout.HASHES), "32 or more random characters"),
+    **dict.fromkeys((SENDER, READER, HASHES), "32 or more random characters"),
 }
 
 
@@ -343,7 +343,7 @@ def secret_keys(values: Values) -> dict[str, dict[str, Callable[[], str]]]:
     if values.capture:
         keys |= {
             CAPTURE_SENDER: {SENDER: _token},
-            layout.CAPTURE_SECRET: {layout.READER: _token, layout.HASHES: _token},
+            layout.CAPTURE_SECRET: {READER: _token, HASHES: _token},
         }
     if not values.mlflow.enabled:
         return keys

@@ -25,9 +25,8 @@ _FIRST = 32  # bits of a request's number within its ring
 
 
 class KeptPackage(Record):
-    """A package whose requests are kept: its model's name and served name, and what its spec says."""
+    """A package whose requests are kept: its model's served name, and what its spec says."""
 
-    model: str
     served: str
     capturing: Capturing
 

@@ -11,7 +11,8 @@ from shiplift.runtime.base.plain_http import NO_AUTHORITIES
 from shiplift.runtime.records.base import Record
 
 PATH = "/rows"
-SENDER = "SHIPLIFT_CAPTURE_TOKEN"
+# The variables of the senders' token, the readers' token, and the key of hashed columns.
+SENDER, READER, HASHES = "SHIPLIFT_CAPTURE_TOKEN", "SHIPLIFT_CAPTURE_READER", "SHIPLIFT_CAPTURE_HASHES"
 TOKEN_HEADER = "X-Shiplift-Capture"  # noqa: S105 - not `Authorization`, which the API server's proxy removes
 MOST_BYTES = 17 << 20  # a full ring
 SERVED = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,249}$"  # what a served name looks like

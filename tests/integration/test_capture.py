@@ -12,12 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shiplift.pipelines.engines.argo.layout import HASHES, READER
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.capture.elsewhere import RowsElsewhere
 from shiplift.runtime.capture.folder import CaptureFolder
 from shiplift.runtime.capture.forwarding import Captured, Forwarder
-from shiplift.runtime.capture.parts import SENDER, Sender
+from shiplift.runtime.capture.parts import HASHES, READER, SENDER, Sender
 from shiplift.runtime.capture.writer import Writer
 from shiplift.runtime.confinement.watch import worker
 from shiplift.runtime.host.processes import free_port, own_module

@@ -30,7 +30,7 @@ from shiplift.pipelines.engines.answers import (
 from shiplift.pipelines.engines.argo import model_events, shield, single
 from shiplift.pipelines.engines.argo.aborting import Aborting, bake_aborted
 from shiplift.pipelines.engines.argo.following import events, logs
-from shiplift.pipelines.engines.argo.layout import CAPTURE_SECRET, READER, TARGETS
+from shiplift.pipelines.engines.argo.layout import CAPTURE_SECRET, TARGETS
 from shiplift.pipelines.engines.argo.past import Past
 from shiplift.pipelines.engines.argo.releases import ArgoReleases, status_of
 from shiplift.pipelines.engines.argo.services import service_status
@@ -39,6 +39,7 @@ from shiplift.pipelines.engines.argo.workflows import Run, as_parameter
 from shiplift.pipelines.release import RETIRE, ROLLBACK
 from shiplift.runtime.base.errors import ClusterRefused, MissingTool, NotFound, NothingToAbort, ShipliftError
 from shiplift.runtime.base.names import dns_name
+from shiplift.runtime.capture.parts import READER
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.events.event import ModelEvent
 from shiplift.runtime.events.outbox import Place

@@ -17,8 +17,7 @@ STEP, RELEASER, EXECUTOR, RECEIVER = "shiplift-step", "shiplift-release", "shipl
 REGISTRY_ADMIN, REGISTRY_RELEASE = "shiplift-registry-admin", "shiplift-registry-release"
 REGISTRY_PUSH = "shiplift-registry-push"  # may register services, but not change models of other accounts
 ARTIFACTS_SECRET = "shiplift-artifacts"  # noqa: S105 - made by the user: credentials of a store or external registry
-# The Secret with the token of those who ask for captured rows, and the key of hashed columns.
-CAPTURE_SECRET, READER, HASHES = "shiplift-capture", "SHIPLIFT_CAPTURE_READER", "SHIPLIFT_CAPTURE_HASHES"
+CAPTURE_SECRET = "shiplift-capture"  # noqa: S105 - the token of those who ask for captured rows, and the key of hashes
 OPERATOR = "shiplift-operator"  # the account that moves production's traffic
 TUNER = "shiplift-tune"  # the account of a search that creates a pod to measure in
 

@@ -27,7 +27,6 @@ from shiplift.pipelines.engines.argo.layout import (
     LEDGER_SECRET,
     LIMITS,
     OUT,
-    READER,
     RECEIVER,
     REGISTRY_PUSH,
     REGISTRY_RELEASE,
@@ -46,6 +45,7 @@ from shiplift.pipelines.pods import Pod, hands_over
 from shiplift.pipelines.release import HANDED_OVER, RELEASE, SINGLE
 from shiplift.runtime.base import libyaml
 from shiplift.runtime.base.errors import Cancelled, Temporary
+from shiplift.runtime.capture.parts import READER
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import StageRuns
 from shiplift.runtime.records.request import Request

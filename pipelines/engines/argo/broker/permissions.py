@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from shiplift.pipelines.engines.argo.broker.version import VersionFolder
-from shiplift.pipelines.engines.argo.layout import READER
 from shiplift.pipelines.engines.cache_key import key
 from shiplift.pipelines.graph import Stage
 from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound
 from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.capture.parts import READER
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.request import Request

@@ -28,7 +28,7 @@ class Site:
     """A keeper, and a pod whose server captured the requests of two people."""
 
     def __init__(self, work: Path, capturing: Capturing = CAPTURING) -> None:
-        known = KeptPackage(model="m", served="m", capturing=capturing)
+        known = KeptPackage(served="m", capturing=capturing)
         self.keeper = Keeper(work / "kept", "secret", lambda digest: known if digest == DIGEST else None)
         self.app = KeeperApp(self.keeper, lambda: {"m": capturing}, secret="secret", sender="send", reader="read").asgi
         self.client = client_of(self.app)
@@ -137,5 +137,5 @@ def test_the_packages_of_revisions_say_what_is_kept() -> None:
             server.objects["tritonrevisions"][name] = revision_object(name, "models", each)
         packages = CapturedPackages(server.api("models"), steady=lambda: 0.0)
         found = packages.find(package().repository.sha256)
-        assert found == KeptPackage(model="digits", served="digits", capturing=CAPTURING)
+        assert found == KeptPackage(served="digits", capturing=CAPTURING)
         assert packages.find("0" * 64) is None

@@ -28,7 +28,7 @@ class Cluster:
     def __init__(self, work: Path) -> None:
         self.rings, self.now, self.away = work / "rings", 0.0, False
         self.rings.mkdir(exist_ok=True)
-        self.known = {DIGEST: KeptPackage(model="m", served="m", capturing=M)}
+        self.known = {DIGEST: KeptPackage(served="m", capturing=M)}
         self.keeper = Keeper(work / "kept", "secret", self.package, clock=lambda: NOW)
         self.forwarder = self.starts()
         self.server = Server(self.rings)
