@@ -192,7 +192,8 @@ def _context(values: Values) -> dict[str, object]:
             "events": layout.EVENTS,
             "gateway": GATEWAY,
             "published": CONFIG_MAP_NAME,
-            "capture": layout.CAPTURE_SECRET,
+            "capture_reader": layout.CAPTURE_READER,
+            "capture_hashes": layout.CAPTURE_HASHES,
             "capture_sender": CAPTURE_SENDER,
         },
         "registry": {
@@ -343,7 +344,8 @@ def secret_keys(values: Values) -> dict[str, dict[str, Callable[[], str]]]:
     if values.capture:
         keys |= {
             CAPTURE_SENDER: {SENDER: _token},
-            layout.CAPTURE_SECRET: {READER: _token, HASHES: _token},
+            layout.CAPTURE_READER: {READER: _token},
+            layout.CAPTURE_HASHES: {HASHES: _token},
         }
     if not values.mlflow.enabled:
         return keys

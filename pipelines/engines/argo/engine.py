@@ -30,7 +30,7 @@ from shiplift.pipelines.engines.answers import (
 from shiplift.pipelines.engines.argo import model_events, shield, single
 from shiplift.pipelines.engines.argo.aborting import Aborting, bake_aborted
 from shiplift.pipelines.engines.argo.following import events, logs
-from shiplift.pipelines.engines.argo.layout import CAPTURE_SECRET, TARGETS
+from shiplift.pipelines.engines.argo.layout import CAPTURE_READER, TARGETS
 from shiplift.pipelines.engines.argo.past import Past
 from shiplift.pipelines.engines.argo.releases import ArgoReleases, status_of
 from shiplift.pipelines.engines.argo.services import service_status
@@ -439,7 +439,7 @@ class ArgoEngine:
         """
         from shiplift.runtime.capture.elsewhere import RowsElsewhere  # noqa: PLC0415 - PyArrow: 0.1 s and 60 MB
 
-        uri, secret = self._cluster.capture_uri, self.api.get(SECRET, CAPTURE_SECRET)
+        uri, secret = self._cluster.capture_uri, self.api.get(SECRET, CAPTURE_READER)
         if not uri or secret is None:
             raise NotFound(
                 f"no rows of {model!r} are kept: nothing on this cluster keeps what is captured",

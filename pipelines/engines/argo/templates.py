@@ -18,7 +18,7 @@ from shiplift.pipelines import pods
 from shiplift.pipelines.engines.argo import shield
 from shiplift.pipelines.engines.argo.layout import (
     ARTIFACTS_SECRET,
-    CAPTURE_SECRET,
+    CAPTURE_READER,
     CONFIG,
     CONFIG_MAP,
     DATA,
@@ -307,7 +307,7 @@ def _reads_captured(settings: TemplateSettings, pod: Pod) -> list[m.EnvVar]:
     place = settings.site.place
     if not (isinstance(place, Cluster) and place.capture_uri and any(stage.name == "admit" for stage in pod.stages)):
         return []
-    key = m.SecretKeySelector(name=CAPTURE_SECRET, key=READER, optional=True)
+    key = m.SecretKeySelector(name=CAPTURE_READER, key=READER, optional=True)
     return [m.EnvVar(name=READER, value_from=m.EnvVarSource(secret_key_ref=key))]
 
 

@@ -247,19 +247,19 @@ def test_an_account_is_a_user_name_and_a_password_of_its_own() -> None:
     assert manifests.copied_secrets(Values()) == ("shiplift-registry-reader",)
 
 
-def test_what_is_captured_has_two_tokens_and_pods_that_serve_get_the_one_that_only_adds() -> None:
+def test_what_is_captured_has_secrets_of_its_own_and_pods_that_serve_get_the_one_that_only_adds() -> None:
     assert "capture" not in manifests.text_of(manifests.part_of(Values(), "capture"))
     parsed = values.parse("capture: {}")
-    sender, own = "shiplift-capture-sender", "shiplift-capture"
+    own = {
+        "shiplift-capture-sender": "SHIPLIFT_CAPTURE_TOKEN",
+        "shiplift-capture-reader": "SHIPLIFT_CAPTURE_READER",
+        "shiplift-capture-hashes": "SHIPLIFT_CAPTURE_HASHES",
+    }
     keys = manifests.secret_keys(parsed)
-    assert (set(keys[sender]), set(keys[own])) == (
-        {"SHIPLIFT_CAPTURE_TOKEN"},
-        {"SHIPLIFT_CAPTURE_READER", "SHIPLIFT_CAPTURE_HASHES"},
-    )
-    assert sender in manifests.copied_secrets(parsed)
-    assert own not in manifests.copied_secrets(parsed)
+    assert {name: {key} for name, key in own.items()} == {name: set(keys[name]) for name in own}
+    assert [name for name in own if name in manifests.copied_secrets(parsed)] == ["shiplift-capture-sender"]
     (container,) = _deployments(parsed)["capture"]["containers"]
-    assert _secrets_of(container) == {sender, own}
+    assert _secrets_of(container) == set(own)
     (role,) = [body for body in manifests.part_of(parsed, "capture") if body["kind"] == "Role"]
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list"}
     text = " ".join(manifests.text_of(manifests.part_of(parsed, "access")).replace("''", "'").split())
