@@ -23,11 +23,12 @@ from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.measurement import CAPTURED, ComparisonTarget, LatencyTarget, ScoreTarget
 from shiplift.runtime.spec.serving_settings import with_states
-from shiplift.runtime.spec.target import Wanted
+from shiplift.runtime.spec.target import Target, Wanted
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.terms import VersionInfo, check_name
 from shiplift.runtime.store.same_version import require_registration
 from shiplift.runtime.store.version_files import version_files
+from shiplift.runtime.targets.catalogue import catalogue
 
 
 def admit(site: Site, request: Request) -> Admitted:
@@ -63,6 +64,13 @@ def admit(site: Site, request: Request) -> Admitted:
         return admitted.model_copy(update={"recorded_requests": requests, "logged": registry.found})
 
 
+def _targets(site: Site, spec: ReleaseSpec) -> list[Target]:
+    """The release's targets; names that the catalogue lacks are left to the stage that finds them."""
+    listed = catalogue(Path(site.home)) if spec.capture.share else {}
+    found = (listed.get(entry) if isinstance(entry, str) else entry for entry in spec.targets)
+    return [target for target in found if target]
+
+
 def _admitted(
     site: Site,
     info: VersionInfo,
@@ -75,7 +83,7 @@ def _admitted(
 ) -> Admitted:
     files = store.put_tree(model)
     contract = table.recognised(inspected).contract(site, spec, inspected)
-    check_capture(site, spec, contract.signature)
+    check_capture(site, spec, contract.signature, _targets(site, spec))
     check_drift(site, spec, contract.signature, datasets)
     check_shadow(site, spec, contract)
     return Admitted(

@@ -85,7 +85,7 @@ def promote(
             package=package,
             replicas=rollout.replicas,
             capacity=capacity_if_measured(verdict.evidence.load_report if verdict.evidence else None),
-            others=_others(deployment, verdict),
+            others=_others(deployment, verdict, delivery),
         )
         try:
             if not place.serves(package, promotion.others):
@@ -107,14 +107,18 @@ def promote(
     return promotion
 
 
-def _others(deployment: Deployment, verdict: Verdict) -> tuple[Beside, ...]:
+def _others(deployment: Deployment, verdict: Verdict, delivery: Delivery) -> tuple[Beside, ...]:
     """The packages of the targets that serve after the first, without those that the gates left out."""
     evidence = verdict.evidence
     reports = evidence.load_report.others if evidence and evidence.load_report else ()
     by_target = {report.target: report for report in reports}
     packages = (other.package for other in deployment.others if other.package.target not in verdict.left_out)
     return tuple(
-        Beside(package=package, capacity=capacity_if_measured(by_target.get(package.target))) for package in packages
+        Beside(
+            package=with_capture(package, delivery.capture),
+            capacity=capacity_if_measured(by_target.get(package.target)),
+        )
+        for package in packages
     )
 
 

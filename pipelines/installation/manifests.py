@@ -20,6 +20,7 @@ from shiplift.pipelines.engines.argo import layout
 from shiplift.pipelines.engines.argo.workflows import CONCLUDE_TEMPLATE, PUSH_TEMPLATE, RELEASE_TEMPLATE
 from shiplift.pipelines.installation import accounts, authentication, webhook_secrets
 from shiplift.pipelines.installation.values import (
+    CAPTURE_PORT,
     EVENTS,
     GATEWAY,
     GIT,
@@ -35,11 +36,19 @@ from shiplift.pipelines.installation.values import (
 from shiplift.pipelines.offline import PREDICT
 from shiplift.pipelines.release import SINGLE
 from shiplift.runtime.base import libyaml
+from shiplift.runtime.capture.parts import HASHES, READER, SENDER
 from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME
 from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.objects.activator import ACTIVATOR, ADMIN, HEADLESS
 from shiplift.runtime.serving.kubernetes.objects.bench import METER
-from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP, LABEL, REGISTRY_READER, USER
+from shiplift.runtime.serving.kubernetes.objects.names import (
+    CAPTURE_SENDER,
+    GRPC,
+    HTTP,
+    LABEL,
+    REGISTRY_READER,
+    USER,
+)
 from shiplift.runtime.serving.operator.resources import Activation, ConditionType, Reason
 
 # In the order of their dependencies. `workflows` comes from `pipelines.engines.argo.templates`, the rest from jinja2.
@@ -58,6 +67,7 @@ PARTS = (
     "activator",
     "scoring",
     "page",
+    "capture",
 )
 INSTALLED, INSTALLATION = f"{LABEL}installed", f"{LABEL}installation"
 _WEBHOOK_SECRET, _MLFLOW_SECRET = "shiplift-webhooks", "shiplift-mlflow"
@@ -182,6 +192,9 @@ def _context(values: Values) -> dict[str, object]:
             "events": layout.EVENTS,
             "gateway": GATEWAY,
             "published": CONFIG_MAP_NAME,
+            "capture_reader": layout.CAPTURE_READER,
+            "capture_hashes": layout.CAPTURE_HASHES,
+            "capture_sender": CAPTURE_SENDER,
         },
         "registry": {
             "admin": accounts.ADMIN,
@@ -222,6 +235,7 @@ def _context(values: Values) -> dict[str, object]:
         "packages_port": PACKAGES_PORT,
         "scoring_port": SCORING_PORT,
         "page_port": PAGE_PORT,
+        "capture_port": CAPTURE_PORT,
         "page_names": list(_page_names(values)),
         "activator": {"name": ACTIVATOR, "headless": HEADLESS, "http": HTTP, "grpc": GRPC, "admin": ADMIN},
         "condition_types": [str(kind) for kind in ConditionType],
@@ -316,6 +330,7 @@ _CONTENT = {
     "encryption-key": "a Fernet key: 32 random bytes in URL-safe base64",
     "session-key": "32 or more random characters",
     accounts.PASSWORD: "32 or more random characters",
+    **dict.fromkeys((SENDER, READER, HASHES), "32 or more random characters"),
 }
 
 
@@ -324,8 +339,14 @@ def secret_keys(values: Values) -> dict[str, dict[str, Callable[[], str]]]:
     hosts = ["mlflow", *sorted({repository.host for repository in values.repositories})]
     keys = {
         layout.LEDGER_SECRET: {"secrets.json": _ledger},
-        _WEBHOOK_SECRET: dict.fromkeys(hosts, lambda: secrets.token_urlsafe(32)),
+        _WEBHOOK_SECRET: dict.fromkeys(hosts, _token),
     }
+    if values.capture:
+        keys |= {
+            CAPTURE_SENDER: {SENDER: _token},
+            layout.CAPTURE_READER: {READER: _token},
+            layout.CAPTURE_HASHES: {HASHES: _token},
+        }
     if not values.mlflow.enabled:
         return keys
     keys[_MLFLOW_SECRET] = {"encryption-key": _fernet, "session-key": lambda: secrets.token_urlsafe(32)}
@@ -334,7 +355,14 @@ def secret_keys(values: Values) -> dict[str, dict[str, Callable[[], str]]]:
 
 def copied_secrets(values: Values) -> tuple[str, ...]:
     """The Secrets that are copied to the serving namespace, for the pods that serve."""
-    return (REGISTRY_READER,) if values.mlflow.enabled else ()
+    return (
+        *((REGISTRY_READER,) if values.mlflow.enabled else ()),
+        *((CAPTURE_SENDER,) if values.capture else ()),
+    )
+
+
+def _token() -> str:
+    return secrets.token_urlsafe(32)
 
 
 def _account(name: str) -> dict[str, Callable[[], str]]:

@@ -43,7 +43,7 @@ from shiplift.runtime.spec.target import Target
 SERVER_ENVIRONMENT = "/opt/triton"  # as in the Containerfile
 WEBHOOKS, GIT, EVENTS = f"{CONFIG}/webhooks", f"{CONFIG}/git", f"{CONFIG}/events"
 MLFLOW_PORT = 5000
-OPERATOR_PORT, PACKAGES_PORT, SCORING_PORT, PAGE_PORT = 8080, 8090, 8005, 8007
+OPERATOR_PORT, PACKAGES_PORT, SCORING_PORT, PAGE_PORT, CAPTURE_PORT = 8080, 8090, 8005, 8007, 8009
 PUBLISHED = f"{CONFIG}/published"  # where the scoring server finds what the operator publishes
 GATEWAY = "shiplift"
 
@@ -321,6 +321,17 @@ class Page(Record):
     resources: Resources = Resources(cpu="20m", memory="192Mi", memory_limit="1Gi")
 
 
+class Capture(Record):
+    """What keeps the requests and answers that specs ask to capture: one pod, with rows of at most `size_gb` together.
+
+    They are on a volume of `storage_class`, which outlives the pod. Without one, in an emptyDir, they go with it.
+    """
+
+    size_gb: int = Field(20, ge=1, le=10000)
+    storage_class: Name | None = None
+    resources: Resources = Resources(cpu="50m", memory="192Mi", memory_limit="2Gi")
+
+
 class Ingress(Record):
     """Access from outside on clusters without the Gateway API: HTTP at `host`, gRPC at `MODEL.host`, without weights.
 
@@ -459,6 +470,7 @@ class Values(Record):
     activator: Activator | None = None
     scoring: Scoring | None = None
     page: Page | None = None
+    capture: Capture | None = None
     serving: Serving = Serving()
     monitoring: Monitoring = Monitoring()
     targets: tuple[Target, ...] = ()
@@ -526,6 +538,7 @@ class Values(Record):
             server_cpu_request=self.serving.cpu,
             server_memory_limit=self.serving.memory_limit,
             packages_uri=f"mlflow-artifacts://packages.{self.namespace}.svc:{PACKAGES_PORT}",
+            capture_uri=f"http://capture.{self.namespace}.svc:{CAPTURE_PORT}" if self.capture else "",
             prometheus=self.monitoring.prometheus,
             monitoring_labels=self.monitoring.labels,
             activator=ActivatorRef(hold_s=self.activator.hold_s) if self.activator else None,

@@ -1,29 +1,40 @@
 """Whether what a spec wants to capture, and to compare of it, is there, and whether the site can capture it."""
 
+from collections.abc import Sequence
+
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.records.model import Datasets
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.spec.target import Target
 
 _SHOWN = 20
 _KEPT = "Correct the name: a column that is not found would be kept as it is."
 
 
-def check_capture(site: Site, spec: ReleaseSpec, signature: Signature) -> None:
+def check_capture(site: Site, spec: ReleaseSpec, signature: Signature, targets: Sequence[Target] = ()) -> None:
     """Checks the section `capture`. A column that is not the model's would be kept in the clear by a typing error.
 
+    `targets` are those that the version is released for, as far as they are known.
+
     Raises:
-        SpecInvalid: it names a column that the model lacks, a streamed model, or a site on a cluster.
+        SpecInvalid: it names a column that the model lacks, answers are streamed, the cluster keeps nothing, or the
+            server of a target can't capture.
     """
     capture = spec.capture
     if not capture.share:
         return
-    if isinstance(site.place, Cluster):
+    if isinstance(site.place, Cluster) and not site.place.capture_uri:
         raise SpecInvalid(
-            "`capture` is set, but requests are captured on one machine only, not on a cluster",
-            do="Leave `capture` out, or release this model on one machine.",
+            "`capture` is set, but nothing on this cluster keeps what is captured",
+            do="Set `capture: {}` in the values and run `shiplift install`, or leave `capture` out of the spec.",
+        )
+    if unable := [each.name for each in targets if each.server == "nvidia" and "nvidia" in site.place.servers]:
+        raise SpecInvalid(
+            f"`capture` is set, but NVIDIA's server, which serves target {', '.join(unable)}, can't capture requests",
+            do="Leave `capture` out, or release for targets with `server: bundled`.",
         )
     if signature.streamed:
         raise SpecInvalid("`capture` is set, but answers that are streamed are not captured", do="Leave it out.")
@@ -48,7 +59,7 @@ def check_drift(site: Site, spec: ReleaseSpec, signature: Signature, datasets: D
         return
     if isinstance(site.place, Cluster):
         raise SpecInvalid(
-            "`drift` is set, but it is measured on captured requests, which exist on one machine only",
+            "`drift` is set, but captured requests are compared on one machine only, not on a cluster",
             do="Leave `drift` out, or release this model on one machine.",
         )
     known = known_columns(signature)

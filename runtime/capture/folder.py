@@ -12,10 +12,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,6 +54,14 @@ class File:
     until: int
     rows: int
 
+    @classmethod
+    def named(cls, name: str, folder: Path = Path()) -> Self | None:
+        """The file of a name; None if no file of rows has such a name."""
+        if not (match := _NAME.fullmatch(name)):
+            return None
+        since, until, rows = map(int, match.groups()[:3])
+        return cls(path=folder / name, since=since, until=until, rows=rows)
+
     @property
     def size(self) -> int:
         """Its bytes; 0 if it was removed meanwhile."""
@@ -83,12 +92,9 @@ class CaptureFolder:
 
     def files(self) -> list[File]:
         """The whole files, the oldest rows first."""
-        found = []
+        found: list[File] = []
         with suppress(FileNotFoundError):
-            for entry in self.path.iterdir():
-                if match := _NAME.fullmatch(entry.name):
-                    since, until, rows = map(int, match.groups()[:3])
-                    found.append(File(path=entry, since=since, until=until, rows=rows))
+            found += filter(None, (File.named(entry.name, self.path) for entry in self.path.iterdir()))
         return sorted(found, key=lambda file: (file.since, file.until, file.path.name))
 
     def read(self, *, since: float = 0.0, until: float = float("inf")) -> pa.Table | None:
@@ -204,16 +210,22 @@ class CaptureFolder:
             hashes = tuple(sorted(hashed_text(value, secret)))
             known.append(_Deletion(column=column, hashes=hashes, until=self._clock()))
             write_atomically(self.path / _DELETED, _DELETIONS.dump_json(known), mode=0o600)
-            new, old, gone = [], [], 0
-            for file in self.files():
-                before = _read(file.path)
-                after = _without(before, column, frozenset(hashes), secret, until=float("inf"))
-                if after.num_rows < before.num_rows:
-                    gone += before.num_rows - after.num_rows
-                    old.append(file.path)
-                    new.append((after, os.urandom(8).hex()))
-            if old:
-                self._change([each for each in new if each[0].num_rows], old)
+            old: list[Path] = []
+            gone = 0
+
+            def rewritten() -> Iterator[tuple[pa.Table, str]]:
+                """One file after another, so that no more than one is in memory."""
+                nonlocal gone
+                for file in self.files():
+                    before = _read(file.path)
+                    after = _without(before, column, frozenset(hashes), secret, until=float("inf"))
+                    if after.num_rows < before.num_rows:
+                        gone += before.num_rows - after.num_rows
+                        old.append(file.path)
+                        if after.num_rows:
+                            yield after, os.urandom(8).hex()
+
+            self._change(rewritten(), old)
             return gone
 
     @contextmanager
@@ -231,8 +243,8 @@ class CaptureFolder:
     def _make(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def _change(self, new: Sequence[tuple[pa.Table, str]], old: Sequence[Path]) -> None:
-        """Replaces the old files by the new tables, all at once."""
+    def _change(self, new: Iterable[tuple[pa.Table, str]], old: Sequence[Path]) -> None:
+        """Replaces the old files by the new tables, all at once. `old` may grow until the last of `new` was taken."""
         names_of_new = []
         with room_for("captured rows", self.path):
             for table, name in new:

@@ -144,10 +144,19 @@ class Ring:
         Raises:
             RingBroken: a record makes no sense.
         """
+        found, after = self.waiting(most_bytes)
+        return [_parsed(record) for record in found], after
+
+    def waiting(self, most_bytes: int) -> tuple[list[bytes], int]:
+        """As `records`, but as the server wrote them: `requests_in` reads them, in another process too.
+
+        Raises:
+            RingBroken: what is there is no record.
+        """
         head, tail = self.head, self.tail
         if head < tail or head - tail > self.capacity:
             raise RingBroken(f"the server wrote from {tail} to {head} in a ring of {self.capacity}")
-        found: list[Request] = []
+        found: list[bytes] = []
         at = tail
         while at < head and at - tail < most_bytes:
             place = at % self.capacity
@@ -159,7 +168,7 @@ class Ring:
             if state not in (_READY, _SKIPPED):
                 raise RingBroken(f"a record has the state {state}")
             if state == _READY:
-                found.append(_parsed(os.pread(self._file, size, HEADER + place)))
+                found.append(os.pread(self._file, size, HEADER + place))
             at += size
         return found, at
 
@@ -198,6 +207,21 @@ def _opened(folder: int, name: str, capacity: int) -> int:
         os.close(file)
         raise RingBroken(f"{name} is not a file")
     return file
+
+
+def requests_in(body: bytes) -> Iterator[Request]:
+    """The requests in records that follow one another, as `Ring.waiting` gives them.
+
+    Raises:
+        RingBroken: a record makes no sense.
+    """
+    place = 0
+    while place < len(body):
+        state, size = struct.unpack_from("<II", body, place) if place + 8 <= len(body) else (_FILLING, 0)
+        if state != _READY or size < 8 or size % 8 or place + size > len(body):
+            raise RingBroken(f"a record has {size} bytes and the state {state}")
+        yield _parsed(body[place : place + size])
+        place += size
 
 
 def _parsed(record: bytes) -> Request:

@@ -18,12 +18,11 @@ from shiplift.runtime.base.text import printable
 from shiplift.runtime.capture.folder import CaptureFolder
 from shiplift.runtime.capture.ring import CAPACITY, Counters, Ring, RingBroken
 from shiplift.runtime.capture.rows import table
+from shiplift.runtime.capture.tidying import Tidier, what_failed
 from shiplift.runtime.records.capturing import CaptureState, Capturing
 
 FLUSH_S = 5.0
 _TRY_AGAIN_S = 30.0
-_JUMP_S = 3600.0  # a clock that moves by more at once is not believed
-_TRUST_S = 3600.0  # for as long
 
 
 @dataclass(kw_only=True)
@@ -62,15 +61,14 @@ class Writer:
         self._clock, self._steady = clock, steady
         self._models: dict[str, _Model] = {}
         self._rings: tuple[int, int] | None = None
-        self._seen: tuple[float, float] | None = None
-        self._trusted_at = 0.0
+        self._tidier = Tidier(root, clock=clock, steady=steady)
 
     def look(self, rings: Path, wanted: Mapping[str, Capturing]) -> None:
         """Looks once: sets shares, and writes what waits. `wanted` has the captured models by their served name.
 
         `rings` is the server's folder of rings. A server that has gone, or has none, is no error.
         """
-        self._watch_clock()
+        self._tidier.watch_clock()
         try:
             folder = os.open(rings, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -90,13 +88,7 @@ class Writer:
 
     def tidy(self) -> dict[str, str]:
         """Keeps every folder to its limits, also those of models that are captured no more; returns what failed."""
-        failed = {}
-        for folder in self._folders():
-            try:
-                folder.tidy(age=self._steady() >= self._trusted_at)
-            except (ShipliftError, OSError) as error:
-                failed[folder.path.name] = _what(error)
-        return failed
+        return self._tidier.tidy()
 
     def close(self) -> None:
         """Writes what waits, and closes the rings; their shares stay."""
@@ -107,11 +99,6 @@ class Writer:
 
     def _folder_of(self, name: str) -> CaptureFolder:
         return CaptureFolder(self._root / name, self._clock)
-
-    def _folders(self) -> list[CaptureFolder]:
-        with suppress(FileNotFoundError):
-            return [self._folder_of(entry.name) for entry in self._root.iterdir() if entry.is_dir()]
-        return []
 
     def _forget(self) -> None:
         for model in self._models.values():
@@ -150,7 +137,7 @@ class Writer:
         try:
             self._drain(model, folder, now)
         except (ShipliftError, OSError) as error:
-            model.problem = printable(f"capture has stopped: {_what(error)}", limit=300)
+            model.problem = printable(f"capture has stopped: {what_failed(error)}", limit=300)
             model.fails_until = now + _TRY_AGAIN_S
         self._count(model)
         with suppress(OSError):
@@ -214,14 +201,3 @@ class Writer:
             too_large=total.too_large,
             problem=model.problem,
         )
-
-    def _watch_clock(self) -> None:
-        """Notices a wall clock that jumps: until it has kept its time, no row is deleted for its age."""
-        now = self._clock(), self._steady()
-        if self._seen and abs((now[0] - self._seen[0]) - (now[1] - self._seen[1])) > _JUMP_S:
-            self._trusted_at = now[1] + _TRUST_S
-        self._seen = now
-
-
-def _what(error: ShipliftError | OSError) -> str:
-    return error.what if isinstance(error, ShipliftError) else error.strerror or type(error).__name__

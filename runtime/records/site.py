@@ -72,7 +72,8 @@ class Cluster(Record):
 
     `namespace` holds the pipeline, `serving_namespace` the models. Without a `gateway`, Services move the traffic; an
     `ingress` leads to them from outside. `packages_uri` is an artifact store with a copy of what serves, which pods ask
-    first; empty if there is none. `prometheus` is the address at which KEDA reaches the Prometheus that scrapes the
+    first; empty if there is none. `capture_uri` is the address of the process that keeps what pods capture; empty if
+    nothing is. `prometheus` is the address at which KEDA reaches the Prometheus that scrapes the
     models; empty if there is none. `monitoring_labels` are those by which the Prometheus operator selects monitors and
     rules. Without an `activator`, no service is scaled to zero. `sharing` is for servers with several models.
     `allow_without` are the mechanisms of confinement that a served model's own processes may lack (`SandboxSettings`);
@@ -95,6 +96,7 @@ class Cluster(Record):
     server_cpu_request: str = "250m"
     server_memory_limit: str = "2Gi"
     packages_uri: str = ""
+    capture_uri: str = Field("", exclude_if=operator.not_)
     prometheus: str = ""
     monitoring_labels: dict[str, str] = Field(default_factory=dict)
     activator: ActivatorRef | None = None

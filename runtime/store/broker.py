@@ -47,6 +47,12 @@ def is_brokered(uri: str) -> bool:
     return uri.startswith(f"{SCHEME}://")
 
 
+def broker_client(uri: str) -> httpx.Client:
+    """An HTTP client of the broker at `uri`."""
+    address = f"http://{urlsplit(uri).netloc}"
+    return httpx.Client(base_url=address, timeout=_TIMEOUT, trust_env=False, verify=NO_AUTHORITIES)
+
+
 class Broker:
     """A client of the broker at `uri`.
 
@@ -54,9 +60,7 @@ class Broker:
     """
 
     def __init__(self, uri: str) -> None:
-        self._client = httpx.Client(
-            base_url=f"http://{urlsplit(uri).netloc}", timeout=_TIMEOUT, trust_env=False, verify=NO_AUTHORITIES
-        )
+        self._client = broker_client(uri)
 
     def wait(self) -> None:
         """Waits until the broker responds. It starts together with the process that needs it.

@@ -271,6 +271,7 @@ def small_values(namespace: str, folder: Path | None, *, gateway: bool) -> dict[
         "serving": {"cpu": "50m", "memory_limit": "1Gi", "images": [NVIDIA_IMAGE, ABSENT_IMAGE]},
         "activator": {} if gateway else None,
         "page": {},
+        "capture": {"size_gb": 1},
         "data_claim": "data",  # made by the test that needs it
         "stages": stages,
         "operator": {"read_nodes": True, "packages_gb": 1},

@@ -1,7 +1,9 @@
 """Captured requests: what clients send to a real server over gRPC and HTTP ends up in files, and nothing else."""
 
+import os
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -10,15 +12,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from shiplift.runtime.base.errors import NotFound
+from shiplift.runtime.capture.elsewhere import RowsElsewhere
 from shiplift.runtime.capture.folder import CaptureFolder
+from shiplift.runtime.capture.forwarding import Captured, Forwarder
+from shiplift.runtime.capture.parts import HASHES, READER, SENDER, Sender
 from shiplift.runtime.capture.writer import Writer
 from shiplift.runtime.confinement.watch import worker
+from shiplift.runtime.host.processes import free_port, own_module
 from shiplift.runtime.records.capturing import Capturing
 from shiplift.runtime.serving.machine.server import Server, private_server
+from shiplift.runtime.serving.operator.resources import RevisionSpec, revision_object
 from shiplift.runtime.serving.triton.client import OWN_REQUESTS, TritonClient
 from shiplift.runtime.serving.triton.command_line import Features
 from tests.integration.backends import ENVIRONMENT, ask, lookup, put
 from tests.integration.conftest import ONE_FORM, Lab, digits, until
+from tests.unit.api_server import running
+from tests.unit.examples import package
 
 pytestmark = pytest.mark.integration
 ALL = {"m": Capturing(share=1.0, limit_bytes=10**9, retention_s=86400)}
@@ -98,6 +108,50 @@ def _counted(work: Path, server: Server, writer: Writer) -> int:
     ask(server, {"x": np.array([[1]], np.int64)})
     _look(writer, server)
     return CaptureFolder(work / "kept" / "m").state().captured
+
+
+@pytest.mark.slow
+def test_what_a_server_captured_is_kept_by_another_process_which_a_cluster_s_pods_reach(tmp_path: Path) -> None:
+    own = package(model="m", capturing=ALL["m"])
+    digest, port = own.repository.sha256, free_port()
+    revision = RevisionSpec(artifacts_uri="s3://x", package=own.model_dump(mode="json"))
+    tokens = {SENDER: "send", READER: "read", HASHES: "hashes"}
+    with running() as api, captured_server(tmp_path) as server:
+        api.objects["tritonrevisions"]["m-2"] = revision_object("m-2", "models", revision)
+        command = own_module("shiplift.pipelines.daemons.capture_keeper", "--serving-namespace", "models")
+        command += ["--folder", str(tmp_path / "kept"), "--port", str(port)]
+        env = {**os.environ, **tokens, "KUBECONFIG": str(api.kubeconfig(tmp_path))}
+        with subprocess.Popen(command, env=env) as keeper, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            try:
+                until(lambda: _healthy(client), seconds=60)
+                models = [Captured(model="m", package=digest, share=1.0)]
+                forwarder = Forwarder(rings(server), models, Sender(str(client.base_url), "send"), flush_s=0)
+                elsewhere = RowsElsewhere(client, "read")
+                until(lambda: _forwarded(server, forwarder, elsewhere) > 0)
+                before = elsewhere.summary("m").rows
+                ask(server, {"x": np.array([[1], [2]], np.int64)})
+                assert until(lambda: forwarder.look(last=True) and elsewhere.summary("m").rows == before + 2)
+                elsewhere.export("m", tmp_path / "rows.parquet")
+                table = pq.read_table(tmp_path / "rows.parquet").slice(before)
+                assert table.column("input/x").to_pylist() == [1, 2]
+                assert len(set(table.column("request").to_pylist())) == 1
+            finally:
+                keeper.terminate()
+
+
+def _healthy(client: httpx.Client) -> bool:
+    with suppress(httpx.TransportError):
+        return client.get("/healthz").status_code == 200
+    return False
+
+
+def _forwarded(server: Server, forwarder: Forwarder, elsewhere: RowsElsewhere) -> int:
+    """Asks a row, until the server has seen the ring, and forwards what it captured; the rows that are kept then."""
+    ask(server, {"x": np.array([[1]], np.int64)})
+    forwarder.look()
+    with suppress(NotFound):  # until the first part
+        return elsewhere.summary("m").rows
+    return 0
 
 
 @pytest.mark.slow

@@ -17,6 +17,8 @@ STEP, RELEASER, EXECUTOR, RECEIVER = "shiplift-step", "shiplift-release", "shipl
 REGISTRY_ADMIN, REGISTRY_RELEASE = "shiplift-registry-admin", "shiplift-registry-release"
 REGISTRY_PUSH = "shiplift-registry-push"  # may register services, but not change models of other accounts
 ARTIFACTS_SECRET = "shiplift-artifacts"  # noqa: S105 - made by the user: credentials of a store or external registry
+CAPTURE_READER = "shiplift-capture-reader"  # the Secret with the token of those who ask for captured rows
+CAPTURE_HASHES = "shiplift-capture-hashes"  # the one with the key of hashed columns, which only the keeper gets
 OPERATOR = "shiplift-operator"  # the account that moves production's traffic
 TUNER = "shiplift-tune"  # the account of a search that creates a pod to measure in
 

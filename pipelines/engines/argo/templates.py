@@ -18,6 +18,7 @@ from shiplift.pipelines import pods
 from shiplift.pipelines.engines.argo import shield
 from shiplift.pipelines.engines.argo.layout import (
     ARTIFACTS_SECRET,
+    CAPTURE_READER,
     CONFIG,
     CONFIG_MAP,
     DATA,
@@ -44,10 +45,11 @@ from shiplift.pipelines.pods import Pod, hands_over
 from shiplift.pipelines.release import HANDED_OVER, RELEASE, SINGLE
 from shiplift.runtime.base import libyaml
 from shiplift.runtime.base.errors import Cancelled, Temporary
+from shiplift.runtime.capture.parts import READER
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import StageRuns
 from shiplift.runtime.records.request import Request
-from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.kubernetes.connection import quantity
 from shiplift.runtime.serving.kubernetes.objects.names import SANDBOX, STAGES, USER
 
@@ -271,7 +273,7 @@ def _restricted() -> m.SecurityContext:
     )
 
 
-def _broker(settings: TemplateSettings, arguments: list[str]) -> m.UserContainer:
+def _broker(settings: TemplateSettings, pod: Pod, arguments: list[str]) -> m.UserContainer:
     """The container that holds the secrets for stages that handle an author's files: `pipelines.engines.argo.broker`.
 
     It has volumes of its own, because what the stages write into theirs is not trusted.
@@ -288,12 +290,25 @@ def _broker(settings: TemplateSettings, arguments: list[str]) -> m.UserContainer
         image_pull_policy=settings.pull_policy,
         command=["python", "-m", "shiplift.pipelines.engines.argo.broker.server"],
         args=arguments,
-        env=[m.EnvVar(name="HOME", value="/tmp"), m.EnvVar(name="PYTHONUNBUFFERED", value="1")],  # noqa: S108
+        env=[
+            m.EnvVar(name="HOME", value="/tmp"),  # noqa: S108
+            m.EnvVar(name="PYTHONUNBUFFERED", value="1"),
+            *_reads_captured(settings, pod),
+        ],
         env_from=_secrets(REGISTRY_RELEASE, ARTIFACTS_SECRET),
         resources=m.ResourceRequirements(requests={"cpu": "50m", "memory": "256Mi"}, limits={"memory": "1Gi"}),
         volume_mounts=_mounted(mounts),
         security_context=_restricted(),
     )
+
+
+def _reads_captured(settings: TemplateSettings, pod: Pod) -> list[m.EnvVar]:
+    """The token with which the broker of an admission reads what was captured, if the cluster keeps that."""
+    place = settings.site.place
+    if not (isinstance(place, Cluster) and place.capture_uri and any(stage.name == "admit" for stage in pod.stages)):
+        return []
+    key = m.SecretKeySelector(name=CAPTURE_READER, key=READER, optional=True)
+    return [m.EnvVar(name=READER, value_from=m.EnvVarSource(secret_key_ref=key))]
 
 
 def _container(
@@ -310,7 +325,7 @@ def _container(
         labels={STAGES: ".".join(stage.name for stage in pod.all_stages), **({SANDBOX: "true"} if at.sandbox else {})},
         command=["python", "-m", "shiplift.pipelines.engines.argo.pod"],
         args=[*words, "--broker", "here"] if at.sandbox else words,
-        sidecars=[_broker(settings, words)] if at.sandbox else None,
+        sidecars=[_broker(settings, pod, words)] if at.sandbox else None,
         inputs=[Parameter(name=name) for name in inputs],
         outputs=[Parameter(name=name, value_from=m.ValueFrom(path=f"{OUT}/{name}.json", default="")) for name in names],
         pod_spec_patch=_on_target(settings, pod) if at.on_target and not _measures_elsewhere(pod) else None,

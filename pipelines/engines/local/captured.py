@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shiplift.runtime.base.errors import NotFound, UsageError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.secrets import load_secrets, sign
+from shiplift.runtime.capture import asked
 from shiplift.runtime.capture.root import root_of
 from shiplift.runtime.records.capturing import Captured, Capturing, DeletedRows, ExportedRows
 from shiplift.runtime.serving.machine.served import every_served, served
@@ -43,11 +43,8 @@ def summary(home: Path, model: str) -> Captured:
     Raises:
         NotFound: nothing of it is captured, and nothing is kept.
     """
-    state, folder = served(home, model), folder_of(home, model)
-    capturing = state.package.capturing if state else None
-    if capturing is None and folder.settings() is None:
-        raise _nothing(model)
-    return folder.summary(model, capturing)
+    state = served(home, model)
+    return asked.summary(folder_of(home, model), model, state.package.capturing if state else None)
 
 
 def write(home: Path, model: str, file: Path) -> ExportedRows:
@@ -61,7 +58,7 @@ def write(home: Path, model: str, file: Path) -> ExportedRows:
 
     rows = folder_of(home, model).read() if folder_of(home, model).settings() else None
     if rows is None:
-        raise _nothing(model)
+        raise asked.nothing_kept(model)
     export(rows, file)
     return ExportedRows(model=model, rows=rows.num_rows, file=str(file))
 
@@ -74,19 +71,4 @@ def delete(home: Path, model: str, value: str) -> DeletedRows:
         UsageError: the model's spec names no key.
         StorageFull: no space is left; no row was deleted.
     """
-    folder = folder_of(home, model)
-    settings = folder.settings()
-    if settings is None:
-        raise _nothing(model)
-    if not settings.key:
-        raise UsageError(
-            f"the spec of {model!r} names no `capture.key`, by which rows could be found",
-            do="Name the input that says whose row it is, and release again; rows that are kept go with `retention`.",
-        )
-    return DeletedRows(model=model, deleted=folder.delete(settings.key, value, secret_of(home)))
-
-
-def _nothing(model: str) -> NotFound:
-    return NotFound(
-        f"no rows of {model!r} are kept", do="Set `capture: {share: 0.1}` in its spec, release it, and send requests."
-    )
+    return asked.delete(folder_of(home, model), model, value, secret_of(home))

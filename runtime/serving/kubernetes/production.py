@@ -101,9 +101,9 @@ class ClusterProduction:
         return ""
 
     def serves(self, package: Package, others: Sequence[Beside] = ()) -> bool:
-        """Whether this package, with the others, was seen to answer every request."""
-        service = declared.find(self._api, package.model)
-        return service is not None and service.serves_only(_revision(package, others))
+        """Whether this package, with the others, was seen to answer every request, captured as it says."""
+        service, name = declared.find(self._api, package.model), _revision(package, others)
+        return service is not None and service.serves_only(name) and self._captures_as(package, name)
 
     def move(
         self,
@@ -299,6 +299,14 @@ class ClusterProduction:
         """Deletes a model's service, and says first that this is not a deletion by hand."""
         self._api.merge(TRITON_SERVICE, dns_name(model), {"metadata": {"annotations": {WITHDRAWN: "true"}}})
         self._api.delete(TRITON_SERVICE, dns_name(model))
+
+    def _captures_as(self, package: Package, revision: str) -> bool:
+        """Whether a revision says the same of capture as a package: a rerun may change that, and nothing else."""
+        body = self._api.get(TRITON_REVISION, revision)
+        noted = ((body or {}).get("spec", {}).get("package") or {}).get("capturing")
+        return body is None or noted == (
+            package.capturing.model_dump(mode="json", exclude_none=True) if package.capturing else None
+        )
 
     def _idle(self, model: str) -> set[str]:
         """The revisions that still run for the model's service but should no longer serve."""

@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--cache-mb", type=int, default=16)
     parser.add_argument("--rate-limiter", action="store_true")
     parser.add_argument("--flag", action="append", default=[], help="A flag of Triton's; may be repeated.")
+    parser.add_argument("--captures", action="store_true", help="Requests of its models can be captured.")
     parser.add_argument("--shared", action="store_true", help="Serve the other models if one is missing or broken.")
     parser.add_argument("--meter", default="", help="ADDRESS:PORT where a bench reports resource usage.")
     parser.add_argument("--heartbeat", default="", help="ADDRESS:PORT where the heartbeat answers the liveness probe.")
@@ -65,6 +66,7 @@ def main() -> None:
         cache_mb=options.cache_mb,
         rate_limiter=options.rate_limiter,
         tolerant=options.shared,
+        captures=options.captures,
         flags=tuple(options.flag),
         allow_without=tuple(options.allow_without),
     )

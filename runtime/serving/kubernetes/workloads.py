@@ -21,6 +21,7 @@ from shiplift.runtime.serving.kubernetes.diagnosis import Diagnosis
 from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, POD, POD_DISRUPTION_BUDGET, SERVICE
 from shiplift.runtime.serving.kubernetes.objects.deployment import deployment, service
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, PACKAGE, package_name
+from shiplift.runtime.serving.kubernetes.objects.pods import is_captured
 from shiplift.runtime.serving.kubernetes.objects.shared import selected_server
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN
@@ -50,7 +51,7 @@ class Workloads:
         """Runs a package with at least this many replicas, and waits until they are ready; returns its name.
 
         `revision` is the revision that this is a group of, if it has several groups. A package that production serves
-        from a shared server already runs there, and is left alone.
+        from a shared server already runs there, and is left alone; so are pods whose requests production captures.
 
         Raises:
             ServerFailed: it can't be scheduled, fetched or loaded; the message says why.
@@ -60,6 +61,9 @@ class Workloads:
             return name
         current = self.api.get(DEPLOYMENT, name)
         replicas = max(replicas, int(current["spec"].get("replicas") or 0) if current else 0)
+        if current and is_captured(current):
+            self._wait(name, replicas)
+            return name
         labels = extra or {}
         self.api.apply(
             deployment(

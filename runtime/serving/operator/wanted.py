@@ -123,7 +123,14 @@ def _of_group(observed: Observed, spec: ServiceSpec, revision: str, group: Group
         replicas += extra_replicas(observed, name, replicas)
     return [
         deployment(
-            observed.cluster, package, group.artifacts_uri, name=name, replicas=replicas, extra={}, revision=common
+            observed.cluster,
+            package,
+            group.artifacts_uri,
+            name=name,
+            replicas=replicas,
+            extra={},
+            revision=common,
+            serves=True,
         ),
         leads,
         disruption_budget(package, name=name, replicas=least),

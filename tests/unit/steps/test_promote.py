@@ -8,6 +8,8 @@ from shiplift.runtime.base.errors import Inconclusive, PromotionConflict, Refuse
 from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import GateEvidence, Outcome, Scored, Verdict
+from shiplift.runtime.serving.capturing import with_capture
+from shiplift.runtime.spec.capturing import Capture
 from shiplift.runtime.spec.groups import Delivery
 from shiplift.steps.promote import _check_order, _others, promote
 from tests.unit.examples import champion, check, deployment, load_report, model_version, site
@@ -60,7 +62,9 @@ def test_the_targets_that_passed_serve_with_what_their_load_tests_measured() -> 
         parity=(), challenger=Scored(version=5, target="fast"), load_report=load_report(others=reports)
     )
     verdict = Verdict.of((check(),)).model_copy(update={"evidence": evidence, "left_out": ("failed",)})
-    (beside,) = _others(deployed, verdict)
+    capture = Capture(share=0.1)
+    (beside,) = _others(deployed, verdict, Delivery(capture=capture))
+    assert beside.package.capturing == with_capture(beside.package, capture).capturing is not None
     assert beside.package.target == "slow"
     assert beside.capacity is not None
     assert (beside.capacity.within_slo_per_s, beside.capacity.p99_ms) == (100, 50)

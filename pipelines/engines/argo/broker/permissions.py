@@ -6,22 +6,33 @@ parsed here, because an author may have written it. Each stage of a pod has its 
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import httpx
 
 from shiplift.pipelines.engines.argo.broker.version import VersionFolder
 from shiplift.pipelines.engines.cache_key import key
 from shiplift.pipelines.graph import Stage
 from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.capture.parts import READER
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import Ledger, artifacts_of
 from shiplift.runtime.store.tuning_cache import SignedTuningCache
+
+if TYPE_CHECKING:
+    from shiplift.runtime.capture.elsewhere import RowsElsewhere
+
+_CAPTURED_S = 60.0
 
 
 class Denied(Exception):
@@ -56,6 +67,36 @@ class StagePermissions:
         if run_id != self.version.run_id:
             raise Denied(f"run {run_id} does not belong to this stage's version")
         return self.version.run_file(path)
+
+    def captured_files(self, served: str) -> bytes:
+        """The files of what production captured of its model, and their settings, as the keeper answers."""
+        self._require_captured(served)
+        with self._rows() as rows:
+            return rows.files(self._request.model).model_dump_json().encode()
+
+    def captured_file(self, served: str, name: str) -> bytes:
+        """One of these files."""
+        self._require_captured(served)
+        with self._rows() as rows:
+            body = rows.file(self._request.model, name)
+        if body is None:
+            raise FileNotFoundError(name)
+        return body
+
+    def _require_captured(self, served: str) -> None:
+        if self.stage.name != "admit" or served != serving_name(self._request.model):
+            raise Denied(f"this stage may not read what is captured of {served[:80]!r}")
+
+    @contextmanager
+    def _rows(self) -> "Iterator[RowsElsewhere]":
+        from shiplift.runtime.capture.elsewhere import RowsElsewhere  # noqa: PLC0415 - PyArrow: 0.1 s and 60 MB
+
+        place = self.version.site.place
+        uri = place.capture_uri if isinstance(place, Cluster) else ""
+        if not uri:
+            raise FileNotFoundError("nothing on this cluster keeps what is captured")
+        with httpx.Client(base_url=uri, timeout=_CAPTURED_S, trust_env=False) as client:
+            yield RowsElsewhere(client, os.environ.get(READER, ""))
 
     # --- artifacts ---
 

@@ -105,6 +105,8 @@ _ROUTES: tuple[tuple[str, str, Callable[[Asked], Reply]], ...] = (
     ("GET", "/run/file", lambda asked: Reply(file=asked.permissions.run_file(asked.query["run"], asked.query["path"]))),
     ("GET", "/model", lambda asked: _json(asked.permissions.version.files())),
     ("GET", "/model/file", lambda asked: Reply(file=asked.permissions.model_file(asked.query["name"]))),
+    ("GET", "/captured/([^/]+)/files", lambda asked: Reply(asked.permissions.captured_files(*asked.at))),
+    ("GET", "/captured/([^/]+)/files/([^/]+)", lambda asked: Reply(asked.permissions.captured_file(*asked.at))),
     ("GET", f"/records/([a-z_]+)/{_DIGEST}", lambda asked: Reply(asked.permissions.record(*asked.at))),
     ("PUT", f"/records/([a-z_]+)/{_DIGEST}", _put_record),
     ("GET", "/explanation", lambda asked: _json(asked.permissions.explanation(asked.query["what"], asked.query["do"]))),

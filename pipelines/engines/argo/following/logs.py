@@ -16,7 +16,7 @@ from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.kinds import POD
 from shiplift.runtime.serving.kubernetes.objects.names import STAGES
 
-PARTS = ("reconciler", "receiver", "mlflow")
+PARTS = ("reconciler", "receiver", "mlflow", "capture")
 _POLL_S = 1.0
 _WIDTH = 16  # of the label before each line
 _Key = tuple[str, int]

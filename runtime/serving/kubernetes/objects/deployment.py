@@ -22,6 +22,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import (
     labels,
 )
 from shiplift.runtime.serving.kubernetes.objects.pods import (
+    captures,
     confined_container,
     fetch_container,
     probe,
@@ -45,11 +46,13 @@ def deployment(
     replicas: int | None,
     extra: dict[str, str],
     revision: str = "",
+    serves: bool = False,
 ) -> Object:
     """Triton with one model, fetched by digest before it starts; replaced without downtime, drained before it ends.
 
     `replicas` is None if an autoscaler writes the number of pods. `extra` are more labels of the Deployment.
-    `revision` names the revision on the pods, if it has several groups.
+    `revision` names the revision on the pods, if it has several groups. `serves`: clients' requests come here, and are
+    captured if the package says so; those of a load test are not.
 
     Raises:
         SpecInvalid: the package is for NVIDIA's server, and its target has no image.
@@ -62,6 +65,7 @@ def deployment(
         "containers": [_serving_triton(cluster, package)],
         "volumes": volumes(package),
     }
+    pod = captures(cluster, [package] if serves else [], pod)
     scrape = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS)}
     return {
         "apiVersion": "apps/v1",

@@ -15,6 +15,7 @@ SANDBOX = f"{LABEL}sandbox"  # of a release's pod: its stages have no credential
 PACKAGE = f"{LABEL}package"  # identifies the objects of a package, or of a revision's group
 REVISION = f"{LABEL}revision"  # on the pods of a revision with several groups: the same for all of them
 REGISTRY_READER = "shiplift-registry-reader"  # the Secret with an account that may only read the registry
+CAPTURE_SENDER = "shiplift-capture-sender"  # the Secret with which a pod sends what it captures
 SERVER = f"{LABEL}server"  # on a shared server's objects and pods: its name
 SERVICES = f"{LABEL}services"  # an annotation of a shared server's pods: its services, separated by commas
 _HOSTED = "on.shiplift.dev/"

@@ -10,9 +10,19 @@ from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Cluster
-from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP, METRICS, REGISTRY_READER, USER, Object
+from shiplift.runtime.serving.kubernetes.objects.names import (
+    CAPTURE_SENDER,
+    GRPC,
+    HTTP,
+    METRICS,
+    REGISTRY_READER,
+    USER,
+    Object,
+)
 
 _MODELS, _GUARD, _ENVIRONMENTS = "/models", "/shiplift", "/environments"
+_RINGS = {"rings": "/tmp/shiplift-capture"}  # noqa: S108 - as in `runtime.capture.ring`, which needs NumPy
+_RING_MB, _CAPTURE = 17, "capture"
 _TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108 - in the container
 
 
@@ -30,6 +40,63 @@ def confined_container(package: Package) -> Object:
         },
         "nodeSelector": package.nodes.selector,
         "tolerations": list(package.nodes.tolerations),
+    }
+
+
+def captured(cluster: Cluster, packages: Sequence[Package]) -> list[Package]:
+    """The packages whose requests are captured: those of our own server, if the cluster keeps what is."""
+    return [each for each in packages if each.capturing and each.server == "bundled" and cluster.capture_uri]
+
+
+def captures(cluster: Cluster, packages: Sequence[Package], pod: Object) -> Object:
+    """A pod of a server with these packages, and what captures their requests; the same pod if none are.
+
+    The server and a container beside it share rings in memory, and only the latter has the senders' token. It is an
+    init container that goes on (Kubernetes 1.29), so that it ends after the server.
+    """
+    if not (kept := captured(cluster, packages)):
+        return pod
+    size = {"medium": "Memory", "sizeLimit": f"{_RING_MB * len(kept) + 8}Mi"}
+    triton, *others = pod["containers"]
+    server = {
+        **triton,
+        "volumeMounts": [*triton["volumeMounts"], *_mounts(_RINGS)],
+        "args": [*triton["args"], "--captures"],
+    }
+    return {
+        **pod,
+        "initContainers": [*pod["initContainers"], _capture_container(cluster, kept)],
+        "containers": [server, *others],
+        "volumes": [*pod["volumes"], {"name": "rings", "emptyDir": size}],
+    }
+
+
+def is_captured(deployment: Object) -> bool:
+    """Whether a Deployment's pods are captured, as `captures` makes them."""
+    containers = deployment["spec"].get("template", {}).get("spec", {}).get("initContainers") or []
+    return any(each["name"] == _CAPTURE for each in containers)
+
+
+def _capture_container(cluster: Cluster, kept: Sequence[Package]) -> Object:
+    models = [
+        word
+        for each in kept
+        if each.capturing
+        for word in ("--model", serving_name(each.model), each.repository.sha256, f"{each.capturing.share:g}")
+    ]
+    return {
+        "name": _CAPTURE,
+        **_image(cluster, cluster.server_image),
+        "restartPolicy": "Always",
+        "command": ["python", "-m", "shiplift.runtime.capture.forwarding"],
+        "args": ["--to", cluster.capture_uri, *models],
+        "envFrom": [{"secretRef": {"name": CAPTURE_SENDER, "optional": True}}],  # a model that serves needs no capture
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "64Mi"},
+            "limits": {"memory": f"{160 + 2 * _RING_MB * len(kept)}Mi"},  # the rings' pages count as its own
+        },
+        "volumeMounts": _mounts(_RINGS),
     }
 
 

@@ -25,6 +25,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import (
     labels,
 )
 from shiplift.runtime.serving.kubernetes.objects.pods import (
+    captures,
     confined_container,
     fetch_packages_container,
     triton_container,
@@ -89,6 +90,7 @@ def _deployment(cluster: Cluster, name: str, members: Sequence[SharedMember], re
         "containers": [_triton(cluster, members)],
         "volumes": volumes(first),
     }
+    pod = captures(cluster, [member.package for member in members], pod)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

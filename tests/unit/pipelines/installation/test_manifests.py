@@ -32,6 +32,7 @@ gateway: {class_name: istio, annotations: {example.org/owner: "team: a"}}
 activator: {hold_s: 90}
 scoring: {replicas: 3, key_secret: scoring-key}
 page: {hosts: [shiplift.example.com]}
+capture: {size_gb: 50, storage_class: fast}
 serving: {cpu: "1", memory_limit: 4Gi, quota: {pods: "20", requests.cpu: "16"}}
 targets: [{name: fast, accelerator: cpu-vnni}]
 stages: {tune: {cpu: "4"}}
@@ -78,7 +79,7 @@ def pods(parsed: Values) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("text", ["", EVERYTHING])
 def test_every_pod_meets_the_restricted_standard(text: str) -> None:
     parsed = values.parse(text)
-    assert len(pods(parsed)) == (7 if text else 4)
+    assert len(pods(parsed)) == (8 if text else 4)
     for pod in pods(parsed):
         assert pod["securityContext"]["runAsNonRoot"]
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -136,10 +137,11 @@ def test_pods_that_load_models_reach_the_store_and_the_api_server_alone() -> Non
     policies = {body["metadata"]["name"]: body["spec"] for body in documents if body["kind"] == "NetworkPolicy"}
     sandbox = policies["sandbox"]
     assert sandbox["podSelector"] == {"matchLabels": {"shiplift.dev/sandbox": "true"}}
-    dns, api_server, registry = sandbox["egress"]
+    dns, api_server, registry, capture = sandbox["egress"]
     assert {item["port"] for item in dns["ports"]} == {53}
     assert api_server["to"] == [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
     assert registry["to"][0]["podSelector"] == {"matchLabels": {"app.kubernetes.io/name": "mlflow"}}
+    assert capture["to"][0]["podSelector"] == {"matchLabels": {"app.kubernetes.io/name": "capture"}}
     assert {"key": "shiplift.dev/sandbox", "operator": "DoesNotExist"} in policies["steps"]["podSelector"][
         "matchExpressions"
     ]
@@ -243,6 +245,44 @@ def test_an_account_is_a_user_name_and_a_password_of_its_own() -> None:
     assert len(passwords) == 4
     assert all(len(password) >= 32 for password in passwords)
     assert manifests.copied_secrets(Values()) == ("shiplift-registry-reader",)
+
+
+def test_what_is_captured_has_secrets_of_its_own_and_pods_that_serve_get_the_one_that_only_adds() -> None:
+    assert "capture" not in manifests.text_of(manifests.part_of(Values(), "capture"))
+    parsed = values.parse("capture: {}")
+    own = {
+        "shiplift-capture-sender": "SHIPLIFT_CAPTURE_TOKEN",
+        "shiplift-capture-reader": "SHIPLIFT_CAPTURE_READER",
+        "shiplift-capture-hashes": "SHIPLIFT_CAPTURE_HASHES",
+    }
+    keys = manifests.secret_keys(parsed)
+    assert {name: {key} for name, key in own.items()} == {name: set(keys[name]) for name in own}
+    assert [name for name in own if name in manifests.copied_secrets(parsed)] == ["shiplift-capture-sender"]
+    (container,) = _deployments(parsed)["capture"]["containers"]
+    assert _secrets_of(container) == set(own)
+    (role,) = [body for body in manifests.part_of(parsed, "capture") if body["kind"] == "Role"]
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list"}
+    text = " ".join(manifests.text_of(manifests.part_of(parsed, "access")).replace("''", "'").split())
+    assert "c.name == 'capture' ? ['shiplift-capture-sender'] : ['shiplift-registry-reader'" in text
+    policies = {body["metadata"]["name"]: body for body in documents_of(parsed) if body["kind"] == "NetworkPolicy"}
+    for name, reaches in (("models", True), ("sandbox", True), ("steps", False), ("benches", False)):
+        egress = policies[name]["spec"]["egress"]
+        assert any(rule.get("ports") == [{"port": 8009}] for rule in egress) is reaches
+
+
+def test_the_token_of_readers_is_in_the_broker_of_the_admission_alone() -> None:
+    bodies = [body for body in documents_of(values.parse("capture: {}")) if body["kind"] == "WorkflowTemplate"]
+    templates = [template for body in bodies for template in body["spec"]["templates"]]
+    containers = [
+        (template["name"], each["name"])
+        for template in templates
+        for each in [*template.get("sidecars", []), {"name": "main", **template.get("container", {})}]
+        if "SHIPLIFT_CAPTURE_READER" in str(each)
+    ]
+    assert containers
+    assert {name for _, name in containers} == {"broker"}
+    assert {template for template, _ in containers} == {"prepare"}  # the pod that begins with the admission
+    assert "SHIPLIFT_CAPTURE" not in str(documents_of(Values()))
 
 
 def _git_rules(parsed: Values) -> list[dict[str, Any]]:

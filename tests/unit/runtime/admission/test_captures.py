@@ -9,6 +9,7 @@ from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.document import parse
+from shiplift.runtime.spec.target import Target
 from tests.unit.examples import site
 
 SIGNATURE = Signature(
@@ -31,11 +32,17 @@ def test_a_column_that_the_model_lacks_is_refused(tmp_path: Path, written: str, 
         check_capture(site(tmp_path), parse(f"capture: {written}"), SIGNATURE)
 
 
-def test_a_cluster_and_streamed_answers_are_refused(tmp_path: Path) -> None:
+def test_a_cluster_that_keeps_nothing_servers_that_can_not_and_streamed_answers_are_refused(tmp_path: Path) -> None:
     spec = parse("capture: {share: 0.1, hash: [input/email], omit: [score], key: email}")
     check_capture(site(tmp_path), spec, SIGNATURE)
-    with pytest.raises(SpecInvalid, match="one machine only"):
+    with pytest.raises(SpecInvalid, match=r"nothing on this cluster keeps.* `capture: {}` in the values"):
         check_capture(site(tmp_path, place=CLUSTER), spec, SIGNATURE)
+    keeps = site(tmp_path, place=CLUSTER.model_copy(update={"capture_uri": "http://capture.shiplift.svc:8009"}))
+    gpu = Target(name="h200", accelerator="nvidia", server="nvidia", engine="tensorrt", image="example.org/triton:1")
+    check_capture(keeps, spec, SIGNATURE, [Target()])
+    check_capture(site(tmp_path), spec, SIGNATURE, [gpu])  # a machine keeps that package, but serves another
+    with pytest.raises(SpecInvalid, match="NVIDIA's server, which serves target h200, can't capture"):
+        check_capture(keeps, spec, SIGNATURE, [Target(), gpu])
     with pytest.raises(SpecInvalid, match="streamed"):
         check_capture(site(tmp_path), spec, SIGNATURE.model_copy(update={"streamed": True}))
     check_capture(site(tmp_path, place=CLUSTER), parse("capture: {share: 0}"), SIGNATURE)

@@ -11,51 +11,12 @@ import pytest
 from shiplift.runtime.base.errors import StorageFull
 from shiplift.runtime.capture import folder as folders
 from shiplift.runtime.capture.folder import CaptureFolder
-from shiplift.runtime.capture.ring import HEADER, Ring
+from shiplift.runtime.capture.ring import Ring
 from shiplift.runtime.capture.writer import Writer
 from shiplift.runtime.records.capturing import Capturing
+from tests.unit.runtime.capture.rings import CAPACITY, NOW, Server
 
-CAPACITY = 1 << 16
 M = Capturing(share=1.0, limit_bytes=10**9, retention_s=86400, hash=("email",), omit=("name",), key="email")
-NOW = 1_800_000_000.0
-
-
-class Server:
-    """What the library in the server does with a ring."""
-
-    def __init__(self, rings: Path) -> None:
-        rings.mkdir(exist_ok=True)
-        self.file = rings / "m.ring"
-
-    def puts(self, email: bytes, amount: float, at: float = NOW, *, ready: bool = True) -> None:
-        entries = [entry(0, 13, b"email", struct.pack("<I", len(email)) + email)]
-        entries += [
-            entry(0, 13, b"name", struct.pack("<I", 3) + b"Ada"),
-            entry(0, 12, b"amount", struct.pack("<d", amount)),
-        ]
-        entries += [entry(1, 11, b"score", struct.pack("<f", 0.5))]
-        body = b"".join(entries)
-        size = 40 + len(body)
-        record = struct.pack("<IIQqIIQ", int(ready), size, int(at * 1e6), 3, 0, len(entries), 0) + body
-        self.raw(record)
-
-    def raw(self, record: bytes) -> None:
-        with self.file.open("r+b") as file:
-            file.seek(16)
-            head, _ = struct.unpack("<QQ", file.read(16))
-            file.seek(HEADER + head % CAPACITY)
-            file.write(record)
-            file.seek(16)
-            file.write(struct.pack("<Q", head + len(record)))
-
-
-def entry(answer: int, kind: int, name: bytes, body: bytes) -> bytes:
-    def whole(part: bytes) -> bytes:
-        return part.ljust((len(part) + 7) // 8 * 8, b"\0")
-
-    return (
-        struct.pack("<BBHIQ", answer, kind, len(name), 1, len(body)) + struct.pack("<q", 1) + whole(name) + whole(body)
-    )
 
 
 def writer_of(work: Path, **options: float) -> Writer:

@@ -63,5 +63,5 @@ def test_what_was_not_captured_in_the_clear_can_t_be_asked(tmp_path: Path) -> No
         folder.keep_settings(Capturing(share=1, limit_bytes=1, retention_s=1, **listed))
         with pytest.raises(SpecInvalid, match=f"input 'name' is {how}"):
             captured_requests(here, "digits", spec, SIGNATURE, store)
-    with pytest.raises(SpecInvalid, match="one machine only"):
+    with pytest.raises(SpecInvalid, match="nothing on this cluster keeps"):
         captured_requests(site(tmp_path, place=CLUSTER), "digits", spec, SIGNATURE, store)

@@ -5,24 +5,30 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
+import pyarrow as pa
 import pytest
 
-from shiplift.pipelines.engines.argo.broker import server
+from shiplift.pipelines.daemons.capture_keeper import KeeperApp
+from shiplift.pipelines.engines.argo.broker import permissions, server
 from shiplift.pipelines.engines.argo.broker.pod_permissions import PodPermissions
 from shiplift.pipelines.engines.argo.pod import walk
 from shiplift.pipelines.engines.argo.pod.call import Call, handover
 from shiplift.pipelines.graph import FanOut, Placement, Stage
 from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound, Temporary, VersionReplaced
 from shiplift.runtime.base.secrets import load_secrets
+from shiplift.runtime.capture.elsewhere import RowsElsewhere
+from shiplift.runtime.capture.keeping import Keeper
 from shiplift.runtime.composition.incumbents import Incumbents, Members
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.capturing import Capturing
 from shiplift.runtime.records.promotion import Champion
 from shiplift.runtime.records.request import Request
-from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.spec.target import Fleet, Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.broker import GO_ON, Broker, brokered
@@ -33,6 +39,7 @@ from shiplift.runtime.store.tuning_cache import SignedTuningCache, tuning_cache
 from shiplift.runtime.store.version_files import version_files
 from shiplift.steps.find_champion import find_champion
 from tests.unit.examples import site
+from tests.unit.runtime.capture.keepers import transport_to
 from tests.unit.runtime.store.test_ledger import Runs
 
 REQUEST = Request(model="digits", version=3)
@@ -181,6 +188,7 @@ def opened(room: Room) -> Iterator[Room]:
     room.server.server_close()
 
 
+REAL_CLIENT = httpx.Client
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/shiplift/sha256"
 
 
@@ -370,6 +378,8 @@ def test_bytes_are_stored_under_their_own_digest_alone(room: Room) -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
+        ("GET", "/captured/digits/files"),
+        ("GET", "/captured/another/files/1-2-3-ab.parquet"),
         ("PUT", f"/records/work/{'0' * 64}"),
         ("GET", f"/records/gate/{'0' * 64}"),
         ("PUT", "/api/2.0/mlflow-artifacts/artifacts/shiplift/named/abc"),
@@ -383,6 +393,46 @@ def test_bytes_are_stored_under_their_own_digest_alone(room: Room) -> None:
 def test_what_is_not_the_stage_s_business_is_denied(room: Room, method: str, path: str) -> None:
     assert room.status(method, path, content=b"{}" if method == "PUT" else None) in (403, 501)
     assert room.runs.texts == {}
+
+
+def test_an_admission_reads_what_was_captured_of_its_model_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capturing = Capturing(share=1, limit_bytes=10**9, retention_s=86400)
+    keeper = Keeper(tmp_path / "kept", "secret", lambda _: None)
+    keeper.settle({"digits": capturing})
+    rows = pa.table({"at": pa.array([1], pa.timestamp("us", tz="UTC")), "input/x": [1.0]})
+    keeper.folder("digits").add(rows, "ab", 0, "secret")
+    app = KeeperApp(keeper, dict, secret="secret", sender="send", reader="read")
+    reached = transport_to(app.asgi)
+    monkeypatch.setattr(
+        f"{permissions.__name__}.httpx.Client", lambda **_: REAL_CLIENT(base_url="http://keeper", transport=reached)
+    )
+    monkeypatch.setenv("SHIPLIFT_CAPTURE_READER", "read")
+    cluster = Cluster(namespace="n", serving_namespace="m", server_image="i", capture_uri="http://capture.n.svc:8009")
+
+    def admission(stage: str) -> httpx.BaseTransport:
+        version = SimpleNamespace(site=site(tmp_path, place=cluster), request=REQUEST)
+        may = permissions.StagePermissions(stage=SimpleNamespace(name=stage), arguments={}, version=version)  # type: ignore[arg-type]
+
+        def answered(request: httpx.Request) -> httpx.Response:
+            status, reply = server.answer(may, request.method, request.url.raw_path.decode(), tmp_path / "sent")
+            return httpx.Response(status, content=reply.body)
+
+        return httpx.MockTransport(answered)
+
+    def read(stage: str, model: str) -> int:
+        with (
+            REAL_CLIENT(base_url="http://broker", transport=admission(stage)) as client,
+            RowsElsewhere(client, "").copied(model) as folder,
+        ):
+            assert folder.settings() == capturing
+            return sum(file.rows for file in folder.files())
+
+    assert read("admit", REQUEST.model) == 1
+    for stage, model in (("admit", "another"), ("export", REQUEST.model)):
+        with pytest.raises(Temporary, match="403"):
+            read(stage, model)
 
 
 def test_a_record_whose_artifacts_are_not_stored_is_not_signed(room: Room) -> None:

@@ -409,7 +409,7 @@ def test_the_parts_of_a_cluster_have_logs_with_their_pods_names(engine: ArgoEngi
 
 
 def test_for_a_missing_log_the_error_lists_the_logs_there_are(engine: ArgoEngine, server: ApiServer) -> None:
-    with pytest.raises(NotFound, match="Logs are: reconciler, receiver, mlflow, or MODEL/VERSION"):
+    with pytest.raises(NotFound, match="Logs are: reconciler, receiver, mlflow, capture, or MODEL/VERSION"):
         list(engine.logs("digits/9", lines=5, follow=False))
     workflow(server, "r")
     with pytest.raises(NotFound, match=r"no pod of r has a log.*keep.pods_s"):

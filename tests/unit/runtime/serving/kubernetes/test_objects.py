@@ -1,5 +1,6 @@
 """The Kubernetes objects of a served model: golden files, and what holds for every server's pods."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,10 @@ import pytest
 import yaml
 
 from shiplift.runtime.base.errors import MissingTool, ServerFailed, SpecInvalid
-from shiplift.runtime.base.names import dns_name
+from shiplift.runtime.base.names import dns_name, serving_name
+from shiplift.runtime.capture import ring
 from shiplift.runtime.guest.pod import guard
+from shiplift.runtime.records.capturing import Capturing
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import PythonEnvironment, RecordedRequests
 from shiplift.runtime.records.serving import ServerNeeds
@@ -77,6 +80,55 @@ def test_a_shared_server_is_the_golden_objects(golden: Golden) -> None:
     objects = shared.server_objects(CLUSTER, members(200, 300), replicas=1, owners=owners, monitored=True)
     objects.append(shared.shared_service(package(), group="digits-1", server=objects[0]["metadata"]["name"]))
     golden("shared.yaml", yaml.safe_dump_all(objects, sort_keys=False, width=120))
+
+
+KEEPING = CLUSTER.model_copy(update={"capture_uri": "http://capture.shiplift.svc:8009"})
+CAPTURED = Capturing(share=0.1, limit_bytes=10**9, retention_s=86400)
+
+
+def test_what_clients_send_is_captured_by_a_container_with_a_secret_of_its_own(golden: Golden) -> None:
+    served = package(capturing=CAPTURED)
+    body = deployment.deployment(KEEPING, served, "s3://x", name="d-2", replicas=1, extra={}, serves=True)
+    golden("serving.captured.yaml", yaml.safe_dump(body, sort_keys=False, width=120))
+    pod = body["spec"]["template"]["spec"]
+    fetch, capture = pod["initContainers"]
+    (triton,) = pod["containers"]
+    assert (capture["name"], capture["restartPolicy"]) == ("capture", "Always")
+    assert "envFrom" not in triton
+    assert {source["secretRef"]["name"] for source in capture["envFrom"]} == {names.CAPTURE_SENDER}
+    assert names.CAPTURE_SENDER not in str(fetch)
+    assert capture["volumeMounts"] == [{"name": "rings", "mountPath": ring.FOLDER}]
+    assert capture["volumeMounts"][0] in triton["volumeMounts"]
+    assert all("emptyDir" in volume for volume in pod["volumes"])
+
+
+@pytest.mark.parametrize(
+    ("cluster", "served", "serves"),
+    [
+        (KEEPING, package(capturing=CAPTURED), False),  # a load test's own pods
+        (KEEPING, package(), True),
+        (CLUSTER, package(capturing=CAPTURED), True),
+        (KEEPING, on_gpu(capturing=CAPTURED), True),
+    ],
+)
+def test_nothing_else_is_captured(cluster: Cluster, served: Package, serves: bool) -> None:
+    body = deployment.deployment(cluster, served, "s3://x", name="d-2", replicas=1, extra={}, serves=serves)
+    assert "capture" not in str(body["spec"]["template"])
+
+
+def test_a_shared_server_captures_those_of_its_models_that_say_so() -> None:
+    first, second = members(200, 300)
+    kept = replace(second, package=package(model="team/Cats", capturing=CAPTURED))
+    body = shared.server_objects(KEEPING, [first, kept], replicas=1, owners=[], monitored=False)[0]
+    capture = body["spec"]["template"]["spec"]["initContainers"][-1]
+    assert capture["args"] == [
+        "--to",
+        KEEPING.capture_uri,
+        "--model",
+        serving_name("team/Cats"),
+        kept.package.repository.sha256,
+        "0.1",
+    ]
 
 
 def test_a_shared_server_asks_for_the_memory_of_all_its_models_up_to_its_limit() -> None:

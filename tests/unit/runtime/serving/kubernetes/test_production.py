@@ -17,6 +17,7 @@ from shiplift.runtime.base.errors import (
 )
 from shiplift.runtime.base.progress import listening
 from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.capturing import Capturing
 from shiplift.runtime.records.promotion import Abort, Beside
 from shiplift.runtime.records.serving import Nodes
 from shiplift.runtime.records.site import Cluster, GatewayRef
@@ -151,6 +152,16 @@ def test_a_promotion_is_a_revision_and_a_service_that_names_it(tmp_path: Path) -
         "rollout": {"canaryPercent": [20], "holdSeconds": 3},
     }
     assert (served.serving("digits"), served.serves(OLD), served.serves(NEW)) == (1, True, False)
+
+
+def test_a_rerun_that_only_changes_what_is_captured_is_moved(tmp_path: Path) -> None:
+    cluster = FakeCluster(obedient)
+    served = place(cluster, tmp_path)
+    served.move(OLD, Rollout())
+    kept = OLD.model_copy(update={"capturing": Capturing(share=0.1, limit_bytes=10**9, retention_s=60)})
+    assert (served.serves(OLD), served.serves(kept)) == (True, False)
+    served.move(kept, Rollout())
+    assert (served.serves(OLD), served.serves(kept)) == (False, True)
 
 
 def test_the_revision_says_what_a_pod_was_measured_to_take(tmp_path: Path) -> None:

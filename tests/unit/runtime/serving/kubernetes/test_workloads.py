@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from shiplift.runtime.base.errors import GoldenMismatch, ShipliftError, Temporary
+from shiplift.runtime.records.capturing import Capturing
 from shiplift.runtime.serving.kubernetes import workloads
+from shiplift.runtime.serving.kubernetes.objects.deployment import deployment
 from shiplift.runtime.serving.kubernetes.workloads import Workloads
 from tests.unit.examples import package, site
 from tests.unit.runtime.serving.operator.world import cluster
@@ -48,3 +51,21 @@ def test_a_service_that_leads_nowhere_is_reported(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(workloads._with_retries, "stop", lambda state: state.attempt_number >= 3)
     with pytest.raises(Temporary, match="connection refused"):
         check(monkeypatch, tmp_path, [])
+
+
+def test_pods_whose_requests_production_captures_are_left_to_the_operator(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = cluster().model_copy(update={"capture_uri": "http://capture.shiplift.svc:8009"})
+    own = package(capturing=Capturing(share=0.1, limit_bytes=1, retention_s=1))
+    bodies = {
+        serves: deployment(place, own, "s3://x", name="d-2", replicas=1, extra={}, serves=serves)
+        for serves in (False, True)
+    }
+    for serves, kinds in ((True, []), (False, ["Deployment", "Service"])):
+        found = Workloads(site(tmp_path), place)
+        api = mock.Mock(get=lambda kind, _, serves=serves: bodies[serves] if kind.name == "Deployment" else None)
+        monkeypatch.setattr(found, "api", api)
+        monkeypatch.setattr(found, "_wait", lambda *_: None)
+        assert found.run(package(), name="d-2") == "d-2"
+        assert [call.args[0]["kind"] for call in api.apply.call_args_list] == kinds
