@@ -7,7 +7,7 @@ writes: another sandbox decides what is compared, and how (`python_proving.py`).
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from shiplift.runtime.admission.known_rows import GIVEN, asked_of, known_rows
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.guest.python.host import Host, ModelFailed
+from shiplift.runtime.guest.python.outputs import SQUEEZED, WHOLE
 from shiplift.runtime.guest.python.values import all_missing, as_served
 from shiplift.runtime.model.python.asking import asking, restored, settings_of, with_leaping_clock
 from shiplift.runtime.model.samples import random_like
@@ -50,6 +51,9 @@ _NEIGHBOURS, _AGAIN = 6, 16  # rows that are asked in each place of a batch, and
 _ALONE_S, _OTHER_S = 4.0, 2.0  # for each row alone, and for another setting
 _MISSING, _LARGE, _EXACT = "missing", "large", 1 << 53  # up to which all whole numbers are floats
 _BYTES = "bytes"
+_TIMES = (2, 3)  # how often the first row is asked in one batch
+NO_ANSWER = ("Raised:", "Died:", "TookTooLong:", "Starting:")  # what the host raises instead of an answer
+UNSERVABLE = "Raised: Unservable"  # what `guest/python/pyfunc.py` raises
 _SHARE = 5  # of the time limit that one request may take
 
 
@@ -77,8 +81,10 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     of the set `neighbours` in one batch, turned by N. `repeat/place-N` and `repeat/batch/SET` are the same batches once
     more, where an answer differs from that alone. `shapes/NAME` are the shapes of an output's rows.
 
-    An output whose values are of several types, or of one that no tensor has, is asked as JSON: `json` names these.
-    `listed`: the model answers a list with an array for each output, which one row alone does not show.
+    `answers_as` is how the process makes outputs of an answer, which the author's rows show (`PythonModel.answers_as`).
+    An output whose values are of several types, or of one that no tensor has, is JSON. Whether a list has an array for
+    each output, and whether a value lacks the axis of rows always or only for one row, is what several rows show.
+    Answers whose parts differ from row to row, or that have no parts at all, are documents: one output of JSON.
 
     `known` is where the author's data are, as `known_rows` takes it. A sandbox entry.
 
@@ -88,23 +94,20 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     """
     specs = [TensorSpec.model_validate(spec) for spec in inputs]
     given = known_rows(known, tuple(specs), restored(load_npz(Path(example)), specs))
-    as_json: tuple[str, ...] = ()
-    listed: bool | None = None  # to be seen
+    answers_as: dict[str, Any] = {"json": [], "listed": None, "axes": None, "document": False}
     while True:
-        settings = settings_of(model, outputs, read, memory_mb, allow_without, as_json, listed=listed)
-        seen = _Seen(limit_s / _SHARE, as_json)
+        settings = settings_of(model, outputs, read, memory_mb, allow_without, answers_as)
+        seen = _Seen(limit_s / _SHARE, answers_as["json"])
         with asking(code, environment, settings) as host:
             progress("asking the model, each row alone")
             seen.alone(host, given, specs)
-            form = seen.form(host.form)
-            found = listed is None and seen.listed(host)
-        more, listed = seen.several_types(), listed or found
-        if found:
-            continue
-        if not more:
+            learned = seen.learned(host, answers_as, outputs)
+        settled = learned == {**answers_as, "listed": bool(answers_as["listed"]), "axes": answers_as["axes"] or {}}
+        answers_as = learned
+        if settled:
             break
-        as_json = (*as_json, *more)
-    settings |= {"listed": listed}
+    settings = settings_of(model, outputs, read, memory_mb, allow_without, answers_as)
+    form = seen.form()
     with asking(code, environment, with_leaping_clock(settings)) as host:
         progress("asking a second process, and in batches")
         seen.in_places(host)
@@ -122,9 +125,13 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
         "places": seen.places,
         "left_out": seen.left_out,
         "answer": form,
-        "json": list(as_json),
-        "listed": listed,
+        "answers_as": answers_as,
     }
+
+
+def unanswered(error: str) -> bool:
+    """Whether a row's error is the model's own, instead of an answer that can't be served."""
+    return error.startswith(NO_ANSWER) and not error.startswith(UNSERVABLE)
 
 
 def _told(form: Any) -> dict[str, str]:
@@ -147,6 +154,8 @@ class _Seen:
         self._types: dict[str, np.dtype[Any]] = {}
         self._latest: dict[str, tuple[str, int]] = {}
         self._held: dict[str, set[tuple[str, int]]] = {}
+        self._told: Any = None
+        self._forms: list[Any] = []
 
     def alone(self, host: Host, given: KnownRows, specs: list[TensorSpec]) -> None:
         """Asks each row alone: the example, and questions made of it, the author's data and each column's kind."""
@@ -168,32 +177,73 @@ class _Seen:
         self._have_common_types()
         self._keep("again", first, self._like(EXAMPLE, replace(later, outputs=self._in_their_types(later.outputs))))
 
+    def learned(self, host: Host, answers_as: dict[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        """How the process should make outputs of answers, as far as the author's rows show it: the same, or otherwise.
+
+        What is to be seen is None there.
+        """
+        if answers_as["listed"] is None and self.listed(host):
+            return {"json": [], "listed": True, "axes": {}, "document": False}
+        more = self.several_types()
+        axes = self._axes(host) if answers_as["axes"] is None else answers_as["axes"]
+        settled = not more and (answers_as["axes"] is not None or not axes)
+        if not answers_as["document"] and (self._parts_differ() or (settled and any(map(self._unservable, self.rows)))):
+            name = outputs[0] if len(outputs) == 1 else "output"
+            return {"json": [name], "listed": False, "axes": None, "document": True}
+        json = [*answers_as["json"], *more]
+        return {**answers_as, "json": json, "listed": bool(answers_as["listed"]), "axes": axes}
+
     def several_types(self) -> list[str]:
         """The outputs that answered the author's rows with values of several types, or of one that no tensor has."""
         return [name for name, held in self._held.items() if name not in self._json and _several(held)]
+
+    def _parts_differ(self) -> bool:
+        """Whether answers to the author's rows have other parts each."""
+        forms = filter(None, map(AnswerForm.told, self._forms))
+        return len({(form.kind, frozenset(part.name for part in form.parts)) for form in forms}) > 1
+
+    def _unservable(self, name: str) -> bool:
+        """Whether the model answers a row of the author's in this set, but with nothing that can be served."""
+        pairs = zip(self.rows[name].origins, self.right[name].errors, strict=True)
+        return any(origin in GIVEN and error and not unanswered(error) for origin, error in pairs)
 
     def listed(self, host: Host) -> bool:
         """Whether the first row twice, or three times, is answered with a list of arrays that each have all of these.
 
         Twice alone would not show it: two arrays may be those of two rows.
         """
-        answered = AnswerForm.told(host.form)
-        if host.form is not None and (answered is None or answered.kind != "array"):
+        answered = AnswerForm.told(self._told)
+        if self._told is not None and (answered is None or answered.kind != "array"):
             return False
-        for at in ([0, 0], [0, 0, 0]):
+        return any(told.kind == "list" for told in self._repeated(host))
+
+    def _axes(self, host: Host) -> dict[str, str]:
+        """The outputs that lack the axis of rows for one of the author's rows, and how: as several rows show."""
+        forms = [form for form in map(AnswerForm.told, self._forms) if form]
+        lacking = dict.fromkeys(part.tensor for form in forms for part in form.parts if part.axis)
+        if not lacking:
+            return {}
+        several = list(self._repeated(host))
+        have = [{part.tensor for part in form.parts if not part.axis} for form in several]
+        return {
+            name: SQUEEZED if len(have) == len(_TIMES) and all(name in each for each in have) else WHOLE
+            for name in lacking
+        }
+
+    def _repeated(self, host: Host) -> Iterator[AnswerForm]:
+        """The forms of the answers to the first row several times, where there is one."""
+        for times in _TIMES:
             with contextlib.suppress(ModelFailed):
                 host.start()
-                host.ask(rows_of(self.rows[EXAMPLE].inputs, at), self._limit_s)
-                told = AnswerForm.told(host.form)
-                if told and told.kind == "list":
-                    return True
-        return False
+                host.ask(rows_of(self.rows[EXAMPLE].inputs, [0] * times), self._limit_s)
+                if told := AnswerForm.told(host.form):
+                    yield told
 
-    def form(self, told: Any) -> Any:
-        """The form of an answer, as the process told it, with what its outputs hold in all the author's rows."""
-        form = AnswerForm.told(told)
+    def form(self) -> Any:
+        """The form of an answer to one of the author's rows, with what its outputs hold in all of them."""
+        form = AnswerForm.told(self._forms[0] if self._forms else self._told)
         if form is None:
-            return told
+            return self._told
         parts = [part.model_copy(update={"holds": self._holds(part.tensor)}) for part in form.parts]
         return form.model_copy(update={"parts": tuple(parts)}).model_dump(mode="json")
 
@@ -291,8 +341,10 @@ class _Seen:
         def noting(inputs: Arrays) -> Arrays:
             given = next(left, "") in GIVEN
             answers = ask(inputs)
-            for name, kind in self._latest.items() if given else ():
-                self._held.setdefault(name, set()).add(kind)
+            if given:
+                self._forms.append(self._told)
+                for name, kind in self._latest.items():
+                    self._held.setdefault(name, set()).add(kind)
             return answers
 
         return noting
@@ -313,6 +365,7 @@ class _Seen:
         def ask(inputs: Arrays) -> Arrays:
             host.start()  # a process that had to be killed loads the model again, which takes no time of the request
             answers: Arrays = host.ask(inputs, self._limit_s)
+            self._told = host.form
             told = _told(host.form)
             self._latest = {name: _kind(array, told.get(name, "")) for name, array in answers.items()}
             for name, array in answers.items():

@@ -66,8 +66,7 @@ def score_python(  # noqa: PLR0913 - an entry takes JSON by name
     validation: list[str] | None,
     metric: str,
     data: dict[str, Any],
-    json: list[str],
-    listed: bool,
+    answers_as: dict[str, Any],
     memory_mb: int,
     limit_s: float,
     allow_without: list[str],
@@ -76,8 +75,8 @@ def score_python(  # noqa: PLR0913 - an entry takes JSON by name
 ) -> dict[str, Any]:
     """Scores and times a Python model; returns a `Ladder` as JSON, with one candidate. A sandbox entry.
 
-    `metric` is the file of the author's own metric, or empty. `json` are the outputs that are served as JSON, and
-    `listed` says that the model answers a list of all outputs.
+    `metric` is the file of the author's own metric, or empty. `answers_as` is how the model's
+    process makes outputs of its answers.
 
     Raises:
         ExportFailed: the model does not load, or does not answer.
@@ -89,7 +88,7 @@ def score_python(  # noqa: PLR0913 - an entry takes JSON by name
     answers = {spec.name: arrays[f"output/{spec.name}"] for spec in seen.outputs}
     limits = DataLimits(unpacked_bytes=unpacked_mb << 20, samples=samples)
     inputs, labels, columns, notes = _logged(validation, seen, wanted, limits)
-    settings = settings_of(model, list(answers), read, memory_mb, allow_without, json, listed=listed)
+    settings = settings_of(model, list(answers), read, memory_mb, allow_without, answers_as)
     with asking(code, environment, settings) as host:
         progress("scoring the Python model")
         session = PythonSession(host=host, signature=seen, limit_s=limit_s)

@@ -1,7 +1,7 @@
 """A Python model's own process, asked in a sandbox by the code that will also host it in production."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,13 @@ def settings_of(
     read: list[str],
     memory_mb: int,
     allow_without: list[str],
-    json: Sequence[str] = (),
-    *,
-    listed: bool | None = False,
+    answers_as: dict[str, Any],
 ) -> dict[str, Any]:
-    """The settings of the model's process; `json` are the outputs that are served as JSON, `listed` is as there."""
+    """The settings of the model's process; `answers_as` is how it makes outputs (`PythonModel.answers_as`)."""
     return {
         "model": model,
         "outputs": outputs,
-        "json": list(json),
-        "listed": listed,
+        **answers_as,
         "read": read,
         "memory_mb": memory_mb,
         "allow_without": allow_without,

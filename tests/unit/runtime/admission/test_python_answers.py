@@ -97,7 +97,7 @@ def test_what_answers_the_author_s_rows_decides_whether_an_output_is_json(
         seen = _Seen(60, as_json)
         seen.alone(cast("Any", host), known_rows(None, (spec,), example), [spec])
         assert seen.several_types() == [name for name in several if name not in as_json]
-    assert seen.form(host.form)["parts"][0].get("holds", "") == holds
+    assert seen.form()["parts"][0].get("holds", "") == holds
     assert all(seen.right["example"].answered)
 
 
