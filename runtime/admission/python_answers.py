@@ -8,6 +8,7 @@ writes: another sandbox decides what is compared, and how (`python_proving.py`).
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.guest.python.host import Host, ModelFailed
 from shiplift.runtime.guest.python.outputs import SQUEEZED, WHOLE
 from shiplift.runtime.guest.python.values import all_missing, as_served
-from shiplift.runtime.model.python.asking import asking, restored, settings_of, with_leaping_clock
+from shiplift.runtime.model.python.asking import asking, restored, settings_of, slowly, with_leaping_clock
 from shiplift.runtime.model.samples import random_like
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz
 from shiplift.runtime.proof.answers import Answers
@@ -51,6 +52,8 @@ _NEIGHBOURS, _AGAIN = 6, 16  # rows that are asked in each place of a batch, and
 _ALONE_S, _OTHER_S = 4.0, 2.0  # for each row alone, and for another setting
 _MISSING, _LARGE, _EXACT = "missing", "large", 1 << 53  # up to which all whole numbers are floats
 _BYTES = "bytes"
+LATE = "the model takes about"
+_ALONE = "asking the model, each row alone"
 _TIMES = (2, 3)  # how often the first row is asked in one batch
 NO_ANSWER = ("Raised:", "Died:", "TookTooLong:", "Starting:")  # what the host raises instead of an answer
 UNSERVABLE = "Raised: Unservable"  # what `guest/python/pyfunc.py` raises
@@ -74,6 +77,8 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
 ) -> dict[str, Any]:
     """Writes `out/answers.npz`; returns its sets, outputs, places, what was left out, and the form of an answer.
 
+    `seconds_each` is how long the model takes for a row alone.
+
     The file is as `proof.file` says. Of each set, the rows were asked alone. `again/SET` are some of these in a second
     process, the last first, with their numbers as `again/SET/rows`; it is another day there for each request. Where one
     differs, `today/SET` are the same rows in a third process, in which it is today. `batch/SET` are those that are
@@ -94,28 +99,21 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     """
     specs = [TensorSpec.model_validate(spec) for spec in inputs]
     given = known_rows(known, tuple(specs), restored(load_npz(Path(example)), specs))
-    answers_as: dict[str, Any] = {"json": [], "listed": None, "axes": None, "document": False}
-    while True:
-        settings = settings_of(model, outputs, read, memory_mb, allow_without, answers_as)
-        seen = _Seen(limit_s / _SHARE, answers_as["json"])
-        with asking(code, environment, settings) as host:
-            progress("asking the model, each row alone")
-            seen.alone(host, given, specs)
-            learned = seen.learned(host, answers_as, outputs)
-        settled = learned == {**answers_as, "listed": bool(answers_as["listed"]), "axes": answers_as["axes"] or {}}
-        answers_as = learned
-        if settled:
-            break
+
+    def hosting(answers_as: dict[str, Any]) -> AbstractContextManager[Host]:
+        return asking(code, environment, settings_of(model, outputs, read, memory_mb, allow_without, answers_as))
+
+    seen, answers_as = learned(hosting, given, specs, outputs, limit_s)
     settings = settings_of(model, outputs, read, memory_mb, allow_without, answers_as)
     form = seen.form()
     with asking(code, environment, with_leaping_clock(settings)) as host:
-        progress("asking a second process, and in batches")
+        progress(f"asking a second process, and in batches{slowly(seen.seconds)}")
         seen.in_places(host)
         differs = seen.again(host)
         seen.in_batches(host)
     if differs:
         with asking(code, environment, settings) as host:
-            progress("asking a third process, whose clock is right")
+            progress(f"asking a third process, whose clock is right{slowly(seen.seconds)}")
             seen.again(host, TODAY)
     (Path(out) / ANSWERS).write_bytes(dump_npz(seen.file()))
     names = list(seen.right[EXAMPLE].outputs)
@@ -126,7 +124,31 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
         "left_out": seen.left_out,
         "answer": form,
         "answers_as": answers_as,
+        "seconds_each": seen.seconds,
     }
+
+
+def learned(
+    hosting: Callable[[dict[str, Any]], AbstractContextManager[Host]],
+    given: KnownRows,
+    specs: list[TensorSpec],
+    outputs: Sequence[str],
+    limit_s: float,
+) -> tuple["_Seen", dict[str, Any]]:
+    """What the model answers to each row alone, and how its process makes outputs of that, as the author's rows show.
+
+    `hosting` gives a process that makes them in a certain way. A model whose answers need another one is asked again.
+    """
+    answers_as: dict[str, Any] = {"json": [], "listed": None, "axes": None, "document": False}
+    while True:
+        seen = _Seen(limit_s / _SHARE, answers_as["json"])
+        with hosting(answers_as) as host:
+            progress(_ALONE)
+            seen.alone(host, given, specs)
+            known = seen.learned(host, answers_as, outputs)
+        if known == {**answers_as, "listed": bool(answers_as["listed"]), "axes": answers_as["axes"] or {}}:
+            return seen, known
+        answers_as = known
 
 
 def unanswered(error: str) -> bool:
@@ -148,10 +170,10 @@ class _Seen:
         self.right: dict[str, Answers] = {}
         self.left_out: list[str] = []
         self.places = 0
-        self._limit_s, self._seconds, self._json = limit_s, 0.0, set(as_json)
+        self._limit_s, self.seconds, self._json = limit_s, 0.0, set(as_json)
         self._others: Arrays = {}
         self._shapes: dict[str, set[tuple[int, ...]]] = {}
-        self._types: dict[str, np.dtype[Any]] = {}
+        self.types: dict[str, np.dtype[Any]] = {}
         self._latest: dict[str, tuple[str, int]] = {}
         self._held: dict[str, set[tuple[str, int]]] = {}
         self._told: Any = None
@@ -162,9 +184,11 @@ class _Seen:
         ask, started = self._asker(host), time.monotonic()
         end = started + _ALONE_S
         self._ask_alone(EXAMPLE, ask, _example(given.example, specs), end, fewest=2)
+        if slow := slowly(self.seconds):
+            progress(_ALONE + slow)
         if self.several_types():
             return  # all is asked again, with these as JSON
-        asked = asked_of(_facts(specs), given, self._seconds)
+        asked = asked_of(_facts(specs), given, self.seconds)
         self.left_out += asked.left_out
         for index, questions in enumerate(asked.questions):
             if time.monotonic() < end:
@@ -286,7 +310,7 @@ class _Seen:
         for name, questions in self.rows.items():
             rows, seconds = rows_of(questions.inputs, self._answered(name)), end - time.monotonic()
             done = 0
-            if count_of(rows) and self._seconds < seconds:
+            if count_of(rows) and self.seconds < seconds:
                 right = self.right[name].take(self._answered(name))
                 ask = partial(answers_to, self._asker(host), rows, batches=True, seconds=seconds)
                 done = self._in_a_batch(f"batch/{name}", rows, right, ask)
@@ -329,7 +353,7 @@ class _Seen:
             parts.append(answers_to(ask, rest, batches=False, seconds=end - time.monotonic()))
         right = joined(parts)
         done = len(right.errors)
-        self._seconds = self._seconds or (time.monotonic() - started) / len(parts[-1].errors)
+        self.seconds = self.seconds or (time.monotonic() - started) / len(parts[-1].errors)
         self._late(count - done, "alone")
         self.rows[name] = Questions(inputs=rows_of(rows.inputs, range(done)), origins=rows.origins[:done])
         self.right[name] = right
@@ -351,15 +375,15 @@ class _Seen:
 
     def _have_common_types(self) -> None:
         """Gives all answers the types that say what each of them says: a row by itself does not show an output's."""
-        self._types = common_types([right.outputs for right in self.right.values()])
-        self.right = {name: in_types(right, self._types) for name, right in self.right.items()}
+        self.types = common_types([right.outputs for right in self.right.values()])
+        self.right = {name: in_types(right, self.types) for name, right in self.right.items()}
 
     def _like(self, name: str, answers: Answers) -> Answers:
         """Answers to rows of a set: shorter ones as they are beside the set's longest."""
         return padded(answers, self.right[name])
 
     def _in_their_types(self, outputs: Arrays) -> Arrays:
-        return {name: as_served(array, self._types.get(name, array.dtype)) for name, array in outputs.items()}
+        return {name: as_served(array, self.types.get(name, array.dtype)) for name, array in outputs.items()}
 
     def _asker(self, host: Host) -> Ask:
         def ask(inputs: Arrays) -> Arrays:
@@ -378,11 +402,11 @@ class _Seen:
         return [int(row) for row in np.flatnonzero(self.right[name].answered)]
 
     def _affordable(self, most: int) -> int:
-        return max(1, min(most, int(_OTHER_S / self._seconds)))
+        return max(1, min(most, int(_OTHER_S / self.seconds)))
 
     def _late(self, rows: int, setting: str) -> None:
         if rows:
-            self.left_out.append(f"{rows} rows {setting}: the model takes about {self._seconds:.2g} s for each")
+            self.left_out.append(f"{rows} rows {setting}: {LATE} {self.seconds:.2g} s for each")
 
     def _keep(self, name: str, rows: Arrays, answers: Answers, origins: Sequence[str] = ()) -> None:
         """Rows with their answers; those of `place-N` and others are known by their numbers, and have no origins."""

@@ -14,6 +14,7 @@ from shiplift.runtime.admission.known_rows import GIVEN
 from shiplift.runtime.admission.python_answers import (
     AGAIN,
     EXAMPLE,
+    LATE,
     NEIGHBOURS,
     NO_ANSWER,
     TODAY,
@@ -23,6 +24,7 @@ from shiplift.runtime.admission.python_answers import (
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model.onnx_models import differences
+from shiplift.runtime.model.python.asking import slowly
 from shiplift.runtime.model.tensors import Arrays, datatype, dump_npz, load_npz, under
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare, counted, with_row, worst_of
@@ -56,6 +58,7 @@ def prove(
     left_out: list[str],
     inputs: list[dict[str, Any]],
     out: str,
+    seconds_each: float = 0.0,
 ) -> dict[str, Any]:
     """Judges the answers that `python_answers.answer` recorded, with what it returned.
 
@@ -94,6 +97,7 @@ def prove(
         "notes": [
             *([SINGLE_NOTE.format(mixes)] if mixes else []),
             *([_UNSERVED.format(unserved[0])] if unserved else []),
+            *_slow(seconds_each, left_out),
         ],
     }
 
@@ -194,6 +198,15 @@ class _Compared:
         both = np.flatnonzero(expected.answered & actual.answered)
         if len(both):
             self.cases.append(_case(name, expected.take(both).outputs, actual.take(both).outputs))
+
+
+def _slow(seconds: float, left_out: list[str]) -> list[str]:
+    """Why the release takes long, if the author's own code is why, and what was asked less because of it."""
+    if not (said := slowly(seconds)):
+        return []
+    less = [reason.partition(":")[0] for reason in left_out if LATE in reason]
+    fewer = f", so these were not asked: {', '.join(less)}" if less else ""
+    return [f"The release takes long{said}{fewer}. Each stage that asks the model waits as long for every row."]
 
 
 def _numbered(found: Counterexample | None, rows: list[int]) -> Counterexample | None:

@@ -13,7 +13,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.guest.python.host import Host, ModelFailed, rows
 from shiplift.runtime.model.datasets import load_columns, load_samples
-from shiplift.runtime.model.python.asking import asking, restored, settings_of
+from shiplift.runtime.model.python.asking import asking, restored, settings_of, slowly
 from shiplift.runtime.model.tensors import Arrays, DataLimits, batch_of, load_npz
 from shiplift.runtime.precision.budgets import constant_score
 from shiplift.runtime.precision.evaluation import Validation, task_metric
@@ -90,8 +90,9 @@ def score_python(  # noqa: PLR0913 - an entry takes JSON by name
     inputs, labels, columns, notes = _logged(validation, seen, wanted, limits)
     settings = settings_of(model, list(answers), read, memory_mb, allow_without, answers_as)
     with asking(code, environment, settings) as host:
-        progress("scoring the Python model")
         session = PythonSession(host=host, signature=seen, limit_s=limit_s)
+        latency_ms = _latency_ms(session, batch_of(example, 1))
+        progress(f"scoring the Python model{slowly(latency_ms / 1000)}")
         scored_by = task_metric(wanted, metric) if labels is not None else None
         evaluation = Validation(
             metric=scored_by,
@@ -102,7 +103,6 @@ def score_python(  # noqa: PLR0913 - an entry takes JSON by name
             labels=labels,
             columns=columns,
         ).evaluate(session)
-        latency_ms = _latency_ms(session, batch_of(example, 1))
     candidate = Built(
         engine="python",
         precision="fp32",

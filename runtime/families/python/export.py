@@ -84,6 +84,7 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
                 "left_out": [str(reason) for reason in result["left_out"]],
                 "inputs": inputs,
                 "out": str(comparing.sandbox.work),
+                "seconds_each": float(result["seconds_each"]),
             },
             limits,
         )

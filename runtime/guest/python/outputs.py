@@ -20,6 +20,7 @@ from .values import as_json, is_missing, none_number, texts  # noqa: TID251 - th
 
 _ANY = "any"  # a text of such a value is quoted where it would be read as JSON
 _NUMBERS, _BOOLEANS, _TEXTS, _BYTES, _JSON = "numbers", "booleans", "texts", "bytes", "json"
+_NAT = "NaT"
 _EXACT = 1 << 53  # larger whole numbers are not all floats
 SQUEEZED, WHOLE = "squeezed", "whole"  # how a value lacks the axis of rows
 
@@ -97,7 +98,7 @@ def document(answer: Any) -> Any:
 
 def key_of(name: Any) -> str:
     """The name that JSON gives a key of a mapping."""
-    return json.dumps(name) if name is None or isinstance(name, bool) else str(name)
+    return json.dumps(name) if name is None or isinstance(name, (bool, float)) else str(name)
 
 
 def is_listed(answer: Any, rows: int) -> bool:
@@ -126,8 +127,8 @@ def _json_row(name: str, value: Any) -> Any:
 
 def _written(name: str, items: Any) -> Any:
     try:
-        return _as_json([item.tolist() if hasattr(item, "tolist") else item for item in items])
-    except (TypeError, ValueError) as error:
+        return _as_json([_dated(item.tolist() if hasattr(item, "tolist") else item) for item in items])
+    except TypeError as error:
         raise _no_value(name, error) from None
 
 
@@ -205,7 +206,7 @@ def _typed(name: str, array: Any) -> tuple[str, Any]:
         except TypeError as error:
             raise _no_value(name, error) from None
     if array.dtype.kind == "M":
-        return _TEXTS, texts(array.reshape(-1)).reshape(array.shape)
+        return _TEXTS, texts(map(_dated, array.reshape(-1))).reshape(array.shape)
     if array.dtype.kind == "U":
         return _TEXTS, array.astype(str).astype(object)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
@@ -213,6 +214,11 @@ def _typed(name: str, array: Any) -> tuple[str, Any]:
     if array.dtype.kind == "f" and array.size and (array != array).all():  # noqa: PLR0124 - only NaN is not itself
         return "", array.astype(array.dtype.newbyteorder("="))
     return _BOOLEANS if array.dtype.kind == "b" else _NUMBERS, array.astype(array.dtype.newbyteorder("="))
+
+
+def _dated(item: Any) -> Any:
+    """The same, or the text that MLflow's server writes for a missing date."""
+    return _NAT if type(item).__name__ in ("NaTType", "datetime64") and str(item) == _NAT else item
 
 
 def _no_value(name: str, error: TypeError) -> Unservable:
@@ -223,7 +229,7 @@ def _of_objects(array: Any) -> tuple[str, Any]:
     """Objects as what they are, if all are of one type, or else as JSON. What is missing among them is of any type."""
     import numpy as np  # noqa: PLC0415 - from the environment
 
-    items = array.reshape(-1).tolist()
+    items = list(map(_dated, array.reshape(-1).tolist()))
     known = [item for item in items if not is_missing(item)]
     if known and len(known) == len(items) and all(isinstance(item, (list, tuple, np.ndarray)) for item in known):
         return _of_lists(array, items)

@@ -13,6 +13,7 @@ from shiplift.runtime.records.tensor import TensorSpec
 _DO = "Load it in a fresh environment with its requirements, and call `mlflow.pyfunc.load_model(...).predict(example)`."
 
 
+_SLOW_S = 0.05  # for a row: from there on, the time limits decide how much is asked
 CLOCK_STEP_S = (
     (37 * 24 + 7) * 60 + 17
 ) * 60 + 23  # another year soon; another month, weekday, hour and minute each time
@@ -40,6 +41,11 @@ def settings_of(
 def with_leaping_clock(settings: dict[str, Any]) -> dict[str, Any]:
     """The same settings, of a process in which it is another day for each request."""
     return settings | {"clock_step_s": CLOCK_STEP_S}
+
+
+def slowly(seconds: float) -> str:
+    """What makes a release take long, if it is the author's own Python, which takes `seconds` for a row."""
+    return f": the author's own Python takes about {1000 * seconds:.3g} ms a row" if seconds >= _SLOW_S else ""
 
 
 @contextlib.contextmanager
