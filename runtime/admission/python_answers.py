@@ -7,7 +7,7 @@ writes: another sandbox decides what is compared, and how (`python_proving.py`).
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -178,6 +178,7 @@ class _Seen:
         self._held: dict[str, set[tuple[str, int]]] = {}
         self._told: Any = None
         self._forms: list[Any] = []
+        self._several: list[AnswerForm] | None = None
 
     def alone(self, host: Host, given: KnownRows, specs: list[TensorSpec]) -> None:
         """Asks each row alone: the example, and questions made of it, the author's data and each column's kind."""
@@ -242,26 +243,36 @@ class _Seen:
         return any(told.kind == "list" for told in self._repeated(host))
 
     def _axes(self, host: Host) -> dict[str, str]:
-        """The outputs that lack the axis of rows for one of the author's rows, and how: as several rows show."""
-        forms = [form for form in map(AnswerForm.told, self._forms) if form]
+        """The outputs that lack the axis of rows for one of the author's rows, or for several, and how."""
+        forms = list(filter(None, map(AnswerForm.told, self._forms)))
         lacking = dict.fromkeys(part.tensor for form in forms for part in form.parts if part.axis)
-        if not lacking:
-            return {}
-        several = list(self._repeated(host))
+        several = self._repeated(host)
+        whole = [{part.tensor for part in form.parts if part.axis} for form in several]
         have = [{part.tensor for part in form.parts if not part.axis} for form in several]
-        return {
-            name: SQUEEZED if len(have) == len(_TIMES) and all(name in each for each in have) else WHOLE
-            for name in lacking
-        }
+        both = len(several) == len(_TIMES)
+        found = {name: SQUEEZED if both and all(name in each for each in have) else WHOLE for name in lacking}
+        if shorter := set.intersection(*whole) - found.keys() if both else set():
+            # a mean of all rows looks like a row where there is one; but equal rows may be dropped, others are not
+            other = self._batch(host, [0, 1])
+            found |= {
+                part.tensor: WHOLE for part in (other.parts if other else ()) if part.axis and part.tensor in shorter
+            }
+        return found
 
-    def _repeated(self, host: Host) -> Iterator[AnswerForm]:
-        """The forms of the answers to the first row several times, where there is one."""
-        for times in _TIMES:
-            with contextlib.suppress(ModelFailed):
-                host.start()
-                host.ask(rows_of(self.rows[EXAMPLE].inputs, [0] * times), self._limit_s)
-                if told := AnswerForm.told(host.form):
-                    yield told
+    def _repeated(self, host: Host) -> list[AnswerForm]:
+        """The forms of the answers to the first row several times, where there is one; asked once."""
+        if self._several is None:
+            found = (self._batch(host, [0] * times) for times in _TIMES)
+            self._several = list(filter(None, found))
+        return self._several
+
+    def _batch(self, host: Host, at: Sequence[int]) -> AnswerForm | None:
+        """The form of the answer to rows of the example in one batch; None: there is none."""
+        with contextlib.suppress(ModelFailed):
+            host.start()
+            host.ask(rows_of(self.rows[EXAMPLE].inputs, at), self._limit_s)
+            return AnswerForm.told(host.form)
+        return None
 
     def form(self) -> Any:
         """The form of an answer to one of the author's rows, with what its outputs hold in all of them."""

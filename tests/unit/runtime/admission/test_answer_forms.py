@@ -112,6 +112,8 @@ OTHERS: dict[str, Predict] = {
     "as many tags as it likes": lambda frame: {"tags": ["a"] * int(frame["x"].max())},
     "squeezed": lambda frame: frame["x"].to_numpy().squeeze(),
     "squeezed, with a version": lambda frame: {"y": frame["x"].to_numpy().squeeze(), "version": "v1"},
+    "one text for any number of rows": lambda frame: ["only"],
+    "a frame of one row for any number": lambda frame: pd.DataFrame({"a": ["only"]}),
     "a structured array": lambda frame: np.array([(v, int(v)) for v in rows(frame)], dtype=[("a", "f8"), ("b", "i4")]),
     "a masked array": lambda frame: np.ma.array(rows(frame), mask=[True] * len(frame)),
     "an array of days": lambda frame: np.array(["2024-01-01"] * len(frame), "M8[D]"),
@@ -231,3 +233,26 @@ def test_an_answer_is_what_mlflow_s_server_writes_of_it(group: str, loaded: Any)
             if repr(ours) != repr(theirs) and ours != theirs:  # NaN equals nothing
                 wrong[f"{name}, {count} rows"] = (ours, theirs, production.answers_as)
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("how", "lacking"),
+    [
+        (lambda frame: [sum(rows(frame)) / len(frame)], "whole"),
+        (lambda frame: frame.mean(), "whole"),
+        (lambda frame: frame["x"].mean(), "whole"),
+        (lambda frame: frame["x"].to_numpy().squeeze(), "squeezed"),
+        (lambda frame: frame["x"].drop_duplicates(), ""),
+        (lambda frame: frame["x"] - frame["x"].mean(), ""),
+    ],
+)
+def test_several_rows_show_whether_an_answer_is_about_all_of_them(how: Predict, lacking: str, loaded: Any) -> None:
+    assert exported(loaded, how).answers_as["axes"] == ({"output": lacking} if lacking else {})
+
+
+def test_parts_that_differ_are_one_output_only_if_the_author_s_rows_show_it(loaded: Any) -> None:
+    for how, document in (
+        (lambda frame: [{"a": value} if value < 9 else {"b": value} for value in rows(frame)], False),
+        (lambda frame: [{"a": value} if value < 2 else {"b": value} for value in rows(frame)], True),
+    ):
+        assert exported(loaded, how).answers_as["document"] is document

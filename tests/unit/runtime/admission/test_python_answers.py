@@ -1,5 +1,7 @@
 """Rows that are asked again: what has another type than the first answer is no answer, whichever row comes first."""
 
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from shiplift.runtime.admission.known_rows import known_rows
 from shiplift.runtime.admission.python_answers import _Seen, again
 from shiplift.runtime.admission.python_proving import prove
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.base.progress import listening
 from shiplift.runtime.guest.python.host import Raised
 from shiplift.runtime.guest.python.outputs import Outputs, Unservable, is_listed
 from shiplift.runtime.model.tensors import Arrays, dump_npz
@@ -63,7 +66,28 @@ def proved(folder: Path, predict: Callable[[Any], Any]) -> dict[str, Any]:
         left_out=[],
         inputs=[spec.model_dump(mode="json")],
         out=str(folder),
+        seconds_each=seen.seconds,
     )
+
+
+def test_a_release_says_that_the_author_s_python_is_slow_and_what_was_asked_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, told = [0.0], list[str]()
+
+    def slow(x: Any) -> Any:
+        now[0] += 0.4 * len(x)
+        return x
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with listening(lambda message, _: told.append(message)):
+        (note,) = proved(tmp_path, slow)["notes"]
+    assert told == [
+        "asking the model, each row alone: the author's own Python takes about 400 ms a row",
+        "comparing the model's answers",
+    ]
+    assert re.search(r"takes about 400 ms a row, so these were not asked: \d+ rows alone, \d+ rows in batches\.", note)
+    assert proved(tmp_path, lambda x: x)["notes"] == []
 
 
 @pytest.mark.parametrize(

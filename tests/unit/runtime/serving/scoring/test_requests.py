@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -237,3 +238,27 @@ def test_dates_become_what_the_model_is_served_with() -> None:
     assert read({"inputs": {"day": ["2024-02-29T12:00:00"]}}, served=dated)["day"].tolist() == [["2024-02-29T12:00:00"]]
     with pytest.raises(ScoringProblem, match="day"):
         read({"inputs": {"day": ["never"]}}, served=dated)
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong"),
+    [
+        ("long", [[1, 2], [True]], [1.5, 1.0, "1", None]),
+        ("double", [[1.5], [1]], ["1.5", None, True]),
+        ("boolean", [[True, False]], [1, "yes", None]),
+        ("string", [["a", "1"]], [1, True]),
+    ],
+)
+def test_type_hints_take_no_value_that_only_looks_like_theirs(kind: str, right: list[Any], wrong: list[Any]) -> None:
+    served = of_columns({"input": kind}, named=False)
+    assert served.scoring
+    hinted = served.model_copy(update={"scoring": served.scoring.model_copy(update={"hinted": True})})
+    for items in right:
+        assert read({"inputs": items}, served=hinted)["input"].ravel().tolist() == items
+    for item in wrong:
+        with pytest.raises(ScoringProblem, match=re.escape(f"has the value {item!r} in row 1")):
+            read({"inputs": [right[0][0], item]}, served=hinted)
+    with pytest.raises(ScoringProblem, match="is empty"):
+        read({"inputs": []}, served=hinted)
+    with pytest.raises(ScoringProblem, match="dictionary with a list as 'inputs'"):
+        read({"instances": right[0]}, served=hinted)
