@@ -108,7 +108,7 @@ def test_rows_are_sent_together_as_far_as_the_batch_allows(doubler: tuple[Double
     assert answer.headers["content-type"] == "application/json"
 
 
-def test_an_answer_about_the_whole_request_is_not_put_together_of_its_rows(
+def test_an_answer_about_a_whole_request_is_not_made_of_its_rows(
     doubler: tuple[Doubler, ServedModel],
 ) -> None:
     spec = TensorSpec(name="a", datatype="FP64", shape=(1, 1))
