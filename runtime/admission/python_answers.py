@@ -52,7 +52,6 @@ _NEIGHBOURS, _AGAIN = 6, 16  # rows that are asked in each place of a batch, and
 _ALONE_S, _OTHER_S = 4.0, 2.0  # for each row alone, and for another setting
 _MISSING, _LARGE, _EXACT = "missing", "large", 1 << 53  # up to which all whole numbers are floats
 _BYTES = "bytes"
-LATE = "the model takes about"
 _ALONE = "asking the model, each row alone"
 _TIMES = (2, 3)  # how often the first row is asked in one batch
 NO_ANSWER = ("Raised:", "Died:", "TookTooLong:", "Starting:")  # what the host raises instead of an answer
@@ -417,7 +416,7 @@ class _Seen:
 
     def _late(self, rows: int, setting: str) -> None:
         if rows:
-            self.left_out.append(f"{rows} rows {setting}: {LATE} {self.seconds:.2g} s for each")
+            self.left_out.append(f"{rows} rows were not asked {setting}: each takes about {self.seconds:.2g} s")
 
     def _keep(self, name: str, rows: Arrays, answers: Answers, origins: Sequence[str] = ()) -> None:
         """Rows with their answers; those of `place-N` and others are known by their numbers, and have no origins."""

@@ -14,7 +14,6 @@ from shiplift.runtime.admission.known_rows import GIVEN
 from shiplift.runtime.admission.python_answers import (
     AGAIN,
     EXAMPLE,
-    LATE,
     NEIGHBOURS,
     NO_ANSWER,
     TODAY,
@@ -204,9 +203,11 @@ def _slow(seconds: float, left_out: list[str]) -> list[str]:
     """Why the release takes long, if the author's own code is why, and what was asked less because of it."""
     if not (said := slowly(seconds)):
         return []
-    less = [reason.partition(":")[0] for reason in left_out if LATE in reason]
-    fewer = f", so these were not asked: {', '.join(less)}" if less else ""
-    return [f"The release takes long{said}{fewer}. Each stage that asks the model waits as long for every row."]
+    less = [
+        what for what, _, why in (reason.partition(": ") for reason in left_out) if why.startswith("each takes about")
+    ]
+    fewer = f" Because of it, {'; '.join(less)}." if less else ""
+    return [f"The release takes long{said}.{fewer} Each stage that asks the model waits as long for every row."]
 
 
 def _numbered(found: Counterexample | None, rows: list[int]) -> Counterexample | None:
