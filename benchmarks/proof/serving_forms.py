@@ -114,7 +114,9 @@ def _front(front: Any, signature: Signature, running: Any) -> ServedForm:
 def _python(workshop: Workshop, exported: ExportedPython, prefix: Path, work: Path) -> Iterator[ServedForm]:
     source, code = workshop.store.fetch(exported.model, work / "source"), write_bundle(work / "code")
     signature, names = exported.signature, [spec.name for spec in exported.signature.outputs]
-    settings = settings_of(str(source), names, readable(prefix, code, source), exported.python.memory_mb, [])
+    settings = settings_of(
+        str(source), names, readable(prefix, code, source), exported.python.memory_mb, [], exported.python.answers_as
+    )
     with asking(str(code), str(prefix), settings) as host:
         yield ServedForm(
             form="python",

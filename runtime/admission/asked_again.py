@@ -48,8 +48,7 @@ def ask_process(  # noqa: PLR0913 - an entry takes JSON by name
     read: list[str],
     rows: str,
     inputs: list[dict[str, Any]],
-    json: list[str],
-    listed: bool,
+    answers_as: dict[str, Any],
     memory_mb: int,
     limit_s: float,
     allow_without: list[str],
@@ -61,7 +60,7 @@ def ask_process(  # noqa: PLR0913 - an entry takes JSON by name
         ExportFailed: the model does not load.
     """
     specs = [TensorSpec.model_validate(spec) for spec in inputs]
-    settings = settings_of(model, [], read, memory_mb, allow_without, json, listed=listed)
+    settings = settings_of(model, [], read, memory_mb, allow_without, answers_as)
     with asking(code, environment, settings) as host:
 
         def ask(given: Arrays) -> Arrays:

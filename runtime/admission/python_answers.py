@@ -8,6 +8,7 @@ writes: another sandbox decides what is compared, and how (`python_proving.py`).
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +20,9 @@ from numpy.typing import NDArray
 from shiplift.runtime.admission.known_rows import GIVEN, asked_of, known_rows
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.guest.python.host import Host, ModelFailed
+from shiplift.runtime.guest.python.outputs import SQUEEZED, WHOLE
 from shiplift.runtime.guest.python.values import all_missing, as_served
-from shiplift.runtime.model.python.asking import asking, restored, settings_of, with_leaping_clock
+from shiplift.runtime.model.python.asking import asking, restored, settings_of, slowly, with_leaping_clock
 from shiplift.runtime.model.samples import random_like
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz
 from shiplift.runtime.proof.answers import Answers
@@ -50,6 +52,10 @@ _NEIGHBOURS, _AGAIN = 6, 16  # rows that are asked in each place of a batch, and
 _ALONE_S, _OTHER_S = 4.0, 2.0  # for each row alone, and for another setting
 _MISSING, _LARGE, _EXACT = "missing", "large", 1 << 53  # up to which all whole numbers are floats
 _BYTES = "bytes"
+_ALONE = "asking the model, each row alone"
+_TIMES = (2, 3)  # how often the first row is asked in one batch
+NO_ANSWER = ("Raised:", "Died:", "TookTooLong:", "Starting:")  # what the host raises instead of an answer
+UNSERVABLE = "Raised: Unservable"  # what `guest/python/pyfunc.py` raises
 _SHARE = 5  # of the time limit that one request may take
 
 
@@ -70,6 +76,8 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
 ) -> dict[str, Any]:
     """Writes `out/answers.npz`; returns its sets, outputs, places, what was left out, and the form of an answer.
 
+    `seconds_each` is how long the model takes for a row alone.
+
     The file is as `proof.file` says. Of each set, the rows were asked alone. `again/SET` are some of these in a second
     process, the last first, with their numbers as `again/SET/rows`; it is another day there for each request. Where one
     differs, `today/SET` are the same rows in a third process, in which it is today. `batch/SET` are those that are
@@ -77,8 +85,10 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     of the set `neighbours` in one batch, turned by N. `repeat/place-N` and `repeat/batch/SET` are the same batches once
     more, where an answer differs from that alone. `shapes/NAME` are the shapes of an output's rows.
 
-    An output whose values are of several types, or of one that no tensor has, is asked as JSON: `json` names these.
-    `listed`: the model answers a list with an array for each output, which one row alone does not show.
+    `answers_as` is how the process makes outputs of an answer, which the author's rows show (`PythonModel.answers_as`).
+    An output whose values are of several types, or of one that no tensor has, is JSON. Whether a list has an array for
+    each output, and whether a value lacks the axis of rows always or only for one row, is what several rows show.
+    Answers whose parts differ from row to row, or that have no parts at all, are documents: one output of JSON.
 
     `known` is where the author's data are, as `known_rows` takes it. A sandbox entry.
 
@@ -88,31 +98,21 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
     """
     specs = [TensorSpec.model_validate(spec) for spec in inputs]
     given = known_rows(known, tuple(specs), restored(load_npz(Path(example)), specs))
-    as_json: tuple[str, ...] = ()
-    listed: bool | None = None  # to be seen
-    while True:
-        settings = settings_of(model, outputs, read, memory_mb, allow_without, as_json, listed=listed)
-        seen = _Seen(limit_s / _SHARE, as_json)
-        with asking(code, environment, settings) as host:
-            progress("asking the model, each row alone")
-            seen.alone(host, given, specs)
-            form = seen.form(host.form)
-            found = listed is None and seen.listed(host)
-        more, listed = seen.several_types(), listed or found
-        if found:
-            continue
-        if not more:
-            break
-        as_json = (*as_json, *more)
-    settings |= {"listed": listed}
+
+    def hosting(answers_as: dict[str, Any]) -> AbstractContextManager[Host]:
+        return asking(code, environment, settings_of(model, outputs, read, memory_mb, allow_without, answers_as))
+
+    seen, answers_as = learned(hosting, given, specs, outputs, limit_s)
+    settings = settings_of(model, outputs, read, memory_mb, allow_without, answers_as)
+    form = seen.form()
     with asking(code, environment, with_leaping_clock(settings)) as host:
-        progress("asking a second process, and in batches")
+        progress(f"asking a second process, and in batches{slowly(seen.seconds)}")
         seen.in_places(host)
         differs = seen.again(host)
         seen.in_batches(host)
     if differs:
         with asking(code, environment, settings) as host:
-            progress("asking a third process, whose clock is right")
+            progress(f"asking a third process, whose clock is right{slowly(seen.seconds)}")
             seen.again(host, TODAY)
     (Path(out) / ANSWERS).write_bytes(dump_npz(seen.file()))
     names = list(seen.right[EXAMPLE].outputs)
@@ -122,9 +122,37 @@ def answer(  # noqa: PLR0913 - an entry takes JSON by name
         "places": seen.places,
         "left_out": seen.left_out,
         "answer": form,
-        "json": list(as_json),
-        "listed": listed,
+        "answers_as": answers_as,
+        "seconds_each": seen.seconds,
     }
+
+
+def learned(
+    hosting: Callable[[dict[str, Any]], AbstractContextManager[Host]],
+    given: KnownRows,
+    specs: list[TensorSpec],
+    outputs: Sequence[str],
+    limit_s: float,
+) -> tuple["_Seen", dict[str, Any]]:
+    """What the model answers to each row alone, and how its process makes outputs of that, as the author's rows show.
+
+    `hosting` gives a process that makes them in a certain way. A model whose answers need another one is asked again.
+    """
+    answers_as: dict[str, Any] = {"json": [], "listed": None, "axes": None, "document": False}
+    while True:
+        seen = _Seen(limit_s / _SHARE, answers_as["json"])
+        with hosting(answers_as) as host:
+            progress(_ALONE)
+            seen.alone(host, given, specs)
+            known = seen.learned(host, answers_as, outputs)
+        if known == {**answers_as, "listed": bool(answers_as["listed"]), "axes": answers_as["axes"] or {}}:
+            return seen, known
+        answers_as = known
+
+
+def unanswered(error: str) -> bool:
+    """Whether a row's error is the model's own, instead of an answer that can't be served."""
+    return error.startswith(NO_ANSWER) and not error.startswith(UNSERVABLE)
 
 
 def _told(form: Any) -> dict[str, str]:
@@ -141,21 +169,26 @@ class _Seen:
         self.right: dict[str, Answers] = {}
         self.left_out: list[str] = []
         self.places = 0
-        self._limit_s, self._seconds, self._json = limit_s, 0.0, set(as_json)
+        self._limit_s, self.seconds, self._json = limit_s, 0.0, set(as_json)
         self._others: Arrays = {}
         self._shapes: dict[str, set[tuple[int, ...]]] = {}
-        self._types: dict[str, np.dtype[Any]] = {}
+        self.types: dict[str, np.dtype[Any]] = {}
         self._latest: dict[str, tuple[str, int]] = {}
         self._held: dict[str, set[tuple[str, int]]] = {}
+        self._told: Any = None
+        self._forms: list[Any] = []
+        self._several: list[AnswerForm] | None = None
 
     def alone(self, host: Host, given: KnownRows, specs: list[TensorSpec]) -> None:
         """Asks each row alone: the example, and questions made of it, the author's data and each column's kind."""
         ask, started = self._asker(host), time.monotonic()
         end = started + _ALONE_S
         self._ask_alone(EXAMPLE, ask, _example(given.example, specs), end, fewest=2)
+        if slow := slowly(self.seconds):
+            progress(_ALONE + slow)
         if self.several_types():
             return  # all is asked again, with these as JSON
-        asked = asked_of(_facts(specs), given, self._seconds)
+        asked = asked_of(_facts(specs), given, self.seconds)
         self.left_out += asked.left_out
         for index, questions in enumerate(asked.questions):
             if time.monotonic() < end:
@@ -168,32 +201,83 @@ class _Seen:
         self._have_common_types()
         self._keep("again", first, self._like(EXAMPLE, replace(later, outputs=self._in_their_types(later.outputs))))
 
+    def learned(self, host: Host, answers_as: dict[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        """How the process should make outputs of answers, as far as the author's rows show it: the same, or otherwise.
+
+        What is to be seen is None there.
+        """
+        if answers_as["listed"] is None and self.listed(host):
+            return {"json": [], "listed": True, "axes": {}, "document": False}
+        more = self.several_types()
+        axes = self._axes(host) if answers_as["axes"] is None else answers_as["axes"]
+        settled = not more and (answers_as["axes"] is not None or not axes)
+        if not answers_as["document"] and (self._parts_differ() or (settled and any(map(self._unservable, self.rows)))):
+            name = outputs[0] if len(outputs) == 1 else "output"
+            return {"json": [name], "listed": False, "axes": None, "document": True}
+        json = [*answers_as["json"], *more]
+        return {**answers_as, "json": json, "listed": bool(answers_as["listed"]), "axes": axes}
+
     def several_types(self) -> list[str]:
         """The outputs that answered the author's rows with values of several types, or of one that no tensor has."""
         return [name for name, held in self._held.items() if name not in self._json and _several(held)]
+
+    def _parts_differ(self) -> bool:
+        """Whether answers to the author's rows have other parts each."""
+        forms = filter(None, map(AnswerForm.told, self._forms))
+        return len({(form.kind, frozenset(part.name for part in form.parts)) for form in forms}) > 1
+
+    def _unservable(self, name: str) -> bool:
+        """Whether the model answers a row of the author's in this set, but with nothing that can be served."""
+        pairs = zip(self.rows[name].origins, self.right[name].errors, strict=True)
+        return any(origin in GIVEN and error and not unanswered(error) for origin, error in pairs)
 
     def listed(self, host: Host) -> bool:
         """Whether the first row twice, or three times, is answered with a list of arrays that each have all of these.
 
         Twice alone would not show it: two arrays may be those of two rows.
         """
-        answered = AnswerForm.told(host.form)
-        if host.form is not None and (answered is None or answered.kind != "array"):
+        answered = AnswerForm.told(self._told)
+        if self._told is not None and (answered is None or answered.kind != "array"):
             return False
-        for at in ([0, 0], [0, 0, 0]):
-            with contextlib.suppress(ModelFailed):
-                host.start()
-                host.ask(rows_of(self.rows[EXAMPLE].inputs, at), self._limit_s)
-                told = AnswerForm.told(host.form)
-                if told and told.kind == "list":
-                    return True
-        return False
+        return any(told.kind == "list" for told in self._repeated(host))
 
-    def form(self, told: Any) -> Any:
-        """The form of an answer, as the process told it, with what its outputs hold in all the author's rows."""
-        form = AnswerForm.told(told)
+    def _axes(self, host: Host) -> dict[str, str]:
+        """The outputs that lack the axis of rows for one of the author's rows, or for several, and how."""
+        forms = list(filter(None, map(AnswerForm.told, self._forms)))
+        lacking = dict.fromkeys(part.tensor for form in forms for part in form.parts if part.axis)
+        several = self._repeated(host)
+        whole = [{part.tensor for part in form.parts if part.axis} for form in several]
+        have = [{part.tensor for part in form.parts if not part.axis} for form in several]
+        both = len(several) == len(_TIMES)
+        found = {name: SQUEEZED if both and all(name in each for each in have) else WHOLE for name in lacking}
+        if shorter := set.intersection(*whole) - found.keys() if both else set():
+            # a mean of all rows looks like a row where there is one; but equal rows may be dropped, others are not
+            other = self._batch(host, [0, 1])
+            found |= {
+                part.tensor: WHOLE for part in (other.parts if other else ()) if part.axis and part.tensor in shorter
+            }
+        return found
+
+    def _repeated(self, host: Host) -> list[AnswerForm]:
+        """The forms of the answers to the first row several times, where there is one; asked once."""
+        if self._several is None:
+            found = (self._batch(host, [0] * times) for times in _TIMES)
+            self._several = list(filter(None, found))
+        return self._several
+
+    def _batch(self, host: Host, at: Sequence[int]) -> AnswerForm | None:
+        """The form of the answer to rows of the example in one batch; None: there is none."""
+        with contextlib.suppress(ModelFailed):
+            host.start()
+            host.ask(rows_of(self.rows[EXAMPLE].inputs, at), self._limit_s)
+            return AnswerForm.told(host.form)
+        return None
+
+    def form(self) -> Any:
+        """The form of an answer to one of the author's rows, with what its outputs hold in all of them."""
+        form = AnswerForm.told(self._forms[0] if self._forms else self._told)
         if form is None:
-            return told
+            return self._told
         parts = [part.model_copy(update={"holds": self._holds(part.tensor)}) for part in form.parts]
         return form.model_copy(update={"parts": tuple(parts)}).model_dump(mode="json")
 
@@ -236,7 +320,7 @@ class _Seen:
         for name, questions in self.rows.items():
             rows, seconds = rows_of(questions.inputs, self._answered(name)), end - time.monotonic()
             done = 0
-            if count_of(rows) and self._seconds < seconds:
+            if count_of(rows) and self.seconds < seconds:
                 right = self.right[name].take(self._answered(name))
                 ask = partial(answers_to, self._asker(host), rows, batches=True, seconds=seconds)
                 done = self._in_a_batch(f"batch/{name}", rows, right, ask)
@@ -279,7 +363,7 @@ class _Seen:
             parts.append(answers_to(ask, rest, batches=False, seconds=end - time.monotonic()))
         right = joined(parts)
         done = len(right.errors)
-        self._seconds = self._seconds or (time.monotonic() - started) / len(parts[-1].errors)
+        self.seconds = self.seconds or (time.monotonic() - started) / len(parts[-1].errors)
         self._late(count - done, "alone")
         self.rows[name] = Questions(inputs=rows_of(rows.inputs, range(done)), origins=rows.origins[:done])
         self.right[name] = right
@@ -291,28 +375,31 @@ class _Seen:
         def noting(inputs: Arrays) -> Arrays:
             given = next(left, "") in GIVEN
             answers = ask(inputs)
-            for name, kind in self._latest.items() if given else ():
-                self._held.setdefault(name, set()).add(kind)
+            if given:
+                self._forms.append(self._told)
+                for name, kind in self._latest.items():
+                    self._held.setdefault(name, set()).add(kind)
             return answers
 
         return noting
 
     def _have_common_types(self) -> None:
         """Gives all answers the types that say what each of them says: a row by itself does not show an output's."""
-        self._types = common_types([right.outputs for right in self.right.values()])
-        self.right = {name: in_types(right, self._types) for name, right in self.right.items()}
+        self.types = common_types([right.outputs for right in self.right.values()])
+        self.right = {name: in_types(right, self.types) for name, right in self.right.items()}
 
     def _like(self, name: str, answers: Answers) -> Answers:
         """Answers to rows of a set: shorter ones as they are beside the set's longest."""
         return padded(answers, self.right[name])
 
     def _in_their_types(self, outputs: Arrays) -> Arrays:
-        return {name: as_served(array, self._types.get(name, array.dtype)) for name, array in outputs.items()}
+        return {name: as_served(array, self.types.get(name, array.dtype)) for name, array in outputs.items()}
 
     def _asker(self, host: Host) -> Ask:
         def ask(inputs: Arrays) -> Arrays:
             host.start()  # a process that had to be killed loads the model again, which takes no time of the request
             answers: Arrays = host.ask(inputs, self._limit_s)
+            self._told = host.form
             told = _told(host.form)
             self._latest = {name: _kind(array, told.get(name, "")) for name, array in answers.items()}
             for name, array in answers.items():
@@ -325,11 +412,11 @@ class _Seen:
         return [int(row) for row in np.flatnonzero(self.right[name].answered)]
 
     def _affordable(self, most: int) -> int:
-        return max(1, min(most, int(_OTHER_S / self._seconds)))
+        return max(1, min(most, int(_OTHER_S / self.seconds)))
 
     def _late(self, rows: int, setting: str) -> None:
         if rows:
-            self.left_out.append(f"{rows} rows {setting}: the model takes about {self._seconds:.2g} s for each")
+            self.left_out.append(f"{rows} rows were not asked {setting}: each takes about {self.seconds:.2g} s")
 
     def _keep(self, name: str, rows: Arrays, answers: Answers, origins: Sequence[str] = ()) -> None:
         """Rows with their answers; those of `place-N` and others are known by their numbers, and have no origins."""

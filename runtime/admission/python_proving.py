@@ -11,10 +11,19 @@ import numpy as np
 
 from shiplift.runtime.admission.kept_rows import kept_rows
 from shiplift.runtime.admission.known_rows import GIVEN
-from shiplift.runtime.admission.python_answers import AGAIN, EXAMPLE, NEIGHBOURS, TODAY
+from shiplift.runtime.admission.python_answers import (
+    AGAIN,
+    EXAMPLE,
+    NEIGHBOURS,
+    NO_ANSWER,
+    TODAY,
+    UNSERVABLE,
+    unanswered,
+)
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model.onnx_models import differences
+from shiplift.runtime.model.python.asking import slowly
 from shiplift.runtime.model.tensors import Arrays, datatype, dump_npz, load_npz, under
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare, counted, with_row, worst_of
@@ -36,9 +45,7 @@ _ONE_TYPE = (
     "all rows, None where it is missing. Log it with `signature=infer_signature(x, y)`, where `y` is what "
     "`predict` answers to `x`."
 )
-_NO_ANSWER = ("Raised:", "Died:", "TookTooLong:", "Starting:")  # what the host raises instead of an answer
-_ENDED = _NO_ANSWER[1:]  # where the process has to be started again
-_UNSERVABLE = "Raised: Unservable"  # what `guest/python/pyfunc.py` raises
+_ENDED = NO_ANSWER[1:]  # where the process has to be started again
 
 
 def prove(
@@ -50,6 +57,7 @@ def prove(
     left_out: list[str],
     inputs: list[dict[str, Any]],
     out: str,
+    seconds_each: float = 0.0,
 ) -> dict[str, Any]:
     """Judges the answers that `python_answers.answer` recorded, with what it returned.
 
@@ -88,6 +96,7 @@ def prove(
         "notes": [
             *([SINGLE_NOTE.format(mixes)] if mixes else []),
             *([_UNSERVED.format(unserved[0])] if unserved else []),
+            *_slow(seconds_each, left_out),
         ],
     }
 
@@ -190,13 +199,24 @@ class _Compared:
             self.cases.append(_case(name, expected.take(both).outputs, actual.take(both).outputs))
 
 
+def _slow(seconds: float, left_out: list[str]) -> list[str]:
+    """Why the release takes long, if the author's own code is why, and what was asked less because of it."""
+    if not (said := slowly(seconds)):
+        return []
+    less = [
+        what for what, _, why in (reason.partition(": ") for reason in left_out) if why.startswith("each takes about")
+    ]
+    fewer = f" Because of it, {'; '.join(less)}." if less else ""
+    return [f"The release takes long{said}.{fewer} Each stage that asks the model waits as long for every row."]
+
+
 def _numbered(found: Counterexample | None, rows: list[int]) -> Counterexample | None:
     """The counterexample with its row's number in its set."""
     return found and found.model_copy(update={"row": rows[found.row]})
 
 
 def _require_answer(right: Answers) -> None:
-    if right.errors[0] and not _unanswered(right.errors[0]):
+    if right.errors[0] and not unanswered(right.errors[0]):
         raise _no_tensor("the first row of the example", right.errors[0])
     if right.errors[0]:
         raise ExportFailed(
@@ -214,7 +234,7 @@ def _unservable(questions: Questions, right: Answers) -> list[str]:
     """
     told = []
     for row, (origin, error) in enumerate(zip(questions.origins, right.errors, strict=True)):
-        if not error or _unanswered(error):
+        if not error or unanswered(error):
             continue
         if origin in GIVEN:
             raise _no_tensor(f"row {row} of the {origin} rows", error)
@@ -222,17 +242,12 @@ def _unservable(questions: Questions, right: Answers) -> list[str]:
     return told
 
 
-def _unanswered(error: str) -> bool:
-    """Whether it is the model's own error, instead of an answer that can't be served."""
-    return error.startswith(_NO_ANSWER) and not error.startswith(_UNSERVABLE)
-
-
 def _no_tensor(row: str, error: str) -> ExportFailed:
     return ExportFailed(f"the model's answer can't be served: {row}: {_said(error)}", do=_ONE_TYPE)
 
 
 def _said(error: str) -> str:
-    return error.removeprefix(_UNSERVABLE + ": ")
+    return error.removeprefix(UNSERVABLE + ": ")
 
 
 def _require_repeatable(found: Counterexample | None) -> None:

@@ -141,6 +141,8 @@ def _blank(like: Arrays, rows: int) -> Arrays:
 
 def _like(part: Answers, like: Arrays) -> Answers:
     """The answers, if they are those outputs with as many axes; else errors."""
+    if part.outputs and (missing := sorted(like.keys() - part.outputs.keys())):
+        return Answers(outputs={}, errors=(f"there is no {missing[0]!r}, which the first row has",) * len(part.errors))
     for name, array in part.outputs.items():
         expected = like.get(name)
         if expected is None or expected.ndim != array.ndim:

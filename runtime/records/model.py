@@ -177,7 +177,8 @@ class PythonModel(Record):
     """How a Python model runs: in this environment, in processes that may use `memory_mb` each.
 
     `layer` is the environment as a file, if it has to travel. `json_outputs` are served as JSON, since their values are
-    of several types. `listed`: `predict` answers a list with an array for each output.
+    of several types. `listed`: `predict` answers a list with an array for each output. `axes` are the outputs whose
+    values lack the axis of rows, and how (`AnswerPart.axis`). `document`: the answer has one output, whatever it is.
     """
 
     environment: PythonEnvironment
@@ -185,3 +186,15 @@ class PythonModel(Record):
     layer: Artifact | None = None
     json_outputs: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
     listed: bool = Field(default=False, exclude_if=operator.not_)
+    axes: dict[str, Literal["squeezed", "whole"]] = Field(default_factory=dict, exclude_if=operator.not_)
+    document: bool = Field(default=False, exclude_if=operator.not_)
+
+    @property
+    def answers_as(self) -> dict[str, object]:
+        """How its process makes outputs of an answer, as settings of `guest/python/pyfunc.py`."""
+        return {
+            "json": list(self.json_outputs),
+            "listed": self.listed,
+            "axes": dict(self.axes),
+            "document": self.document,
+        }

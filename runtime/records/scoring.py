@@ -18,7 +18,9 @@ class AnswerPart(Record):
 
     `rank` counts the axes of pyfunc's array, rows included; a served tensor has at least two. `column` is the tensor's
     only column that belongs to the part; -1: all. `holds` says what the tensor's values are: `json` texts, `booleans`
-    as 1 and 0 where some are missing, `bytes` in base64, or (empty) what they look like.
+    as 1 and 0 where some are missing, `bytes` in base64, or (empty) what they look like. `axis` says what becomes of
+    the axis of rows in pyfunc's answer, which the tensor always has: a `whole` part never has it, and is about all rows
+    of the request; a `squeezed` one has it if there are several rows.
     """
 
     name: str = Field("", max_length=1024)
@@ -26,6 +28,7 @@ class AnswerPart(Record):
     rank: int = Field(ge=1, le=32)
     column: int = Field(-1, ge=-1)
     holds: Literal["", "json", "booleans", "bytes"] = Field("", exclude_if=operator.not_)
+    axis: Literal["", "squeezed", "whole"] = Field("", exclude_if=operator.not_)
 
 
 # What becomes of a request's parameters: `defaults` (others than the logged ones are refused), `ignored` as by pyfunc

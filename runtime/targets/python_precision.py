@@ -13,7 +13,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.guest.python.host import Host, ModelFailed, rows
 from shiplift.runtime.model.datasets import load_columns, load_samples
-from shiplift.runtime.model.python.asking import asking, restored, settings_of
+from shiplift.runtime.model.python.asking import asking, restored, settings_of, slowly
 from shiplift.runtime.model.tensors import Arrays, DataLimits, batch_of, load_npz
 from shiplift.runtime.precision.budgets import constant_score
 from shiplift.runtime.precision.evaluation import Validation, task_metric
@@ -66,8 +66,7 @@ def score_python(  # noqa: PLR0913 - an entry takes JSON by name
     validation: list[str] | None,
     metric: str,
     data: dict[str, Any],
-    json: list[str],
-    listed: bool,
+    answers_as: dict[str, Any],
     memory_mb: int,
     limit_s: float,
     allow_without: list[str],
@@ -76,8 +75,8 @@ def score_python(  # noqa: PLR0913 - an entry takes JSON by name
 ) -> dict[str, Any]:
     """Scores and times a Python model; returns a `Ladder` as JSON, with one candidate. A sandbox entry.
 
-    `metric` is the file of the author's own metric, or empty. `json` are the outputs that are served as JSON, and
-    `listed` says that the model answers a list of all outputs.
+    `metric` is the file of the author's own metric, or empty. `answers_as` is how the model's
+    process makes outputs of its answers.
 
     Raises:
         ExportFailed: the model does not load, or does not answer.
@@ -89,10 +88,11 @@ def score_python(  # noqa: PLR0913 - an entry takes JSON by name
     answers = {spec.name: arrays[f"output/{spec.name}"] for spec in seen.outputs}
     limits = DataLimits(unpacked_bytes=unpacked_mb << 20, samples=samples)
     inputs, labels, columns, notes = _logged(validation, seen, wanted, limits)
-    settings = settings_of(model, list(answers), read, memory_mb, allow_without, json, listed=listed)
+    settings = settings_of(model, list(answers), read, memory_mb, allow_without, answers_as)
     with asking(code, environment, settings) as host:
-        progress("scoring the Python model")
         session = PythonSession(host=host, signature=seen, limit_s=limit_s)
+        latency_ms = _latency_ms(session, batch_of(example, 1))
+        progress(f"scoring the Python model{slowly(latency_ms / 1000)}")
         scored_by = task_metric(wanted, metric) if labels is not None else None
         evaluation = Validation(
             metric=scored_by,
@@ -103,7 +103,6 @@ def score_python(  # noqa: PLR0913 - an entry takes JSON by name
             labels=labels,
             columns=columns,
         ).evaluate(session)
-        latency_ms = _latency_ms(session, batch_of(example, 1))
     candidate = Built(
         engine="python",
         precision="fp32",

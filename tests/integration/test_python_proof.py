@@ -119,7 +119,7 @@ def proved(folder: Path, code: Path, model: str, *read: str) -> dict[str, Any]:
         allow_without=[],
         out=str(folder),
     )
-    for unasked in ("answer", "json", "listed"):  # of what form it is, which no proof asks
+    for unasked in ("answer", "answers_as"):  # of what form it is, which no proof asks
         recorded.pop(unasked)
     return prove(answers=str(folder / ANSWERS), inputs=inputs, out=str(folder), **recorded)
 

@@ -311,8 +311,33 @@ def log_listed(lab: Lab) -> Callable[..., Any]:
     return lambda **kwargs: lab.mlflow.pyfunc.log_model(**options, **kwargs | {"pip_requirements": ["pandas==2.3.3"]})
 
 
+def log_whole(lab: Lab) -> Callable[..., Any]:
+    """Author's code that answers labels, beside what holds for all rows; one row's label is no list."""
+
+    class Whole(lab.mlflow.pyfunc.PythonModel):  # type: ignore[name-defined, misc]
+        def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
+            ages = model_input["age"].to_numpy()
+            about = {"version": "v1", "limits": [20, 60], "files": {"a": [b"ab"], "b": None}}
+            return {"age": ages.squeeze(), "old": (ages > 60).tolist(), **about}
+
+    options = {"python_model": Whole(), "input_example": FRAME}
+    return lambda **kwargs: lab.mlflow.pyfunc.log_model(**options, **kwargs | {"pip_requirements": ["pandas==2.3.3"]})
+
+
+def log_varied(lab: Lab) -> Callable[..., Any]:
+    """Author's code whose answers have other keys from row to row, and none for some."""
+
+    class Varied(lab.mlflow.pyfunc.PythonModel):  # type: ignore[name-defined, misc]
+        def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
+            rows = zip(model_input["age"].tolist(), model_input["city"].tolist(), strict=True)
+            return [{"old": age, "in": (city, None)} if age > 40 else {"young": {"age": age}} for age, city in rows]
+
+    options = {"python_model": Varied(), "input_example": FRAME}
+    return lambda **kwargs: lab.mlflow.pyfunc.log_model(**options, **kwargs | {"pip_requirements": ["pandas==2.3.3"]})
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("log", [log_framed, log_series, log_mixed, log_listed])
+@pytest.mark.parametrize("log", [log_framed, log_series, log_mixed, log_listed, log_whole, log_varied])
 def test_other_answers_have_the_form_of_pyfuncs(lab: Lab, log: Callable[[Lab], Callable[..., Any]]) -> None:
     door = promoted(lab, f"scored-{log.__name__[4:]}", log(lab), PYTHON)
     for count in (3, 1, 2):

@@ -6,12 +6,14 @@ each row alone is right; it has to answer the same in another process, and in ba
 
 import time
 from pathlib import Path
+from typing import Any
 
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import EVALUATE, PYTHON_HOST, Entry
 from shiplift.runtime.confinement.workplace import workplace
 from shiplift.runtime.families.known_data import known_data
 from shiplift.runtime.families.work import Exporting
+from shiplift.runtime.guest.python.outputs import SQUEEZED, WHOLE
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.model.python.environments import ensure, packed, readable
@@ -82,6 +84,7 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
                 "left_out": [str(reason) for reason in result["left_out"]],
                 "inputs": inputs,
                 "out": str(comparing.sandbox.work),
+                "seconds_each": float(result["seconds_each"]),
             },
             limits,
         )
@@ -94,8 +97,7 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
                 environment=environment,
                 memory_mb=limits.memory_mb,
                 layer=layer,
-                json_outputs=tuple(str(name) for name in result["json"]),
-                listed=bool(result["listed"]),
+                **_answers_as(result["answers_as"]),
             ),
             proof=Proof.model_validate(told["proof"]),
             parity=tuple(ParityCase.model_validate(case) for case in told["parity"]),
@@ -106,3 +108,14 @@ def export_python(work: Exporting[DeclaredPython] | Exporting[DeclaredGraph]) ->
             notes=(*contract.notes, *told["notes"]),
             proof_seconds=round(time.monotonic() - started, 3),
         )
+
+
+def _answers_as(told: Any) -> dict[str, Any]:
+    """How the model's process makes outputs of its answers, as a sandbox told it."""
+    axes = {str(name): axis for name, axis in told["axes"].items() if axis in (SQUEEZED, WHOLE)}
+    return {
+        "json_outputs": tuple(str(name) for name in told["json"]),
+        "listed": bool(told["listed"]),
+        "axes": axes,
+        "document": bool(told["document"]),
+    }

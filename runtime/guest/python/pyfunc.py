@@ -6,11 +6,11 @@ Packages: mlflow, numpy, pandas
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from .agents import REQUEST, answered, is_agent  # noqa: TID251 - the same import in Shiplift and in a package
 from .categories import Categorical, categories_of  # noqa: TID251
-from .outputs import Outputs, Unservable, is_listed  # noqa: TID251
+from .outputs import Outputs, Unservable, document, is_listed, key_of  # noqa: TID251
 from .values import column, dates, kind_of, learned_none, values  # noqa: TID251
 
 
@@ -27,15 +27,18 @@ class Model:
 
     Of the settings, `model` is MLflow's folder, `outputs` are the names in the signature, and `json` (optional) are
     those of the outputs that are served as JSON. `listed` (optional): `predict` answers a list with an array for each
-    output, as scikit-learn does where there are several targets; None: if a list shows it by its lengths.
+    output, as scikit-learn does where there are several targets; None: if a list shows it by its lengths. `axes`
+    (optional) are the outputs that lack the axis of rows, and how; None: that is to be seen. `document` (optional): an
+    answer is one output, whatever it is.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
         _trace_nothing()
         self._model = _loaded(settings["model"])
         self._outputs: list[str] = settings["outputs"]
-        self._made = Outputs(settings.get("json", ()))
+        self._made = Outputs(settings.get("json", ()), settings.get("axes", {}))
         self._listed: bool | None = settings.get("listed", False)
+        self._document: bool = settings.get("document", False)
         metadata = self._model.metadata
         schema = metadata.get_input_schema()
         self._tensors = schema.is_tensor_spec()
@@ -55,10 +58,9 @@ class Model:
             return answered(self._model.predict, inputs[REQUEST])
         rows = len(next(iter(inputs.values())))
         answer = self._model.predict(self._asked(inputs), **({"params": params} if params else {}))
-        listed = is_listed(answer, rows) if self._listed is None else self._listed
-        named = self._in_order(answer) if listed else self._by_name(answer)
-        arrays = {name: self._made.tensor(name, value, rows) for name, value in named.items()}
-        self.form = _form(answer, arrays, self._made, listed=listed)
+        parts = self._parts(answer, rows)
+        arrays = {name: self._made.tensor(name, value, rows) for name, value in parts.values.items()}
+        self.form = _form(parts, arrays, self._made)
         return arrays
 
     def _asked(self, inputs: dict[str, Any]) -> Any:
@@ -86,6 +88,35 @@ class Model:
         found = ((spec, tensors[str(spec.name)]) for spec in self._columns if str(spec.name) in tensors)
         return pd.DataFrame({spec.name: column(array, kind_of(spec), none=self._none) for spec, array in found})
 
+    def _parts(self, answer: Any, rows: int) -> "_Parts":
+        """What an answer consists of, by the names of the tensors that serve it."""
+        single = self._outputs[0] if len(self._outputs) == 1 else "output"
+        if self._document:
+            return _Parts("array", {single: document(answer)}, {single: ""})
+        if is_listed(answer, rows) if self._listed is None else self._listed:
+            values = self._in_order(answer)
+            return _Parts("list", values, {name: name for name in values})
+        if (known := _columns(answer, self._outputs)) is None:
+            if len(self._outputs) > 1:
+                raise self._contradicted("one array")
+            if hasattr(answer, "to_frame"):  # a series becomes a frame whose only column is 0 unless it has a name
+                return _Parts(
+                    "records", {single: answer}, {single: "0" if answer.name is None else key_of(answer.name)}
+                )
+            return _Parts("array", {single: answer}, {single: ""})
+        kind, values, told = known
+        if not told:
+            raise Unservable("predict answered a mapping without a key, or a frame without a column")
+        declared = set(self._outputs)
+        if len(declared) > 1 and not (declared <= values.keys() or values.keys() <= declared):
+            raise self._contradicted(", ".join(values))
+        # more than the signature says is answered, too; MLflow has no schema for columns of several types
+        order = dict.fromkeys([*(name for name in self._outputs if name in values), *values])
+        return _Parts(kind, {name: values[name] for name in order}, {name: name for name in told})
+
+    def _contradicted(self, answered: str) -> Unservable:
+        return Unservable(f"predict answered {answered}, the signature says {', '.join(self._outputs)}")
+
     def _in_order(self, answer: Any) -> dict[str, Any]:
         """The arrays of a list, by the outputs' names if the signature has as many, or else by their numbers."""
         if not isinstance(answer, (list, tuple)):
@@ -93,22 +124,13 @@ class Model:
         numbered = [f"output_{number}" for number in range(len(answer))]
         return dict(zip(self._outputs if len(self._outputs) == len(answer) else numbered, answer, strict=True))
 
-    def _by_name(self, answer: Any) -> dict[str, Any]:
-        if framed := hasattr(answer, "columns") and hasattr(answer, "to_numpy"):
-            answer = {str(name): answer[name] for name in answer.columns}
-        elif _records(answer, self._outputs):
-            names = self._outputs or list(answer[0])
-            answer = {name: [record.get(name) for record in answer] for name in names}
-        known = set(self._outputs)
-        if isinstance(answer, dict) and answer and (set(answer) <= known or set(answer) >= known):
-            beyond = [name for name in answer if name not in known]  # more than the signature says is answered, too
-            return {str(name): answer[name] for name in (*self._outputs, *beyond) if name in answer}
-        if len(self._outputs) > 1:
-            what = ", ".join(map(str, answer)) if isinstance(answer, dict) else "one array"
-            raise Unservable(f"predict answered {what}, the signature says {', '.join(self._outputs)}")
-        if framed and len(answer) > 1:  # MLflow has no schema for columns of several types, and logs none
-            return dict(answer)
-        return {self._outputs[0] if self._outputs else "output": answer}
+
+class _Parts(NamedTuple):
+    """The parts of an answer: its kind, the values by tensor, and the parts' names by tensor."""
+
+    kind: str
+    values: dict[str, Any]
+    names: dict[str, str]
 
 
 def _loaded(folder: str) -> Any:
@@ -165,31 +187,33 @@ def _trace_nothing() -> None:
     disable()
 
 
-def _form(answer: Any, arrays: dict[str, Any], made: Outputs, *, listed: bool = False) -> dict[str, Any]:
+def _form(parts: _Parts, arrays: dict[str, Any], made: Outputs) -> dict[str, Any]:
     """How the arrays that are served make up the answer as MLflow's scoring server would write it."""
-    if listed:
-        kind, names = "list", {name: name for name in arrays}
-    elif hasattr(answer, "columns") or isinstance(answer, dict):
-        kind = "records" if hasattr(answer, "columns") else "mapping"
-        names = {str(name): str(name) for name in answer if str(name) in arrays}
-    elif _records(answer, list(arrays)):
-        kind, names = "records", {name: name for name in arrays}
-    elif hasattr(answer, "to_frame"):  # a series becomes a frame whose only column is 0 unless it has a name
-        kind, names = "records", dict.fromkeys(arrays, "0" if answer.name is None else str(answer.name))
-    else:
-        kind, names = "array", dict.fromkeys(arrays, "")
-    parts = [
-        {"name": name, "tensor": tensor, "rank": arrays[tensor].ndim, "holds": made.holds(tensor)}
-        for tensor, name in names.items()
+    told = [
+        {
+            "name": name,
+            "tensor": tensor,
+            "rank": arrays[tensor].ndim,
+            "holds": made.holds(tensor),
+            "axis": made.lacks(tensor),
+        }
+        for tensor, name in parts.names.items()
     ]
-    return {"kind": kind, "parts": parts}
+    return {"kind": parts.kind, "parts": told}
 
 
-def _records(answer: Any, outputs: list[str]) -> bool:
-    """Whether an answer is a list of mappings whose keys are the outputs."""
+def _columns(answer: Any, outputs: list[str]) -> tuple[str, dict[str, Any], list[str]] | None:
+    """The kind of an answer that has values by name, these, and the names that it has itself; None: it has none."""
+    if hasattr(answer, "columns") and hasattr(answer, "to_numpy"):
+        columns = {key_of(name): answer.iloc[:, at] for at, name in enumerate(answer.columns)}
+        return "records", columns, list(columns)
+    if isinstance(answer, Mapping):
+        values = {key_of(name): value for name, value in answer.items()}
+        return "mapping", values, list(values)
     if not isinstance(answer, list) or not answer or not all(isinstance(each, Mapping) for each in answer):
-        return False
-    keys = set().union(*answer)
-    if not keys:
-        return False
-    return keys <= set(outputs) if outputs else all(set(each) == keys for each in answer)
+        return None
+    records = [{key_of(name): value for name, value in each.items()} for each in answer]
+    keys = dict.fromkeys(name for each in records for name in each)
+    if not keys or not (keys.keys() <= set(outputs) if outputs else all(set(each) == set(keys) for each in records)):
+        return None
+    return "records", {name: [each.get(name) for each in records] for name in outputs or keys}, list(keys)

@@ -62,6 +62,8 @@ class TritonPythonModel:
                 "outputs": settings["declared"],
                 "json": settings.get("json", []),
                 "listed": settings.get("listed", False),
+                "axes": settings.get("axes", {}),
+                "document": settings.get("document", False),
                 "read": [str(path) for path in (environment, folder, Path(sys.base_prefix).resolve())],
             },
             memory_mb=settings["memory_mb"],
@@ -179,7 +181,10 @@ def _params(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shape(form: Any) -> Any:
     """What of an answer's form decides how clients read it; None if it is not known."""
-    return form and (form["kind"], [(part["name"], part["tensor"], part["rank"]) for part in form["parts"]])
+    parts = (
+        [(part["name"], part["tensor"], part["rank"], part.get("axis", "")) for part in form["parts"]] if form else []
+    )
+    return form and (form["kind"], parts)
 
 
 def _carried(name: str, kind: str, array: Array) -> Array:

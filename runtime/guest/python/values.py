@@ -50,29 +50,29 @@ def is_missing(value: Any) -> bool:
     return value is None or (not hasattr(value, "__len__") and str(value) in _MISSING)
 
 
-def text_of(value: Any) -> str:
-    """A value as the text that holds it."""
+def text_of(value: Any, default: Callable[[Any], Any] | None = None) -> str:
+    """A value as the text that holds it; `default` gives what JSON has in place of a value that it lacks."""
     if isinstance(value, str):
-        return value
+        return str.__str__(value)  # of an enumeration's member, what it is
     if is_missing(value):
         return MISSING
     special = _special(value)
-    return json.dumps(value, default=_as_json) if special is None else special
+    return json.dumps(value, default=default or as_json) if special is None else special
 
 
-def texts(values: Iterable[Any], kind: str = "string") -> Any:
-    """The values of a column of this kind as an array of texts, (values,)."""
+def texts(values: Iterable[Any], kind: str = "string", default: Callable[[Any], Any] | None = None) -> Any:
+    """The values of a column of this kind as an array of texts, (values,); `default` is as above."""
     import numpy as np  # noqa: PLC0415 - from the environment
 
-    found = [_quoted(value) if kind == _ANY else text_of(value) for value in values]
+    found = [_quoted(value, default) if kind == _ANY else text_of(value, default) for value in values]
     array = np.empty(len(found), dtype=object)
     array[:] = found
     return array
 
 
-def _quoted(value: Any) -> str:
+def _quoted(value: Any, default: Callable[[Any], Any] | None) -> str:
     """A value of a column that has several types: a text is JSON, where it would be read as one of the others."""
-    text = text_of(value)
+    text = text_of(value, default)
     if not isinstance(value, str) and (is_missing(value) or _special(value) is None):
         return text
     return text if _json(text) is text and text != MISSING else json.dumps(text)
@@ -219,8 +219,12 @@ def _special(value: Any) -> str | None:
     return str(value.isoformat()) if hasattr(value, "isoformat") else None
 
 
-def _as_json(value: Any) -> Any:
-    """What JSON has in place of a value that it hasn't."""
+def as_json(value: Any) -> Any:
+    """What JSON has in place of a value that it lacks.
+
+    Raises:
+        TypeError: nothing.
+    """
     if (text := _special(value)) is not None:
         return text
     if is_dataclass(value) and not isinstance(value, type):

@@ -1,7 +1,7 @@
 """A Python model's own process, asked in a sandbox by the code that will also host it in production."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from shiplift.runtime.records.tensor import TensorSpec
 _DO = "Load it in a fresh environment with its requirements, and call `mlflow.pyfunc.load_model(...).predict(example)`."
 
 
+_SLOW_S = 0.05  # for a row: from there on, the time limits decide how much is asked
 CLOCK_STEP_S = (
     (37 * 24 + 7) * 60 + 17
 ) * 60 + 23  # another year soon; another month, weekday, hour and minute each time
@@ -24,16 +25,13 @@ def settings_of(
     read: list[str],
     memory_mb: int,
     allow_without: list[str],
-    json: Sequence[str] = (),
-    *,
-    listed: bool | None = False,
+    answers_as: dict[str, Any],
 ) -> dict[str, Any]:
-    """The settings of the model's process; `json` are the outputs that are served as JSON, `listed` is as there."""
+    """The settings of the model's process; `answers_as` is how it makes outputs (`PythonModel.answers_as`)."""
     return {
         "model": model,
         "outputs": outputs,
-        "json": list(json),
-        "listed": listed,
+        **answers_as,
         "read": read,
         "memory_mb": memory_mb,
         "allow_without": allow_without,
@@ -43,6 +41,11 @@ def settings_of(
 def with_leaping_clock(settings: dict[str, Any]) -> dict[str, Any]:
     """The same settings, of a process in which it is another day for each request."""
     return settings | {"clock_step_s": CLOCK_STEP_S}
+
+
+def slowly(seconds: float) -> str:
+    """What makes a release take long, if it is the author's own Python, which takes `seconds` for a row."""
+    return f": the author's own Python takes about {1000 * seconds:.3g} ms a row" if seconds >= _SLOW_S else ""
 
 
 @contextlib.contextmanager

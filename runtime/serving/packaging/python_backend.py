@@ -6,8 +6,9 @@ machine that lacks it makes it from that record.
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from shiplift.runtime.guest import python
 from shiplift.runtime.model.python.bundle import write_bundle
@@ -38,8 +39,7 @@ def write_python_backend(
         model.environment.digest,
         model.memory_mb,
         scoring,
-        json_outputs=model.json_outputs,
-        listed=model.listed,
+        answers_as=model.answers_as,
     )
     return to
 
@@ -51,13 +51,12 @@ def write_settings(
     memory_mb: int,
     scoring: Scoring | None = None,
     *,
-    json_outputs: Sequence[str] = (),
-    listed: bool = False,
+    answers_as: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
     """Writes the settings that `python_model.py` reads: the signature that clients see, and its process's limits.
 
     Of the `scoring`, these are the names of the logged parameters, and the form of the answer to those logged.
-    `json_outputs` are served as JSON. `listed`: `predict` answers a list with an array for each output.
+    `answers_as` is how its process makes outputs of answers (`PythonModel.answers_as`).
     """
     params = json.loads(scoring.params) if scoring and scoring.params else []
     answer = scoring.answer.model_dump(mode="json") if scoring and scoring.answer else None
@@ -67,8 +66,7 @@ def write_settings(
         "inputs": [{"name": s.name, "rank": len(s.shape), "datatype": s.datatype} for s in signature.inputs],
         "outputs": [{"name": s.name, "type": _type(s.datatype)} for s in signature.outputs],
         "declared": [spec.name for spec in signature.outputs],
-        **({"json": list(json_outputs)} if json_outputs else {}),
-        **({"listed": True} if listed else {}),
+        **{key: value for key, value in answers_as.items() if value},
         **({"params": [param["name"] for param in params], "answer": answer} if params else {}),
     }
     (to / _SETTINGS).write_text(json.dumps(settings, indent=1) + "\n")

@@ -27,7 +27,9 @@ def form_of(served: ServedModel) -> AnswerForm:
 
 def body_of(form: AnswerForm, chunks: Sequence[Arrays], *, wrapped: bool = True) -> bytes:
     """The body of the answer, `wrapped` in the key `predictions`; `chunks` are the outputs of consecutive rows."""
-    parts = [[value for chunk in chunks for value in _values(part, chunk[part.tensor])] for part in form.parts]
+    parts = [
+        _bare(part, [each for chunk in chunks for each in _values(part, chunk[part.tensor])]) for part in form.parts
+    ]
     answer = _put_together(form, parts)
     return json.dumps({"predictions": answer} if wrapped else answer).encode()
 
@@ -35,7 +37,7 @@ def body_of(form: AnswerForm, chunks: Sequence[Arrays], *, wrapped: bool = True)
 def value_of(form: AnswerForm, chunks: Sequence[Arrays]) -> Any:
     """The answer for programs: an array, a list of arrays, a data frame, or arrays by name; `chunks` are as above."""
     arrays = arrays_of(form, chunks)
-    named = {part.name: _read(part, arrays[part.name]) for part in form.parts}
+    named = {part.name: _bare(part, _read(part, arrays[part.name])) for part in form.parts}
     if form.kind == "array":
         return named[form.parts[0].name]
     if form.kind == "list":
@@ -44,12 +46,22 @@ def value_of(form: AnswerForm, chunks: Sequence[Arrays]) -> Any:
         return named
     import pandas as pd  # noqa: PLC0415 - 0.5 s, only for answers that are data frames
 
-    return pd.DataFrame({name: array if array.ndim == 1 else list(array) for name, array in named.items()})
+    return pd.DataFrame({name: array if np.ndim(array) == 1 else list(array) for name, array in named.items()})
+
+
+def is_split(served: ServedModel, form: AnswerForm, rows: int) -> bool:
+    """Whether a request of so many rows is asked row by row although a part of the answer is about all of them."""
+    return rows > 1 and served.signature.batch != -1 and any(part.axis == "whole" for part in form.parts)
 
 
 def arrays_of(form: AnswerForm, chunks: Sequence[Arrays]) -> Arrays:
     """The answer's parts by their names, with rows along the first axis; texts are `str`."""
     return {part.name: np.concatenate([_array(part, chunk[part.tensor]) for chunk in chunks]) for part in form.parts}
+
+
+def _bare(part: AnswerPart, values: Any) -> Any:
+    """A part's values as pyfunc has them, which may lack the axis of rows; a whole part is the same for each row."""
+    return values[0] if part.axis == "whole" or (part.axis == "squeezed" and len(values) == 1) else values
 
 
 def _read(part: AnswerPart, array: NDArray[Any]) -> NDArray[Any]:

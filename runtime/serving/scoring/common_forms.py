@@ -34,6 +34,8 @@ def read_common(body: Mapping[str, Any], schema: InputSchema) -> Arrays | None:
     if len(keys) != 1 or body.get("params") or is_unwrapped(body):
         return None
     try:
+        if schema.hinted and (keys[0] != "inputs" or None in body["inputs"]):
+            return None
         read = _tensors if schema.tensors else _columns
         arrays = read(keys[0], body[keys[0]], schema)
         return arrays if len(set(map(len, arrays.values()))) == 1 else None

@@ -3,6 +3,7 @@
 It is imported with the first such request: 0.1 GB, and a second. It reads data alone, and runs no code of a model.
 """
 
+import contextlib
 import io
 import json
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
-from shiplift.runtime.guest.python.values import is_missing, texts
+from shiplift.runtime.guest.python.values import as_json, is_missing, texts
 from shiplift.runtime.model.tables import read_parquet
 from shiplift.runtime.model.tensors import Arrays, DataLimits
 from shiplift.runtime.serving.scoring.common_forms import NotCommonError, is_unwrapped, served
@@ -20,6 +21,7 @@ from shiplift.runtime.serving.scoring.culprits import named, require_even
 from shiplift.runtime.serving.scoring.problems import ScoringProblem
 from shiplift.runtime.serving.scoring.schema import Field, InputSchema
 
+_HINTED = {"long": (int, bool), "double": (float, int), "boolean": (bool,)}  # what JSON may have for a type hint
 _TABLES = DataLimits(unpacked_bytes=512 << 20, samples=1_000_000)
 
 
@@ -163,14 +165,22 @@ def _hinted(data: Mapping[str, Any], schema: InputSchema) -> Arrays:
     """
     field = schema.fields[0]
     items = data.get("inputs")
-    if not isinstance(items, list) or not items:
+    if items == []:
+        raise ScoringProblem(400, "Invalid input. The list in 'inputs' is empty: send at least one item")
+    if not isinstance(items, list):
         raise ScoringProblem(
             400,
             "Request payload must be a dictionary with a list as 'inputs' when the model contains a valid type hint. "
             f"Found keys in payload: {list(data)}.",
         )
-    array = _texts(items, field) if field.spec.datatype == "BYTES" else np.asarray(items)
-    return {field.spec.name: _fitted(array, field)}
+    if field.spec.datatype == "BYTES":
+        return {field.spec.name: _fitted(_texts(items, field), field)}
+    for row, item in enumerate(items):  # NumPy would cut 1.5 to 1, and take any text for true
+        if type(item) not in _HINTED[field.kind]:
+            raise ScoringProblem(
+                400, f"input {field.label} has the value {item!r} in row {row}, which is no {field.kind}"
+            )
+    return {field.spec.name: _fitted(np.asarray(items), field)}
 
 
 def _enforced(data: Any, schema: InputSchema) -> Arrays:
@@ -236,7 +246,15 @@ def _texts(column: Any, field: Field) -> NDArray[Any]:
             raise ScoringProblem(
                 400, f"column {field.label} has the value {item!r} in row {row}, which is not a string"
             )
-    return np.asarray(texts(items, field.kind), object)
+    return np.asarray(texts(items, field.kind, _within_json), object)
+
+
+def _within_json(value: Any) -> Any:
+    """What JSON has in place of a value that it lacks; the model's MLflow makes bytes within lists of such a text."""
+    if isinstance(value, bytes):
+        with contextlib.suppress(UnicodeDecodeError):
+            return value.decode()
+    return as_json(value)
 
 
 def _scalars(values: NDArray[Any]) -> bool:

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.serving.discovery import ServedModel
-from shiplift.runtime.serving.scoring.answers import body_of, value_of
+from shiplift.runtime.serving.scoring.answers import body_of, is_split, value_of
 from shiplift.runtime.serving.scoring.asking import Servers
 from shiplift.runtime.serving.scoring.conversing import WANTED, read_conversation
 from shiplift.runtime.serving.scoring.models import Scorable
@@ -21,6 +21,10 @@ from shiplift.runtime.serving.scoring.schema import InputSchema
 R = TypeVar("R")
 _SMALL_BYTES = 32 << 10
 _LARGE_AT_ONCE = 2
+_ONE_ROW = (
+    "the request has {rows} rows, and this model takes one: its answer is about the request as a whole, and differs "
+    "from what it answers to each row. Send one row per request"
+)
 
 
 class Scorer:
@@ -68,6 +72,8 @@ class Scorer:
 
     async def _chunks(self, model: Scorable, asked: Asked) -> list[Arrays]:
         """The outputs for consecutive rows of a request."""
+        if is_split(model.served, model.form, rows := len(next(iter(asked.inputs.values())))):
+            raise ScoringProblem(400, _ONE_ROW.format(rows=rows))
         wanted = tuple(dict.fromkeys(part.tensor for part in model.form.parts))
         return await self._servers.ask(model.served, asked.inputs, wanted, asked.params)
 

@@ -1,6 +1,9 @@
 """Rows that are asked again: an answer of another type than the first is none, whichever row comes first."""
 
+import re
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,13 +11,16 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from shiplift.runtime.admission import python_answers
 from shiplift.runtime.admission.known_rows import known_rows
 from shiplift.runtime.admission.python_answers import _Seen, again
 from shiplift.runtime.admission.python_proving import prove
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.base.progress import listening
 from shiplift.runtime.guest.python.host import Raised
 from shiplift.runtime.guest.python.outputs import Outputs, Unservable, is_listed
 from shiplift.runtime.model.tensors import Arrays, dump_npz
+from shiplift.runtime.proof.oracle import answers_to
 from shiplift.runtime.proof.settings import alone
 from tests.unit.examples import tensor
 
@@ -60,10 +66,32 @@ def proved(folder: Path, predict: Callable[[Any], Any]) -> dict[str, Any]:
         sets=list(seen.rows),
         outputs=["y"],
         places=seen.places,
-        left_out=[],
+        left_out=seen.left_out,
         inputs=[spec.model_dump(mode="json")],
         out=str(folder),
+        seconds_each=seen.seconds,
     )
+
+
+def test_a_release_says_that_the_author_s_python_is_slow_and_what_was_asked_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, told = [0.0], list[str]()
+
+    def slow(x: Any) -> Any:
+        now[0] += 0.4 * len(x)
+        return x
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(python_answers, "answers_to", partial(answers_to, clock=lambda: now[0]))
+    with listening(lambda message, _: told.append(message)):
+        (note,) = proved(tmp_path, slow)["notes"]
+    assert told == [
+        "asking the model, each row alone: the author's own Python takes about 400 ms a row",
+        "comparing the model's answers",
+    ]
+    assert "the author's own Python takes about 400 ms a row. Because of it, " in note
+    assert re.search(r"\d+ rows were not asked alone; \d+ rows were not asked in batches\. Each stage", note), note
 
 
 @pytest.mark.parametrize(
@@ -97,7 +125,7 @@ def test_what_answers_the_author_s_rows_decides_whether_an_output_is_json(
         seen = _Seen(60, as_json)
         seen.alone(cast("Any", host), known_rows(None, (spec,), example), [spec])
         assert seen.several_types() == [name for name in several if name not in as_json]
-    assert seen.form(host.form)["parts"][0].get("holds", "") == holds
+    assert seen.form()["parts"][0].get("holds", "") == holds
     assert all(seen.right["example"].answered)
 
 

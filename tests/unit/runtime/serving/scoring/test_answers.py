@@ -11,7 +11,7 @@ import pytest
 from mlflow.pyfunc.scoring_server import predictions_to_json
 
 from shiplift.runtime.guest.python.outputs import Outputs
-from shiplift.runtime.guest.python.pyfunc import _form
+from shiplift.runtime.guest.python.pyfunc import Model, _form
 from shiplift.runtime.records.scoring import AnswerForm
 from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.serving.scoring.answers import body_of, form_of, value_of
@@ -60,13 +60,12 @@ LISTED = ("a list of arrays", "a tuple of one array")
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_is_written_as_mlflow_s_server_writes_pyfunc_s(name: str) -> None:
     answer = ANSWERS[name]
-    framed = hasattr(answer, "columns") or isinstance(answer, dict)
-    named = {str(each): answer[each] for each in answer} if framed else {"output": answer}
-    if listed := name in LISTED:
-        named = {f"output_{number}": array for number, array in enumerate(answer)}
-    made = Outputs(json=named if name in AS_JSON else ())
-    arrays = {each: made.tensor(each, value, 3) for each, value in named.items()}
-    form = AnswerForm.told(_form(answer, arrays, made, listed=listed))
+    model = object.__new__(Model)
+    vars(model).update(_outputs=[], _document=False, _listed=name in LISTED)
+    parts = model._parts(answer, 3)
+    made = Outputs(json=parts.values if name in AS_JSON else ())
+    arrays = {each: made.tensor(each, value, 3) for each, value in parts.values.items()}
+    form = AnswerForm.told(_form(parts, arrays, made))
     assert form
     carried = {each: array.reshape(len(array), -1) if array.ndim == 1 else array for each, array in arrays.items()}
     chunks = [

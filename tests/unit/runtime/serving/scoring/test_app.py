@@ -14,7 +14,8 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from shiplift.runtime.base.errors import StackDown
-from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.records.scoring import AnswerForm
+from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.serving.scoring.app import MAX_BODY_BYTES, ScoringApp
 from shiplift.runtime.serving.scoring.scorer import answer_once
@@ -105,6 +106,23 @@ def test_rows_are_sent_together_as_far_as_the_batch_allows(doubler: tuple[Double
     assert (answer.status_code, answer.json()) == (200, {"predictions": [2.0, 4.0, 6.0]})
     assert sorted(doubler[0].rows) == [1, 2]
     assert answer.headers["content-type"] == "application/json"
+
+
+def test_an_answer_about_a_whole_request_is_not_made_of_its_rows(
+    doubler: tuple[Doubler, ServedModel],
+) -> None:
+    spec = TensorSpec(name="a", datatype="FP64", shape=(1, 1))
+    signature = Signature(inputs=(spec,), outputs=(spec.model_copy(update={"name": "y"}),))
+    whole = {"kind": "array", "parts": [{"tensor": "y", "rank": 1, "axis": "whole"}]}
+    assert doubler[1].scoring
+    scoring = doubler[1].scoring.model_copy(update={"answer": AnswerForm.model_validate(whole)})
+    single = doubler[1].model_copy(update={"signature": signature, "scoring": scoring})
+    one = {"dataframe_split": {"columns": ["a"], "data": [[1.0]]}}
+    assert ask(single, body=one).json() == {"predictions": 2.0}
+    refused = ask(single)
+    assert (refused.status_code, "has 3 rows, and this model takes one" in refused.text) == (400, True)
+    together = single.model_copy(update={"signature": doubler[1].signature})
+    assert ask(together).json() == {"predictions": 2.0}  # it was proved to be the same for each row
 
 
 def test_a_program_can_ask_without_a_scoring_server(doubler: tuple[Doubler, ServedModel]) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -208,9 +209,7 @@ def test_the_items_of_a_type_hint_travel_as_they_are() -> None:
     assert [json.loads(text) for text in sent] == items
 
 
-@pytest.mark.parametrize(
-    "body", [{"dataframe_split": {"columns": ["x"], "data": [["a"]]}}, {"inputs": 3}, {"inputs": []}]
-)
+@pytest.mark.parametrize("body", [{"dataframe_split": {"columns": ["x"], "data": [["a"]]}}, {"inputs": 3}])
 def test_a_model_with_type_hints_takes_a_list_as_its_inputs_alone(body: Any) -> None:
     with pytest.raises(ScoringProblem, match="must be a dictionary with a list as 'inputs'"):
         read(body, served=hinted(MAPPING))
@@ -237,3 +236,27 @@ def test_dates_become_what_the_model_is_served_with() -> None:
     assert read({"inputs": {"day": ["2024-02-29T12:00:00"]}}, served=dated)["day"].tolist() == [["2024-02-29T12:00:00"]]
     with pytest.raises(ScoringProblem, match="day"):
         read({"inputs": {"day": ["never"]}}, served=dated)
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong"),
+    [
+        ("long", [[1, 2], [True]], [1.5, 1.0, "1", None]),
+        ("double", [[1.5], [1]], ["1.5", None, True]),
+        ("boolean", [[True, False]], [1, "yes", None]),
+        ("string", [["a", "1"]], [1, True]),
+    ],
+)
+def test_type_hints_take_no_value_that_only_looks_like_theirs(kind: str, right: list[Any], wrong: list[Any]) -> None:
+    served = of_columns({"input": kind}, named=False)
+    assert served.scoring
+    hinted = served.model_copy(update={"scoring": served.scoring.model_copy(update={"hinted": True})})
+    for items in right:
+        assert read({"inputs": items}, served=hinted)["input"].ravel().tolist() == items
+    for item in wrong:
+        with pytest.raises(ScoringProblem, match=re.escape(f"has the value {item!r} in row 1")):
+            read({"inputs": [right[0][0], item]}, served=hinted)
+    with pytest.raises(ScoringProblem, match="is empty"):
+        read({"inputs": []}, served=hinted)
+    with pytest.raises(ScoringProblem, match="dictionary with a list as 'inputs'"):
+        read({"instances": right[0]}, served=hinted)
