@@ -25,7 +25,7 @@ FAST = {1: 9000.0, 2: 12_000.0}  # by instances: nothing else comes near the bes
 
 @dataclass
 class Server:
-    """A bench and its load generator: throughput by the instances of what is served, and the windows that were asked."""
+    """A bench and its load generator: throughput by the instances of what is served, and which windows were asked."""
 
     rates: dict[int, float]
     spread_percent: float = 2.0
