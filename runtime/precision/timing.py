@@ -77,6 +77,7 @@ def measure(runs: Mapping[int, RunnableCandidate], inputs: Arrays, folder: Path)
     inputs = _timed(sessions[0], inputs)
     times = _time(sessions, inputs)
     del sessions
+    progress("measuring the candidates' memory")
     example = folder / "example.npz"
     example.write_bytes(dump_npz(inputs))
     sizes = {index: quantization.model_bytes(run.file) for index, run in runs.items()}

@@ -10,6 +10,7 @@ import pytest
 
 from shiplift.runtime.admission import conversion, scan
 from shiplift.runtime.admission import entry as admission
+from shiplift.runtime.base.progress import listening
 from shiplift.runtime.model import golden
 from shiplift.runtime.model.conversion import rehearsal
 from shiplift.runtime.precision.ladder import Builder
@@ -25,6 +26,14 @@ conversion.rehearse({flavor!r})
 print(sorted(set(sys.modules) - before), "torch" in sys.modules)
 """
 
+PARTS = [
+    "loading the original",
+    "asking the original",
+    "asking the original as mlflow.pyfunc",
+    "converting to ONNX",
+    "checking the graph's batches",
+    "comparing the graph with the original",
+]
 LATE_ON_ENGINES = """
 import importlib, sys
 module = importlib.import_module(sys.argv[1])
@@ -63,7 +72,7 @@ def forgotten(scratch: Path) -> Path:
 def test_a_small_model_of_each_flavor_is_converted_and_leaves_nothing(
     flavor: str, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    converted: list[object] = []
+    converted, heard = list[object](), list[str]()
 
     def convert(**arguments: object) -> None:
         original(**arguments)
@@ -72,8 +81,10 @@ def test_a_small_model_of_each_flavor_is_converted_and_leaves_nothing(
 
     original: Any = conversion.convert
     monkeypatch.setattr(conversion, "convert", convert)
-    conversion.rehearse(flavor)
+    with listening(lambda said, _: heard.append(said)):
+        conversion.rehearse(flavor)
     assert converted == ([flavor] if flavor in rehearsal._WRITERS else [])
+    assert heard == (PARTS if converted else [])  # the timeline's parts of an export
     assert list(scratch.iterdir()) == []
 
 
