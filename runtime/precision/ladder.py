@@ -135,7 +135,7 @@ class Builder:
     ) -> Ladder:
         """Every precision, within budgets that are in the metric's unit."""
         own, runs, more = self._scored(validation, evaluation, calibration)
-        measured = timing.measure(runs, self._example(), self.work)
+        measured = timing.measure(runs, self._example())
         ladder = tuple(rung.model_copy(update=measured.get(index, {})) for index, rung in enumerate(own))
         candidates = self._with_plans(judged(ladder, self.target, validation.metric, self.settings))
         lean = tuple(each.model_copy(update={"resamples": ()}) if each.dropped else each for each in candidates)

@@ -437,7 +437,6 @@ def test_every_precision_is_built_scored_and_timed(bench: Bench) -> None:
     assert 0 < by["int8"].relative_error < 0.2
     assert [(part.name, part.score) for part in by["fp32"].slices] == [(f"label={at}", 1.0) for at in range(3)]
     assert sum(part.samples for part in by["int8"].slices) == 400
-    assert all(entry.memory_mb > 0 for entry in by.values())
 
 
 @pytest.mark.slow
