@@ -88,6 +88,21 @@ def test_a_small_model_of_each_flavor_is_converted_and_leaves_nothing(
     assert list(scratch.iterdir()) == []
 
 
+OPERATORS_ONCE = """
+from torch.onnx._internal.exporter._registration import ONNXRegistry
+from shiplift.runtime.model.conversion import rehearsal
+rehearsal._read_operators_once()
+first = ONNXRegistry().from_torchlib(opset_version=18)
+print(first is ONNXRegistry().from_torchlib(opset_version=18), first is ONNXRegistry.from_torchlib(opset_version=20))
+"""
+
+
+@pytest.mark.slow
+def test_torch_s_operators_are_read_once() -> None:
+    ended = subprocess.run([sys.executable, "-c", OPERATORS_ONCE], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "True False"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("flavor", ["sklearn", "pytorch"])
 def test_after_a_rehearsal_a_conversion_imports_nothing(flavor: str) -> None:
