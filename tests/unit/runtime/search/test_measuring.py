@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shiplift.runtime.measure.generator import Demand, LoadTarget, Measurement, Window
 from shiplift.runtime.records.measurement import Trial
@@ -17,7 +19,7 @@ from shiplift.runtime.search.workbench import Workbench
 from shiplift.runtime.spec.measurement import Load, SearchSpace
 from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.journal import Journal
-from tests.unit.examples import config, package, point
+from tests.unit.examples import config, package, point, trial
 
 SPACE = SearchSpace(max_batch=(8,), queue_delay_us=(0,), instances=(1, 2), threads=(1,))
 FAST = {1: 9000.0, 2: 12_000.0}  # by instances: nothing else comes near the best
@@ -98,3 +100,27 @@ def test_where_short_windows_leave_something_open_finalists_are_measured_in_long
     assert finals, why
     assert set(finals) == {SPACE.window_ms}
     assert best.window_ms == SPACE.window_ms
+
+
+@given(
+    rates=st.lists(st.floats(100, 20_000), min_size=2, max_size=24),
+    spreads=st.lists(st.floats(0, 25), min_size=24, max_size=24),
+    p99s=st.lists(st.floats(0.5, 20), min_size=24, max_size=24),
+    limit=st.sampled_from([None, 10.0]),
+)
+def test_a_single_finalist_is_the_best_of_the_short_trials(
+    rates: list[float], spreads: list[float], p99s: list[float], limit: float | None
+) -> None:
+    """So the search chooses what it would have chosen after its finals, whatever was measured."""
+    space = SearchSpace(max_batch=(1, 8, 32), queue_delay_us=(0, 100), instances=(1, 2), threads=(1, 2))
+    search = Search(space_of((package(config=config(8)),), space, Serving(), 2), Goal(p99_ms=limit))
+    points = list(search.space.points())[: len(rates)]
+    for at, rate, spread, p99 in zip(points, rates, spreads, p99s, strict=False):
+        within = limit is None or p99 <= limit
+        measured = {"throughput_per_s": rate, "spread_percent": spread, "p99_ms": p99, "within_slo": within}
+        search.tell(at, trial(config=at.config, **measured))
+    finalists = search.finalists()
+    if len(finalists) == 1:
+        short = search.short_trial(finalists[0])
+        assert search.best()[1] == short
+        assert search.short_trial(points[0]) is not None
