@@ -97,7 +97,8 @@ class Measuring:
     def _says_enough(self, finalists: Sequence[Point]) -> bool:
         """Whether there is one finalist, and its short windows agree, and have the answers that a p99 takes.
 
-        Longer windows could then change neither which point is the best nor whether it is within its limits.
+        Longer windows could not change which point is the best, since no other is left, and its p99 is as certain as
+        the load test's, which judges it.
         """
         if len(finalists) != 1 or (short := self.search.short_trial(finalists[0])) is None:
             return False
