@@ -54,6 +54,7 @@ def admit(site: Site, request: Request) -> Admitted:
         check_site(site, spec)
         check_size(model, min(spec.admission.max_size_mb, site.policy.max_size_mb))
         inspected = inspect(model, place, spec, store, Path(site.home) / "inspections")
+        progress("storing the version")
         table.recognised(inspected).check(site, spec, inspected)
         datasets = datasets_of(registry, run_id, spec, model, store)
         admitted = _admitted(site, info, run_id, spec, inspected, model, store, datasets)

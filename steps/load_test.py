@@ -11,6 +11,7 @@ from pathlib import Path
 
 from shiplift.runtime.base.errors import ArtifactCorrupt, DataInvalid, ServerFailed
 from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.progress import progress
 from shiplift.runtime.families import table
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.measure import requests, sweep
@@ -59,6 +60,7 @@ def load_test(
     for serving in (package, *(other.package for other in deployment.others)):
         if problem := requests.batch_problem(serving, load):
             raise DataInvalid(problem, do="Set `load: {batch: 1}`, or a size that the model takes.")
+    progress("writing the requests")
     place = staging(site, package.model, package.version)
     with scratch_folder(Path(site.home)) as folder:
         generator = load_generator(site, load.protocol, streamed=package.signature.streamed)

@@ -59,6 +59,7 @@ def promote(
         Temporary: the registry or production does not answer.
     """
     verdict.require_pass()
+    progress("looking at what serves")
     registry, place = Registry(site.registry_uri), production(site)
     RegistryLease(RestRegistry(site.registry_uri, timeout_s=PATIENT_S), site.holder, "").check()
     package = with_drift(with_capture(deployment.package, delivery.capture), delivery, site.policy)
@@ -103,6 +104,7 @@ def promote(
         point(registry, request.model, CHAMPION, request.version)
         point(registry, request.model, CHALLENGER, 0)
         ledger.put_promotion(promotion)
+        progress("removing what only the move needed")
         place.retire(request.model)
     return promotion
 

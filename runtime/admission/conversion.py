@@ -21,6 +21,7 @@ from shiplift.runtime.admission.pyfunc_answers import Judged, judge
 from shiplift.runtime.admission.recording import ANSWERS, FAR, LARGEST, answered, record
 from shiplift.runtime.admission.second_forms import First, SecondForm, write_second
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model.conversion import batching, double_graphs, exact_trees, loaders, postprocess, rehearsal
 from shiplift.runtime.model.conversion.forests import NotExactError
 from shiplift.runtime.model.conversion.original import Original
@@ -108,6 +109,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
         model = postprocess.in_graph(_pick(model, conversion.outputs), conversion.postprocess, conversion.top_k)
         return _in_order(_cleaned(model), [*recorded.answers["example"].outputs])
 
+    progress("converting to ONNX")
     started = time.monotonic()
     model = finished(original.to_onnx(sets["example"], conversion.opset, work / "model"))
     seconds, exported, file = time.monotonic() - started, signature_of(model), work / "model" / "model.onnx"
@@ -168,6 +170,7 @@ def _first(model: onnx.ModelProto, exported: Signature, notes: tuple[str, ...]) 
 
 def _loaded(folder: Path, flavor: str, logged: Signature, conversion: Conversion, *, tabular: bool) -> Original:
     """The original, which takes images if the spec says how these become pixels."""
+    progress("loading the original")
     original = loaders.load(
         folder, flavor, logged.inputs, logged.outputs, tabular=tabular, max_megapixels=conversion.max_megapixels
     )
@@ -216,6 +219,7 @@ def _saved(
     plain: bool,
 ) -> tuple[str, ...]:
     """Writes the graph for any batch, or for one sample where rows mix, of the original or the graph; returns notes."""
+    progress("checking the graph's batches")
     notes: tuple[str, ...] = ()
     note = batching.MIXING_NOTE
     if not mixes:

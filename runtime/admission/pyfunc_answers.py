@@ -14,6 +14,7 @@ import numpy as np
 
 from shiplift.runtime.admission.known_rows import GIVEN
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.base.progress import progress
 from shiplift.runtime.guest.python.outputs import Unservable
 from shiplift.runtime.guest.python.pyfunc import Model
 from shiplift.runtime.model.conversion.original import Original
@@ -48,6 +49,7 @@ def judge(folder: Path, original: Original, specs: tuple[TensorSpec, ...], asked
     Raises:
         ExportFailed: pyfunc answers something that is not among the original's outputs.
     """
+    progress("asking the original as mlflow.pyfunc")
     if sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) > _LARGEST_BYTES:
         return _not_asked("the model is large")
     try:

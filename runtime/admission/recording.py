@@ -9,6 +9,7 @@ import numpy as np
 
 from shiplift.runtime.base import advice
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model.conversion import batching, postprocess
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.samples import BATCHES
@@ -87,6 +88,7 @@ def record(
         ExportFailed: it does not answer its own example, is not repeatable, or mixes the rows of the only batch size
             that it takes.
     """
+    progress("asking the original")
 
     def ask(inputs: Arrays) -> Arrays:
         return _outputs(original, inputs, conversion)

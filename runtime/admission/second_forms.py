@@ -13,6 +13,7 @@ from typing import Literal
 import onnx
 
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.conversion import double_graphs
 from shiplift.runtime.model.conversion.original import Original
@@ -64,6 +65,7 @@ def write_second(
     `finished` gives a graph the outputs that the spec asks for, and `saved` writes it and returns notes. Where there
     is not a graph in FP64, an ensemble's is the first one with the logged types, which its exact trees need.
     """
+    progress("comparing the graph with the original")
     if original.batch != -1 or not _differs(first):
         return SecondForm()
     doubles = {spec.name for spec in logged.inputs if spec.datatype == "FP64"}

@@ -134,6 +134,29 @@ class Builder:
         notes: list[str],
     ) -> Ladder:
         """Every precision, within budgets that are in the metric's unit."""
+        own, runs, more = self._scored(validation, evaluation, calibration)
+        measured = timing.measure(runs, self._example())
+        ladder = tuple(rung.model_copy(update=measured.get(index, {})) for index, rung in enumerate(own))
+        candidates = self._with_plans(judged(ladder, self.target, validation.metric, self.settings))
+        lean = tuple(each.model_copy(update={"resamples": ()}) if each.dropped else each for each in candidates)
+        return Ladder(
+            metric=validation.metric,
+            constant_score=constant_score(validation.metric, validation.labels),
+            candidates=lean,
+            jpegs=scored,
+            notes=(*notes, *more),
+        )
+
+    def rehearse(self) -> None:
+        """Builds and scores as `build` does, and keeps nothing: both engines have then done their first work."""
+        running = onnx_models.session(self.model, lean=True, threads=usable_cores())
+        validation, evaluation, calibration, _ = self._samples(running)
+        self._scored(validation, evaluation, calibration)
+
+    def _scored(
+        self, validation: Validation, evaluation: Evaluation, calibration: Arrays | None
+    ) -> tuple[list[Built], dict[int, timing.RunnableCandidate], list[str]]:
+        """Every candidate with its score, the index of each that runs with how to run it, and notes."""
         first = self._bf16_first(validation, evaluation)
         wins = first.wins if first else ""
         jobs, later, more = self._jobs(validation, calibration, evaluation, wins)
@@ -145,17 +168,7 @@ class Builder:
         runs = {index: self._run(Path(rung.file), own[index]) for index, rung in enumerate(built, 1) if rung.file}
         own, runs = self._with_openvino(own, {0: self._run(self.model, own[0]), **runs}, validation, first)
         own, runs = self._with_trees(own, runs, validation)
-        measured = timing.measure(runs, self._example(), self.work)
-        ladder = tuple(rung.model_copy(update=measured.get(index, {})) for index, rung in enumerate(own))
-        candidates = self._with_plans(judged(ladder, self.target, validation.metric, self.settings))
-        lean = tuple(each.model_copy(update={"resamples": ()}) if each.dropped else each for each in candidates)
-        return Ladder(
-            metric=validation.metric,
-            constant_score=constant_score(validation.metric, validation.labels),
-            candidates=lean,
-            jpegs=scored,
-            notes=(*notes, *more),
-        )
+        return own, runs, more
 
     # --- the data it is measured on ---
 

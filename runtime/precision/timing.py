@@ -1,10 +1,7 @@
-"""Speed and memory of the candidates, measured in alternation, so that noise affects all of them alike."""
+"""Speed of the candidates, measured in alternation, so that noise affects all of them alike."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -12,15 +9,13 @@ from typing import Any
 
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models, openvino_models, trees_models
-from shiplift.runtime.model.tensors import Arrays, batch_of, dump_npz
+from shiplift.runtime.model.tensors import Arrays, batch_of
 from shiplift.runtime.precision import quantization
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import TreesForm
 
 TIMED_BATCH = 8
-_LARGE_BYTES = 256 << 20  # a model this large is measured alone, because two at a time need too much memory
-_FOOTPRINT = Path(__file__).with_name("footprint.py")
 _ROUNDS, _FEWEST_ROUNDS = 15, 3
 _MIN_TIMING_S = 0.05  # per candidate, so that fast models get more rounds
 _BATCH_S = 0.25  # of the slowest candidate: slow models are timed on fewer samples
@@ -62,35 +57,23 @@ class RunnableCandidate:
             return trees_models.session(self.file, self.forest.form, self.forest.signature, threads=threads)
         return onnx_models.session(self.file, gpu=self.gpu, threads=threads)
 
-    @property
-    def hint(self) -> tuple[str, ...]:
-        """The precision for OpenVINO, or `trees` for treelite; empty if ONNX Runtime runs it."""
-        if self.engine == "trees":
-            return (self.engine,)
-        return (openvino_models.HINTS[self.precision],) if self.engine == "openvino" else ()
 
+def measure(runs: Mapping[int, RunnableCandidate], inputs: Arrays) -> dict[int, dict[str, Any]]:
+    """The measured fields of each candidate, by index: latency and size. Index 0 is fp32.
 
-def measure(runs: Mapping[int, RunnableCandidate], inputs: Arrays, folder: Path) -> dict[int, dict[str, Any]]:
-    """The measured fields of each candidate, by index: latency, memory, size. Index 0 is fp32."""
+    What they use of memory is measured where they are served: a session alone has other threads and batches.
+    """
     progress("timing the candidates in alternation")
     sessions = {index: run.session() for index, run in runs.items()}
     inputs = _timed(sessions[0], inputs)
     times = _time(sessions, inputs)
-    del sessions
-    example = folder / "example.npz"
-    example.write_bytes(dump_npz(inputs))
-    sizes = {index: quantization.model_bytes(run.file) for index, run in runs.items()}
-    at_once = 2 if max(sizes.values()) < _LARGE_BYTES else 1  # this measures memory, not speed, so two may run together
-    with ThreadPoolExecutor(at_once) as pool:
-        footprints = dict(zip(runs, pool.map(lambda run: _footprint(run, example), runs.values()), strict=True))
     return {
         index: {
             "latency_ms": times[index],
             "latency_batch": len(next(iter(inputs.values()))),
-            "size_bytes": sizes[index],
-            "memory_mb": footprints[index],
+            "size_bytes": quantization.model_bytes(run.file),
         }
-        for index in runs
+        for index, run in runs.items()
     }
 
 
@@ -131,11 +114,3 @@ def speedup(slow: RunnableCandidate, fast: RunnableCandidate, inputs: Arrays) ->
     sessions = {0: slow.session(), 1: fast.session()}
     times = _time(sessions, _timed(sessions[0], inputs))
     return times[0] / times[1]
-
-
-def _footprint(run: RunnableCandidate, inputs: Path) -> float:
-    """The memory of a session of the model, in MiB; 0 if it could not be measured."""
-    completed = subprocess.run(
-        [sys.executable, "-P", _FOOTPRINT, run.file, inputs, *run.hint], capture_output=True, text=True, check=False
-    )
-    return float(completed.stdout) if completed.returncode == 0 else 0.0

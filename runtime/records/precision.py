@@ -168,8 +168,9 @@ class Candidate(Variant):
     `method` says how it was built, `float_layers` which layers stayed in float. Without a `model`, it could not be
     built. `score` is the task metric on the validation set (None: no data), `score_error` its standard error, and
     `resamples` are the scores of bootstrap resamples (empty for dropped candidates). `latency_ms` is the median time
-    for a batch of `latency_batch` samples, in process, on one thread. `memory_mb` is what its session uses.
-    `build_seconds` and `build_peak_mb` are the cost of building it, beyond Python, libraries and samples.
+    for a batch of `latency_batch` samples, in process, on one thread. `memory_mb` is what its session used
+    in releases of 0.1, which nothing ever read: since then, only servers' memory is measured. `build_seconds` and
+    `build_peak_mb` are the cost of building it, beyond Python, libraries and samples.
     """
 
     method: str = ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from shiplift.runtime.base.errors import GoldenMismatch
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.measure.sweep import enough
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Differing, Trial
 from shiplift.runtime.records.proof import ServedProof
@@ -56,12 +57,17 @@ class Measuring:
         return True
 
     def hold_finals(self) -> None:
-        """Measures finalists in long windows, in rounds, until time is up; at least the best of the first round."""
+        """Measures finalists in long windows, in rounds, until time is up; at least the best of the first round.
+
+        A single finalist has nobody to be compared with: if its short windows say enough, they are its measurement.
+        """
         space = self.workbench.space
         deadline = time.monotonic() + space.time_budget_s * _FINAL_SHARE
         round_ = 0
         while finalists := self.search.finalists():
             round_ += 1
+            if round_ == 1 and self._says_enough(finalists):
+                return
             for turn, point in enumerate(finalists, 1):
                 if (round_, turn) > (1, 1) and time.monotonic() > deadline:
                     return
@@ -87,6 +93,18 @@ class Measuring:
             differing.append(proof)
             self.search.drop(package)
             self._require_another(differing)
+
+    def _says_enough(self, finalists: Sequence[Point]) -> bool:
+        """Whether there is one finalist, and its short windows agree, and have the answers that a p99 takes.
+
+        Longer windows could not change which point is the best, since no other is left, and its p99 is as certain as
+        the load test's, which judges it.
+        """
+        if len(finalists) != 1 or (short := self.search.short_trial(finalists[0])) is None:
+            return False
+        load, certain = self.workbench.load, short.within_slo and not short.disturbed_cores
+        steady = 0 < short.spread_percent <= load.stability_percent
+        return certain and steady and enough(short.throughput_per_s / load.batch, short.window_ms)
 
     def _require_another(self, differing: Sequence[Differing]) -> None:
         """Measures a package that the search's time did not suffice for, if no other is left."""

@@ -83,6 +83,11 @@ class Search:
         """The points to measure in long windows in the next round of the finals, best first; empty if they are over."""
         return self._finals.next_round(self._measured.values())
 
+    def short_trial(self, point: Point) -> Trial | None:
+        """The short trial of a point; None if it has none."""
+        measured = self._measured.get(point.key)
+        return measured and measured[1]
+
     def should_prune(self, trial: Trial) -> bool:
         """Whether to give up on a trial that is over its limits: lower concurrency won't raise its throughput."""
         best = self._best()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.progress import progress
 from shiplift.runtime.confinement.watch import worker
 from shiplift.runtime.host.cpu_time import others_s
 from shiplift.runtime.host.processes import memory_mb
@@ -89,6 +90,7 @@ def private_bench(site: Site, packages: tuple[Package, ...], serving: Serving, f
     Raises:
         ServerFailed: it did not start.
     """
+    progress("starting a server to measure on")
     store = ArtifactStore(site.artifacts_uri)
     trees = {package.variant: store.fetch(package.repository, folder / package.variant) for package in packages}
     for package in packages:

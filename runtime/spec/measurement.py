@@ -63,9 +63,10 @@ class SearchSpace(Section):
     `time_budget_s` bounds the search; a configuration that keeps all cores busy is always measured. `instances` and
     `threads` follow from the cores that the server may use: 1, 2, 4 and so on up to all of them, at most 8 instances.
     Configurations are first compared in short windows: a third of `window_ms`, but at least 200 ms (if `window_ms`
-    allows). Finalists are measured several times in whole windows, and their medians decide. The best configuration has
-    the highest throughput within `slo.p99_ms` and `memory_mb`. With `objective: cost` it has the lowest price per
-    million requests, for the share of a machine at `price_per_hour` that its instances and threads can use.
+    allows). Unless these decide, finalists are measured several times in whole windows, and their medians decide. The
+    best configuration has the highest throughput within `slo.p99_ms` and `memory_mb`. With `objective: cost` it has the
+    lowest price per million requests, for the share of a machine at `price_per_hour` that its instances and threads can
+    use.
     """
 
     time_budget_s: float = Field(20, ge=2, le=86400)

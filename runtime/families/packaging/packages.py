@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from shiplift.runtime.base.progress import progress
 from shiplift.runtime.confinement.policy import EVALUATE, Entry
 from shiplift.runtime.confinement.workplace import workplace
 from shiplift.runtime.families.packaging.maker import Maker
@@ -43,6 +44,7 @@ def judged_packages(work: Packaging[Any], maker: Maker[Any]) -> Packages:
     limits = limits_of(work.quantization, "answering the golden requests", work.site.policy)
     with workplace(ANSWER, Path(work.site.home), work.site.sandbox) as place:
         answered = maker.answers(place, servable, limits)
+        progress("writing the packages")
         incumbent = _incumbent(work, place.folder / "champion")
         packages = tuple(
             maker.make(place.folder / f"package-{index}", candidate, answered[index], incumbent)

@@ -1,7 +1,4 @@
-"""The steps' tests run sandbox entries in their own process, unless they ask for `confined`.
-
-Nor do they start a process for each candidate that measures its memory: those in the sandbox do.
-"""
+"""The steps' tests run sandbox entries in their own process, unless they ask for `confined`."""
 
 import pytest
 
@@ -18,4 +15,3 @@ def _workplace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if "confined" not in request.fixturenames:
         monkeypatch.setattr("shiplift.runtime.families.graph.candidates.workplace", unconfined)
         monkeypatch.setattr("shiplift.runtime.families.packaging.packages.workplace", unconfined)
-        monkeypatch.setattr("shiplift.runtime.precision.timing._footprint", lambda *_: 1.0)

@@ -1,5 +1,6 @@
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from shiplift.runtime.base.errors import (
     Temporary,
 )
 from shiplift.runtime.base.secrets import load_secrets
+from shiplift.runtime.confinement import workplace
+from shiplift.runtime.families.graph.candidates import BUILD
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.tensors import dump_npz
@@ -50,6 +53,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.tuning_cache import tuning_cache
 from shiplift.runtime.targets.operators import bundled_onnxruntime, require_operators, support_of
 from shiplift.steps.quantize import quantize
+from tests.integration.conftest import until
 from tests.unit.examples import artifact, endless, exported, perceptron, save, site, tensor
 
 BOTH = Target(engine="onnxruntime", precisions=("fp32", "int8"))
@@ -437,7 +441,34 @@ def test_every_precision_is_built_scored_and_timed(bench: Bench) -> None:
     assert 0 < by["int8"].relative_error < 0.2
     assert [(part.name, part.score) for part in by["fp32"].slices] == [(f"label={at}", 1.0) for at in range(3)]
     assert sum(part.samples for part in by["int8"].slices) == 400
-    assert all(entry.memory_mb > 0 for entry in by.values())
+
+
+@pytest.mark.slow
+@IN_THE_SANDBOX
+def test_a_sandbox_that_rehearsed_builds_what_a_new_one_builds(bench: Bench) -> None:
+    """OpenVINO loads its plugin for the first graph: a rehearsed sandbox has it, confined as it is."""
+
+    def built() -> list[tuple[object, ...]]:
+        kept = bench.quantize(bench.datasets(), Target(precisions=("fp32", "int8")), max_score_drop=1).candidates
+        return sorted((each.engine, each.precision, each.method, each.score, each.size_bytes) for each in kept)
+
+    new = built()
+    workplace.warm(BUILD, bench.home, bench.site.sandbox)
+    waiting = workplace._warm[BUILD]
+    workplace.expect("pytorch", rehearse=True)
+    children = psutil.Process(waiting.sandbox._child.pid).children
+    assert until(
+        lambda: any("intel_cpu_plugin" in each.path for child in children(recursive=True) for each in maps(child))
+    )
+    assert built() == new
+    assert BUILD not in workplace._warm
+    assert {engine for engine, *_ in new} == {"onnxruntime", "openvino"}
+
+
+def maps(process: psutil.Process) -> list[Any]:
+    with suppress(psutil.Error):
+        return process.memory_maps()
+    return []
 
 
 @pytest.mark.slow

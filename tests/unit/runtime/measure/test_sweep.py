@@ -25,6 +25,36 @@ def test_the_highest_rate_within_the_limit_is_found_within_six_percent(capacity:
     assert capacity / 1.06 <= best <= capacity
 
 
+def queue(rate: float, capacity: float, service_ms: float) -> float:
+    """The p99 (ms) of a server with one queue at a rate: it grows without end towards its capacity."""
+    return 4.6 * service_ms / (1 - rate / capacity) if rate < capacity else 1e6
+
+
+def tried(capacity: float, limit: float, service_ms: float = 1.0) -> list[float]:
+    points: list[LoadPoint] = []
+    for rate in rates_to_try(1000, limit, points):
+        points.append(point(0, rate, queue(rate, capacity, service_ms), rate_per_s=rate))
+        assert len(points) < 30
+    return [each.rate_per_s for each in points]
+
+
+def test_a_limit_that_is_far_away_is_tried_at_the_top_at_once() -> None:
+    assert tried(1020, limit=200) == [700, 960]
+
+
+@pytest.mark.parametrize(("capacity", "limit", "service_ms"), [(1020, 60, 1.0), (1020, 15, 1.0), (760, 30, 0.5)])
+def test_a_limit_that_is_near_is_searched_in_halves(capacity: float, limit: float, service_ms: float) -> None:
+    assert tried(capacity, limit, service_ms)[:2] == [700, 850]
+
+
+@pytest.mark.parametrize("capacity", [710.0, 800.0, 930.0, 959.0])
+def test_a_top_that_is_not_sustained_takes_as_many_rates_as_halves_do_and_one_more(capacity: float) -> None:
+    rates = tried(capacity, limit=1e5)
+    assert rates[:2] == [700, 960]
+    assert len(rates) <= 5
+    assert capacity / 1.06 <= max(rate for rate in rates if rate < capacity) <= capacity
+
+
 def test_no_rate_is_tried_above_what_the_closed_loop_reached() -> None:
     """Beyond it a queue would grow without end."""
     assert max(point.rate_per_s for point in search(5000, 50)) <= 1000

@@ -1,5 +1,6 @@
 """The ladder without its sandbox, to test what a child process hides: how rungs are built in parallel."""
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,16 @@ def test_a_job_in_a_process_of_its_own_gives_what_it_gives_here(bench: Bench, mo
     assert apart_digest == here_digest
     assert apart.score == here.score
     assert apart.build_peak_mb > 0 == here.build_peak_mb
+
+
+def test_the_precisions_of_a_small_model_are_built_scored_and_timed_in_one_process(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release waits for each process that Python and an engine are loaded into."""
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    kept = [each for each in builder(bench, target=Target()).build().candidates if not each.dropped]
+    assert {each.engine for each in kept} == {"onnxruntime", "openvino"}
+    assert all(each.latency_ms > 0 for each in kept)
 
 
 def test_a_rung_whose_process_is_killed_is_a_reason_and_no_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,9 +29,8 @@ def test_exact_trees_are_scored_timed_and_kept_without_labels(tmp_path: Path) ->
     candidate, run = scored(trees, SIGNATURE, "trees", Validation(metric=None, asked={"x": X}, reference=reference))
     assert (candidate.engine, candidate.relative_error, candidate.folder) == ("trees", 0, "trees")
     assert run is not None
-    measured = measure({0: run}, {"x": X[:8]}, tmp_path)[0]
+    measured = measure({0: run}, {"x": X[:8]})[0]
     assert measured["latency_ms"] > 0
-    assert 0 < measured["memory_mb"] < 100
     top = Built(precision="fp32", folder=AS_EXPORTED, latency_ms=0.001)
     kept = [each.engine for each in judged((top, candidate), Target(), None, Quantization()) if not each.dropped]
     assert sorted(kept) == ["onnxruntime", "trees"]
