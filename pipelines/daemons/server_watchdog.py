@@ -75,6 +75,7 @@ class ServerWatchdog:
         self._loader: Loader | None = None
         self._hosts: Hosts | None = None
         self._down: dict[str, Crashed] = {}
+        self._missing_at: dict[str, float] = {}
         self._crashes: dict[str, tuple[float, int]] = {}
         self._told: set[tuple[str, str]] = set()
         self._ailing: dict[str, tuple[str, int]] = {}
@@ -103,7 +104,9 @@ class ServerWatchdog:
         models = counters(metrics)
         self._note_stopped(models)
         self._note_crashed(crashed(pid))
-        missing = self._load_missing(running)
+        self._missing_at |= dict.fromkeys(self._load_missing(running), now)
+        # What the prober knows of a model that was loaded just now may be from before.
+        missing = {name for name, at in self._missing_at.items() if now - at < AFTER_RELOAD_S}
         if self._unloaded and not self._restarts.wait_s(now):
             self._restart_stuck(running, "", f"{', '.join(sorted(self._unloaded))} got stuck and had to wait", now)
         else:
@@ -132,7 +135,7 @@ class ServerWatchdog:
         self._reloaded, self._unloaded, self._crashes = {}, set(), {}
         if self._loader:
             self._loader.close()
-        self._loader, self._hosts, self._down = None, None, {}
+        self._loader, self._hosts, self._down, self._missing_at = None, None, {}, {}
         self._memory_mb = site_file.server_memory_mb(self._home)
 
     def _load_missing(self, running: stack.Stack) -> set[str]:

@@ -20,7 +20,7 @@ from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.serving.machine.pauses import pause_s
 from shiplift.runtime.serving.machine.quarantine import HEALTHY_S, Crashed
 from shiplift.runtime.serving.triton.config import parse
-from shiplift.runtime.serving.triton.loads import READY
+from shiplift.runtime.serving.triton.loads import LOADING, READY
 
 PART = "process in Triton's Python backend"
 _STUB = "triton_python_b"  # as the kernel cuts its name
@@ -39,18 +39,21 @@ class Hosts:
     def look(self, states: Callable[[], Mapping[str, set[str]]]) -> dict[str, Crashed]:
         """The models that lack a process, by their names in the server. What is new is noted in the home.
 
-        `states`: asks the server for the states of each model's versions. That happens only if something is missing,
-        and the processes are counted again then: a model that was just loaded has them all before it is ready.
+        `states` asks the server for the states of each model's versions. That happens only if something is missing,
+        and the processes are counted again then: a model that was just loaded has them all before it is ready. A model
+        that is loaded again lacks a process until that has ended.
         """
         whys = self._ended()
         lacking = self._lacking()
-        if lacking:
-            ready = {name for name, state in states().items() if state == {READY}}
-            lacking = self._lacking() & ready
+        if lacking or self._down:
+            now = states()
+            ready = {name for name, state in now.items() if state == {READY}}
+            # The processes of a load that is under way are no reason to call a model whole: the load may fail.
+            lacking = self._lacking() & ready | {name for name in self._down if LOADING in now.get(name, ())}
         known = crashes(self._repository.parent)
         if new := lacking - self._down:
-            now = self._clock()
-            known |= {name: _after(known.get(name), name, whys.get(name, "ended"), now) for name in new}
+            at = self._clock()
+            known |= {name: _after(known.get(name), name, whys.get(name, "ended"), at) for name in new}
             installed = {folder.name for folder in self._repository.iterdir()}
             kept = {name: crash for name, crash in known.items() if name in installed}
             write_atomically(_file(self._repository.parent), _CRASHES.dump_json(kept))

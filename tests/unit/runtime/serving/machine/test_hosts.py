@@ -81,7 +81,7 @@ def test_an_ended_stub_is_told_once_with_its_signal_and_pauses_grow_until_an_hou
         now[0] += 0.5
         assert hosts.look(ready) == {"m": down} == crashes(models.parent)
         first = start("m")
-        assert hosts.look(unasked) == {}
+        assert hosts.look(ready) == {}
     assert down.finding(now[0]).startswith(
         "quarantined: crashed 3 times, it starts again in 4 s: its process in Triton"
     )
@@ -95,6 +95,20 @@ def test_a_model_that_is_loaded_or_unloaded_just_now_lacks_nothing(models: Path,
     hosts = Hosts(os.getpid(), models)
     assert hosts.look(lambda: {"m": state}) == {}
     assert crashes(models.parent) == {}
+
+
+def test_a_model_that_is_loaded_again_is_down_until_that_has_ended_and_crashed_once(models: Path, start: Start) -> None:
+    hosts = Hosts(os.getpid(), models)
+    first = start("m")
+    start("m")
+    hosts.look(unasked)
+    ended(first)
+    down = hosts.look(ready)
+    start("m")  # the first process of the load
+    assert hosts.look(lambda: {"m": {READY, LOADING}}) == down
+    assert hosts.look(ready) == {}
+    assert hosts.look(unasked) == {}
+    assert crashes(models.parent) == down
 
 
 def test_processes_that_started_before_the_server_called_the_model_ready_are_counted(
