@@ -328,7 +328,9 @@ def test_a_stub_that_is_killed_comes_back_with_its_model_alone(
     family, others = families[name], {other: each for other, each in families.items() if other != name}
     home = server.repository.parents[1]
 
-    def told(model: str) -> list[str]:
+    def looked(model: str) -> list[str]:
+        """What the watchdog has noted of a model after another look."""
+        watchdog.look()
         return [each.event for each in incidents.recent(home) if each.model == model]
 
     ports = {"http_port": server.ports.http, "grpc_port": server.ports.grpc, "metrics_port": server.ports.metrics}
@@ -343,11 +345,11 @@ def test_a_stub_that_is_killed_comes_back_with_its_model_alone(
     )
     with under_traffic(others) as failures:
         os.kill(pid, signal.SIGKILL)
-        assert until(lambda: watchdog.look() or len(told(found[0])) == 2, seconds=60)
+        assert until(lambda: len(looked(found[0])) == 2, seconds=60)
         assert back(family)
         assert all(family.answers() for _ in range(5))  # by each instance
         assert failures == []
-    died, loaded = told(found[0])
+    died, loaded = looked(found[0])
     assert died == "its process in Triton's Python backend died of SIGKILL, crash 1 in a row: it waits 1 s"
     assert re.fullmatch("it was loaded again, and was whole after [0-9]+ s", loaded)
     assert not any("restarted" in each.event for each in incidents.recent(home))

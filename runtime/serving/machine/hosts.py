@@ -17,6 +17,7 @@ from google.protobuf.text_format import ParseError
 from pydantic import TypeAdapter, ValidationError
 
 from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.serving.machine.loading import attempts
 from shiplift.runtime.serving.machine.pauses import pause_s
 from shiplift.runtime.serving.machine.quarantine import HEALTHY_S, Crashed
 from shiplift.runtime.serving.triton.config import parse
@@ -47,9 +48,9 @@ class Hosts:
         lacking = self._lacking()
         if lacking or self._down:
             now = states()
-            ready = {name for name, state in now.items() if state == {READY}}
             # The processes of a load that is under way are no reason to call a model whole: the load may fail.
-            lacking = self._lacking() & ready | {name for name in self._down if LOADING in now.get(name, ())}
+            loading = {name for name in self._down if LOADING in now.get(name, ())}
+            lacking = {name for name in self._lacking() if _settled(now.get(name, set()))} - self._failing() | loading
         known = crashes(self._repository.parent)
         if new := lacking - self._down:
             at = self._clock()
@@ -59,6 +60,11 @@ class Hosts:
             write_atomically(_file(self._repository.parent), _CRASHES.dump_json(kept))
         self._down = frozenset(lacking)
         return {name: known[name] for name in lacking if name in known}
+
+    def _failing(self) -> set[str]:
+        """The models whose last load failed, perhaps for one of their versions: they never had all processes."""
+        tried = attempts(self._repository.parent)
+        return {name for name, each in tried.items() if each.failures} - self._down
 
     def _lacking(self) -> set[str]:
         """The models with fewer processes than instances."""
@@ -104,6 +110,11 @@ def _processes(text: str) -> int:
         return 0
     versions = len(config.version_policy.specific.versions) or 1
     return versions * (sum(max(group.count, 1) for group in config.instance_group) or 1)
+
+
+def _settled(states: set[str]) -> bool:
+    """Whether a model with these states of its versions is neither loaded nor unloaded just now."""
+    return READY in states and not states & {LOADING, "UNLOADING"}
 
 
 def _after(before: Crashed | None, model: str, why: str, now: float) -> Crashed:

@@ -11,6 +11,7 @@ import pytest
 
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.serving.machine.hosts import Hosts, crashes, running
+from shiplift.runtime.serving.machine.loading import Attempts
 from shiplift.runtime.serving.triton.loads import LOADING, READY
 
 Start = Callable[[str], "subprocess.Popen[bytes]"]
@@ -90,7 +91,7 @@ def test_an_ended_stub_is_told_once_with_its_signal_and_pauses_grow_until_an_hou
     assert hosts.look(ready)["m"].crashes == 1
 
 
-@pytest.mark.parametrize("state", [{LOADING}, {READY, LOADING}, {"UNAVAILABLE"}, set()])
+@pytest.mark.parametrize("state", [{LOADING}, {READY, LOADING}, {READY, "UNLOADING"}, {"UNAVAILABLE"}, set()])
 def test_a_model_that_is_loaded_or_unloaded_just_now_lacks_nothing(models: Path, state: set[str]) -> None:
     hosts = Hosts(os.getpid(), models)
     assert hosts.look(lambda: {"m": state}) == {}
@@ -109,6 +110,18 @@ def test_a_model_that_is_loaded_again_is_down_until_that_has_ended_and_crashed_o
     assert hosts.look(ready) == {}
     assert hosts.look(unasked) == {}
     assert crashes(models.parent) == down
+
+
+def test_a_version_that_was_replaced_hides_nothing(models: Path, start: Start) -> None:
+    start("m")
+    assert set(Hosts(os.getpid(), models).look(lambda: {"m": {READY, "UNAVAILABLE"}})) == {"m"}
+
+
+def test_a_version_that_does_not_load_has_not_crashed(models: Path, start: Start) -> None:
+    start("m")
+    failed = Attempts(failures=1, why="no memory").model_dump_json()
+    write_atomically(models.parent / "loading.json", f'{{"m": {failed}}}')
+    assert Hosts(os.getpid(), models).look(lambda: {"m": {READY, "UNAVAILABLE"}}) == {}
 
 
 def test_processes_that_started_before_the_server_called_the_model_ready_are_counted(
