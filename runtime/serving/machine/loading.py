@@ -92,7 +92,7 @@ class Loader:
         missing = [name for name in self._installed() if READY not in states.get(name, ()) or name in again]
         due = [name for name in missing if LOADING not in states.get(name, ()) and name not in but]
         if due and not _moves(self._repository.parent / "locks"):
-            self._begin({name: known.get(name, Attempts()) for name in due}, known)
+            self._begin({name: known.get(name, Attempts()) for name in due}, known, again)
         return frozenset(missing)
 
     def states(self) -> dict[str, set[str]]:
@@ -103,7 +103,7 @@ class Loader:
         """
         return self._loads.states()
 
-    def _begin(self, due: dict[str, Attempts], known: dict[str, Attempts]) -> None:
+    def _begin(self, due: dict[str, Attempts], known: dict[str, Attempts], again: Collection[str]) -> None:
         now = self._clock()
         names = sorted(
             (name for name, state in due.items() if state.next_at <= now), key=lambda name: _order(due[name])
@@ -111,7 +111,8 @@ class Loader:
         if names:
             self._save(known | {name: due[name].begun(now) for name in names})
         for name in names:
-            touch(self._repository / name)
+            if name in again:
+                touch(self._repository / name)
             cold = _WARM_UP_FAILED in due[name].why
             self._loads.begin(name, _without_warm_up(self._repository / name) if cold else None)
 
