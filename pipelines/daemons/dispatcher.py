@@ -9,6 +9,7 @@ the rest of the stack alive, with a watchdog of its own for Triton (`server_watc
 import argparse
 import contextlib
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -177,6 +178,7 @@ class Dispatcher:
 
     def _watch(self) -> int:
         die_with_parent()
+        gc.freeze()
         server_watchdog.watch(self._home)
         return ShipliftError.exit_code
 
@@ -351,6 +353,7 @@ def main() -> None:
     dispatcher = Dispatcher(arguments.home)
     dispatcher.watch()  # first: production must not wait for the imports of releases
     _preload()
+    gc.freeze()  # a collection would write to every object, and so copy the pages that forks share
     dispatcher.serve()
 
 

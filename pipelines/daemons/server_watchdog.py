@@ -9,8 +9,9 @@ Python backend that continues even then can't be ended from inside the server, s
 A model that answers golden requests wrongly, or refuses them, is reloaded from the artifact store; if that doesn't
 help, steps 2 and 3 follow. An answer that is wrong only at times is reported, unless its release proved that it doesn't
 vary. A model that is not loaded is no reason for a restart: it is tried again, after pauses
-(`runtime.serving.machine.loading`). A server that uses too much memory is ended at once. Its log is emptied when too
-long.
+(`runtime.serving.machine.loading`). So is one whose process in Triton's Python backend has ended, which Triton itself
+never starts again (`runtime.serving.machine.hosts`). A server that uses too much memory is ended at once. Its log is
+emptied when too long.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -38,8 +39,9 @@ from shiplift.runtime.host.processes import inherited, own_module, start_child, 
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.machine import baking as noted
 from shiplift.runtime.serving.machine import server_memory
+from shiplift.runtime.serving.machine.hosts import Hosts
 from shiplift.runtime.serving.machine.loading import Loader
-from shiplift.runtime.serving.machine.quarantine import QUARANTINED, crashed, note_quarantined
+from shiplift.runtime.serving.machine.quarantine import QUARANTINED, Crashed, crashed, note_quarantined
 from shiplift.runtime.serving.machine.recovery import reinstall, reload_stuck, unload_stuck
 from shiplift.runtime.serving.machine.restarts import HEALTHY_S, Restarts
 from shiplift.runtime.serving.machine.served import every_served, names_in_server
@@ -71,6 +73,9 @@ class ServerWatchdog:
         self._reloaded: dict[str, float] = {}
         self._unloaded: set[str] = set()
         self._loader: Loader | None = None
+        self._hosts: Hosts | None = None
+        self._down: dict[str, Crashed] = {}
+        self._missing_at: dict[str, float] = {}
         self._crashes: dict[str, tuple[float, int]] = {}
         self._told: set[tuple[str, str]] = set()
         self._ailing: dict[str, tuple[str, int]] = {}
@@ -98,8 +103,10 @@ class ServerWatchdog:
         self._answered_at = now
         models = counters(metrics)
         self._note_stopped(models)
-        self._note_crashed(pid)
-        missing = self._load_missing(running)
+        self._note_crashed(crashed(pid))
+        self._missing_at |= dict.fromkeys(self._load_missing(running), now)
+        # What the prober knows of a model that was loaded just now may be from before.
+        missing = {name for name, at in self._missing_at.items() if now - at < AFTER_RELOAD_S}
         if self._unloaded and not self._restarts.wait_s(now):
             self._restart_stuck(running, "", f"{', '.join(sorted(self._unloaded))} got stuck and had to wait", now)
         else:
@@ -128,20 +135,33 @@ class ServerWatchdog:
         self._reloaded, self._unloaded, self._crashes = {}, set(), {}
         if self._loader:
             self._loader.close()
-        self._loader = None
+        self._loader, self._hosts, self._down, self._missing_at = None, None, {}, {}
         self._memory_mb = site_file.server_memory_mb(self._home)
 
     def _load_missing(self, running: stack.Stack) -> set[str]:
         """Loads what should serve and does not, when its pause is over; returns the served names that this concerns."""
-        if self._loader is None:
-            repository = self._home / "production" / "models"
+        repository = self._home / "production" / "models"
+        if self._loader is None or self._hosts is None:
             self._loader = Loader(repository, f"{stack.HOST}:{running.grpc_port}")
+            self._hosts = Hosts(self._pid, repository)
         try:
-            missing = self._loader.look(but=frozenset(self._unloaded))
+            down = self._hosts.look(self._loader.states)
+            self._note_down(down)
+            now = time.time()
+            paused = {name for name, crash in down.items() if now < crash.at + crash.pause_s}
+            missing = self._loader.look(but=frozenset(self._unloaded | paused), again=down)
         except ShipliftError:  # the server's silence is dealt with elsewhere
             return set()
         packages = [each.package for each in every_served(self._home)] if missing else []
         return {serving_name(package.model) for package in packages if missing & names_in_server(package)}
+
+    def _note_down(self, down: dict[str, Crashed]) -> None:
+        """Notes the models whose processes have ended in Triton's Python backend, and those that have them again."""
+        self._note_crashed(down.values())
+        for name in self._down.keys() - down.keys():
+            seconds = time.time() - self._down[name].at
+            incidents.note(self._home, printable(name), f"it was loaded again, and was whole after {seconds:.0f} s")
+        self._down = down
 
     def _bound_log(self) -> None:
         log = self._home / "logs" / "triton.log"
@@ -166,13 +186,14 @@ class ServerWatchdog:
                 incidents.note(self._home, model, "an execution was stopped at the time limit of a request")
         self._stopped = now
 
-    def _note_crashed(self, pid: int) -> None:
-        for each in crashed(pid):
+    def _note_crashed(self, crashes: Iterable[Crashed]) -> None:
+        for each in crashes:
             key, now = f"{each.model}/{each.version}", (each.at, each.crashes)
             if self._crashes.get(key) != now:
                 self._crashes[key] = now
                 event = (
-                    f"its worker {printable(each.why)}, crash {each.crashes} in a row: it waits {each.pause_s:.0f} s"
+                    f"its {printable(each.part)} {printable(each.why)}, crash {each.crashes} in a row: "
+                    f"it waits {each.pause_s:.0f} s"
                 )
                 incidents.note(self._home, printable(each.model), event)
                 for package in (served.package for served in every_served(self._home)):

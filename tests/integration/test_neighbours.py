@@ -5,7 +5,9 @@ have workers of their own, and `test_generation_compartment.py` about engines th
 """
 
 import io
+import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,13 +22,19 @@ from PIL import Image
 from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
+from shiplift.pipelines.daemons.prober import Prober
+from shiplift.pipelines.daemons.server_watchdog import ServerWatchdog
+from shiplift.pipelines.engines.local import incidents, stack
+from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.composition.check import check
 from shiplift.runtime.model.python.bundle import write_bundle as write_host
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.bundles.repository import write_bundle
+from shiplift.runtime.serving.machine.hosts import running as stubs
 from shiplift.runtime.serving.machine.quarantine import QUARANTINED, crashed
 from shiplift.runtime.serving.machine.server import Server
 from shiplift.runtime.serving.packaging.python_backend import PYTHON_MODEL, write_settings
@@ -35,8 +43,9 @@ from shiplift.runtime.serving.triton.repository import install_all
 from shiplift.runtime.spec import pipeline
 from tests.integration.backends import ENVIRONMENT, ask, put, server_for, two_by_two
 from tests.integration.conftest import until
-from tests.integration.test_compartments import ROW
+from tests.integration.test_compartments import ROW, dividing, of
 from tests.integration.test_fronts_for_nvidia import IMAGES, Images, Texts
+from tests.integration.test_hosted_compartments import NOW, put_hosted, with_state
 from tests.integration.test_pipelines_of_models import SEEN, Shelf, of_pixels, request, times
 from tests.unit.examples import tensor
 from tests.unit.steps.test_package_text import offered
@@ -179,7 +188,9 @@ def picture() -> Any:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, Family]]]:
     """A server with one model of each family."""
     pytest.importorskip("tokenizers")
-    work = tmp_path_factory.mktemp("neighbours")
+    home = tmp_path_factory.mktemp("neighbours")
+    work = home / "production"
+    work.mkdir()
     put(work, two_by_two(), "graph")
     folders = {"python": put_python(work), "text": put_front(work, "text", Texts)}
     folders["image"] = put_front(work, "image", Images)
@@ -190,8 +201,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, d
     pixels, definition = shelf.put("mean", of_pixels()), pipeline.parse(SEEN).spec
     found = members_of(definition, lambda _: pixels, shelf.store)
     seen = put_bundle(work, SEEN, {name: each for name, each in found.items() if isinstance(each, Package)}, {})
+    put_hosted(work, with_state(dividing(), 6), "sequence")
     with server_for(work) as (server, client):
-        for name in ("graph", "python", "text", "image", *steps, *seen):
+        for name in ("graph", "sequence", "python", "text", "image", *steps, *seen):
             client.load(name)
         text, photo = np.array([["a good film"]], object), picture()
         asking: dict[str, Callable[[], bool]] = {
@@ -203,6 +215,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, d
             ),
             "step": lambda: request(server, "steps", {"x": ROWS})["four"].tolist() == [[4.0] * 4],
             "decoder": lambda: request(server, "seen", {"photo": photo})["mean"].shape == (1, 3),
+            "sequence": lambda: ask(server, of(7, 4), name="sequence", options=NOW).as_numpy("y").tolist() == [[3]],
         }
         names = {"step": frozenset(steps), "decoder": frozenset(seen)}
         yield (
@@ -244,13 +257,15 @@ def under_traffic(families: dict[str, Family]) -> Iterator[list[str]]:
 def back(family: Family) -> bool:
     """Whether a model answers again, before the longest of three pauses is over."""
 
-    def once() -> bool:
-        try:
-            return family.answers()
-        except InferenceServerException:
-            return False
+    return bool(until(lambda: back_now(family), seconds=30))
 
-    return bool(until(once, seconds=30))
+
+def back_now(family: Family) -> bool:
+    """Whether a model answers."""
+    try:
+        return family.answers()
+    except InferenceServerException:
+        return False
 
 
 @pytest.mark.parametrize(
@@ -281,3 +296,60 @@ def test_a_fault_costs_no_neighbour_a_request_and_the_model_comes_back_or_says_w
     for each in found:
         assert re.search("|".join(FAULTS.values()), each.why)
         assert each.finding(time.time()).startswith("quarantined: ") is (each.crashes >= QUARANTINED)
+
+
+class Silent(Prober):
+    """Asks nothing, so that only what the watchdog sees of the processes counts."""
+
+    def look(self) -> None:
+        """Does nothing."""
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        pytest.param(name, model, marks=[] if name == "decoder" else [pytest.mark.slow], id=model)
+        for name, model in [
+            ("decoder", "image.*-1--.*"),  # the member that decodes images
+            ("decoder", "seen-bundle--.*"),  # the witness of an ensemble
+            ("step", "steps"),  # a pipeline that calls its members
+            ("step", "steps-python--.*"),  # the author's steps
+            ("sequence", "sequence"),
+            ("python", "python"),
+            ("text", "text"),
+            ("image", "image"),
+        ]
+    ],
+)
+def test_a_stub_that_is_killed_comes_back_with_its_model_alone(
+    served: tuple[Server, dict[str, Family]], name: str, model: str
+) -> None:
+    server, families = served
+    family, others = families[name], {other: each for other, each in families.items() if other != name}
+    home = server.repository.parents[1]
+
+    def looked(model: str) -> list[str]:
+        """What the watchdog has noted of a model after another look."""
+        watchdog.look()
+        return [each.event for each in incidents.recent(home) if each.model == model]
+
+    ports = {"http_port": server.ports.http, "grpc_port": server.ports.grpc, "metrics_port": server.ports.metrics}
+    running = stack._new(Settings(home=home, free_ports=True))
+    changes = {**ports, "processes": {"triton": server.process}}
+    write_atomically(home / "stack.json", running.model_copy(update=changes).model_dump_json())
+    watchdog = ServerWatchdog(home, prober=Silent(home))
+    assert back(family)
+    watchdog.look()
+    (pid, *_), found = zip(
+        *((pid, each) for pid, each in stubs(server.process.pid) if re.fullmatch(model, each)), strict=True
+    )
+    with under_traffic(others) as failures:
+        os.kill(pid, signal.SIGKILL)
+        assert until(lambda: len(looked(found[0])) == 2, seconds=60)
+        assert back(family)
+        assert all(family.answers() for _ in range(5))  # by each instance
+        assert failures == []
+    died, loaded = looked(found[0])
+    assert died == "its process in Triton's Python backend died of SIGKILL, crash 1 in a row: it waits 1 s"
+    assert re.fullmatch("it was loaded again, and was whole after [0-9]+ s", loaded)
+    assert not any("restarted" in each.event for each in incidents.recent(home))

@@ -7,6 +7,7 @@ from pathlib import Path
 from shiplift.pipelines.engines.local import pulses, stack
 from shiplift.pipelines.engines.local.pulses import Pulse
 from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.serving.machine.hosts import crashes
 from shiplift.runtime.serving.machine.loading import Attempts, attempts
 from shiplift.runtime.serving.machine.quarantine import crashed
 from shiplift.runtime.serving.machine.served import names_in_server, served
@@ -35,7 +36,8 @@ def _findings(home: Path) -> list[tuple[str, str]]:
     now, running = time.time(), stack.read(home)
     failed = [(name, _sentence(each, now)) for name, each in attempts(home / "production").items() if each.why]
     died = crashed(running.processes["triton"].pid) if running and running.runs("triton") else ()
-    findings = failed + [(each.model, each.finding(now)) for each in died]
+    hosts = crashes(home / "production").values()
+    findings = failed + [(each.model, each.finding(now)) for each in (*died, *hosts)]
     return [(name, text) for name, text in findings if text]
 
 

@@ -26,6 +26,7 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.base.secrets import load_secrets, make_private
 from shiplift.runtime.base.storage import locked, write_atomically
 from shiplift.runtime.host.folders import sweep
+from shiplift.runtime.host.forks import Forks
 from shiplift.runtime.host.processes import alive, free_port, inherited, memory_mb, require_free, start_daemon, stop
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.kinds.package import Package
@@ -39,6 +40,12 @@ from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 
 HOST = "127.0.0.1"
 NAMES = ("mlflow", "triton", "scoring", "receiver", "page", "dispatcher")
+_MODULES = {
+    "scoring": "shiplift.pipelines.daemons.scoring",
+    "receiver": "shiplift.pipelines.triggers.receiver",
+    "page": "shiplift.pipelines.daemons.page",
+    "dispatcher": "shiplift.pipelines.daemons.dispatcher",
+}
 _ONLY_SHOWS = "page"  # a stack works without it
 AHEAD = "ahead"  # below the home: the folders of sandboxes that wait for the next release
 _START_S = 120
@@ -173,18 +180,20 @@ def start_missing(home: Path, stack: Stack, tell: Tell = lambda _: None, *, but:
 
     The dispatcher calls it too.
     """
-    starters: dict[str, Callable[[Path, Stack], Process]] = {
-        "mlflow": _start_mlflow,
-        "triton": _start_triton,
-        "scoring": _start_scoring,
-        "receiver": _start_receiver,
-        "page": _start_page,
-        "dispatcher": _start_dispatcher,
-    }
-    for name in stack.names:
-        if not stack.runs(name) and name not in but:
+    missing = [name for name in stack.names if not stack.runs(name) and name not in but]
+    modules = [_MODULES[name] for name in missing if name in _MODULES]
+    with contextlib.ExitStack() as closing:
+        forks: Forks | None = None
+        if modules:  # they are imported while MLflow and Triton start
+            log = home / "logs" / "start.log"
+            forks = closing.enter_context(Forks(modules, environment=_variables(), folder=home, log=log))
+        for name in missing:
             tell(f"starting {name}")
-            stack = stack.model_copy(update={"processes": {**stack.processes, name: starters[name](home, stack)}})
+            if forks and name in _MODULES:
+                process = _start_own(home, stack, name, forks)
+            else:
+                process = _start_triton(home, stack) if name == "triton" else _start_mlflow(home, stack)
+            stack = stack.model_copy(update={"processes": {**stack.processes, name: process}})
             write_atomically(home / "stack.json", stack.model_dump_json(indent=1))
             if name == "mlflow":
                 wait_healthy(home, stack, "mlflow", f"{stack.registry_uri}/health")
@@ -355,36 +364,11 @@ def _make_environment(here: Site, package: Package) -> None:
         progress(f"{package.model} does not serve, because its environment could not be made: {error}")
 
 
-def _start_scoring(home: Path, stack: Stack) -> Process:
-    return _start_listener(home, "scoring", "shiplift.pipelines.daemons.scoring", stack.scoring_port)
-
-
-def _start_receiver(home: Path, stack: Stack) -> Process:
-    return _start_listener(home, "receiver", "shiplift.pipelines.triggers.receiver", stack.receiver_port)
-
-
-def _start_page(home: Path, stack: Stack) -> Process:
-    return _start_listener(home, "page", "shiplift.pipelines.daemons.page", stack.page_port)
-
-
-def _start_listener(home: Path, name: str, module: str, port: int) -> Process:
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        module,
-        "--home",
-        str(home),
-        "--host",
-        HOST,
-        "--port",
-        str(port),
-    ]
-    return start_daemon(command, environment=_variables(), log=home / "logs" / f"{name}.log", folder=home)
-
-
-def _start_dispatcher(home: Path, _stack: Stack) -> Process:
-    command: list[str | Path] = [sys.executable, "-m", "shiplift.pipelines.daemons.dispatcher", "--home", str(home)]
-    return start_daemon(command, environment=_variables(), log=home / "logs" / "dispatcher.log", folder=home)
+def _start_own(home: Path, stack: Stack, name: str, forks: Forks) -> Process:
+    """Starts a process that is Shiplift's own: all but the dispatcher listen on a port."""
+    listens = [] if name == "dispatcher" else ["--host", HOST, "--port", str(getattr(stack, f"{name}_port"))]
+    log = home / "logs" / f"{name}.log"
+    return forks.start(name, _MODULES[name], "--home", home, *listens, log=log)
 
 
 def _variables() -> dict[str, str]:

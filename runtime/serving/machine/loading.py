@@ -3,12 +3,16 @@
 A model that fails is tried again after pauses, each twice as long as the one before. They outlast the server: after a
 restart the models that loaded last time come first, and one in its pause waits for its end.
 
+A model whose process in Triton's Python backend has ended (`hosts`) is loaded again after the pause of its crash.
+
 A model that serves has passed its release, so one that fails only its warm-up is tried next without it.
 """
 
+import contextlib
 import fcntl
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from google.protobuf.text_format import ParseError
@@ -69,10 +73,11 @@ class Loader:
         self._repository, self._clock = repository, clock
         self._loads = Loads(address, key_of(repository))
 
-    def look(self, *, but: frozenset[str] = frozenset()) -> frozenset[str]:
+    def look(self, *, but: frozenset[str] = frozenset(), again: Collection[str] = ()) -> frozenset[str]:
         """Begins to load what is due, except `but`. Returns the models that don't take requests now.
 
-        Nothing begins while a promotion or a rollback is under way, because that loads models itself.
+        Those of `again` are loaded although Triton calls them ready. Nothing begins while a promotion or a rollback is
+        under way, because that loads models itself.
 
         Raises:
             Temporary: the server does not answer.
@@ -80,16 +85,25 @@ class Loader:
         states = self._loads.states()
         known = self._note()
         ready = {name for name, state in known.items() if state.failures and states.get(name) == {READY}}
+        ready -= set(again)
         if ready:  # a promotion loaded them
             known |= dict.fromkeys(ready, Attempts())
             self._save(known)
-        missing = [name for name in self._installed() if READY not in states.get(name, ())]
+        missing = [name for name in self._installed() if READY not in states.get(name, ()) or name in again]
         due = [name for name in missing if LOADING not in states.get(name, ()) and name not in but]
         if due and not _moves(self._repository.parent / "locks"):
-            self._begin({name: known.get(name, Attempts()) for name in due}, known)
+            self._begin({name: known.get(name, Attempts()) for name in due}, known, again)
         return frozenset(missing)
 
-    def _begin(self, due: dict[str, Attempts], known: dict[str, Attempts]) -> None:
+    def states(self) -> dict[str, set[str]]:
+        """The states of each model's versions in the server.
+
+        Raises:
+            Temporary: the server does not answer.
+        """
+        return self._loads.states()
+
+    def _begin(self, due: dict[str, Attempts], known: dict[str, Attempts], again: Collection[str]) -> None:
         now = self._clock()
         names = sorted(
             (name for name, state in due.items() if state.next_at <= now), key=lambda name: _order(due[name])
@@ -97,6 +111,8 @@ class Loader:
         if names:
             self._save(known | {name: due[name].begun(now) for name in names})
         for name in names:
+            if name in again:
+                touch(self._repository / name)
             cold = _WARM_UP_FAILED in due[name].why
             self._loads.begin(name, _without_warm_up(self._repository / name) if cold else None)
 
@@ -127,6 +143,13 @@ class Loader:
 
     def _installed(self) -> list[str]:
         return sorted(config.parent.name for config in self._repository.glob("*/config.pbtxt"))
+
+
+def touch(folder: Path) -> None:
+    """Makes Triton load a model again, which it does only if one of its files is newer."""
+    for file in folder.glob("*/model.*"):
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(file)
 
 
 def _without_warm_up(folder: Path) -> model_config_pb2.ModelConfig | None:

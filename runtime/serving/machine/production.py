@@ -10,7 +10,6 @@ Every method can be killed at any line and called again.
 """
 
 import fcntl
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -32,6 +31,7 @@ from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.abort import aborted
 from shiplift.runtime.serving.machine import baking as noted
 from shiplift.runtime.serving.machine import moving
+from shiplift.runtime.serving.machine.loading import touch
 from shiplift.runtime.serving.machine.quarantine import quarantined
 from shiplift.runtime.serving.machine.served import (
     forget,
@@ -228,8 +228,7 @@ class LocalProduction:
 
     def load_again(self, name: str, *, timeout_s: float) -> None:
         """Loads a served name again from the repository, even if its files have not changed."""
-        for file in (self.repository / name).glob("*/model.*"):
-            os.utime(file)  # Triton reloads a model only if one of its files is newer
+        touch(self.repository / name)
         with self.client() as client:
             client.load(name, timeout_s=timeout_s)
 

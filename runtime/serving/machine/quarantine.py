@@ -23,13 +23,13 @@ from shiplift.runtime.records.base import Record
 QUARANTINED = 3  # crashes in a row
 FOLDER = "tmp/shiplift-workers"
 _LONGEST, _MOST = 8192, 1000
-_HEALTHY_S = 3600.0  # as in backends/common/pauses.h: the next crash then counts as the first
+HEALTHY_S = 3600.0  # as in backends/common/pauses.h: the next crash then counts as the first
 
 
 class Crashed(Record):
     """The crashes in a row of a model's worker: how many, and of the last one when (seconds since the epoch) and why.
 
-    The worker starts again `pause_s` after that. `lines` are the last that it printed.
+    The worker starts again `pause_s` after that. `lines` are the last that it printed. `part` says what crashed.
     """
 
     model: str
@@ -39,16 +39,17 @@ class Crashed(Record):
     pause_s: float
     why: str
     lines: str = ""
+    part: str = "worker"
 
     @property
     def told(self) -> str:
-        """Why its worker ended last, and what it printed."""
+        """Why it ended last, and what it printed."""
         said = f"; it last said: {printable(self.lines).strip()}" if self.lines.strip() else ""
-        return f"its worker {printable(self.why)}{said}"
+        return f"its {printable(self.part)} {printable(self.why)}{said}"
 
     def finding(self, now: float) -> str:
         """What to tell of it: nothing before the third crash, or when it has been healthy for long since."""
-        if self.crashes < QUARANTINED or now - self.at > _HEALTHY_S:
+        if self.crashes < QUARANTINED or now - self.at > HEALTHY_S:
             return ""
         paused = self.at + self.pause_s - now
         soon = f"it starts again in {paused:.0f} s" if paused > 0 else "it was started again"

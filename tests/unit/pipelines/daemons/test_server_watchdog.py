@@ -26,7 +26,10 @@ from shiplift.runtime.guest.pod.heartbeat import MARGIN_S
 from shiplift.runtime.host.processes import identify
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.machine import server_memory
+from shiplift.runtime.serving.machine.hosts import PART
+from shiplift.runtime.serving.machine.quarantine import Crashed, quarantined
 from shiplift.runtime.serving.machine.restarts import FIRST_PAUSE_S, Restarts
+from shiplift.runtime.serving.machine.served import note_served
 from tests.unit.examples import package
 
 
@@ -205,6 +208,19 @@ def test_a_model_that_answers_wrongly_is_installed_again_and_then_the_server_res
     assert events[0] == "output is off by 3: the model is loaded again"
 
 
+def test_a_model_that_was_loaded_just_now_gets_the_time_to_answer_right(
+    silent: "subprocess.Popen[bytes]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    triton, missing = Loaded(tmp_path, monkeypatch), {"m"}
+    monkeypatch.setattr(triton.watchdog, "_load_missing", lambda _: set(missing))
+    triton.answers.wrong = {"m": "Stub process 'm_0_0' is not healthy."}  # what the prober saw while it was down
+    assert triton.look() == []
+    assert triton.look(after_s=60) == []
+    missing.clear()
+    assert triton.look(after_s=AFTER_RELOAD_S - 1) == []
+    assert triton.look(after_s=2) == ["reinstall m"]
+
+
 @pytest.mark.slow
 def test_a_slow_model_is_loaded_again_once_an_hour_and_restarts_nothing(
     silent: "subprocess.Popen[bytes]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -275,3 +291,33 @@ def test_others_are_told_once_that_a_model_has_gone_wrong_and_once_that_it_is_ri
         watchdog._tell_health()
     told = [(event.kind, event.subject, event.text) for _, event in Outbox(tmp_path).events()]
     assert told == [(Kind.UNHEALTHY, "m/3", "off by 3"), (Kind.HEALTHY, "m/3", "")]
+
+
+def test_a_process_of_triton_s_python_backend_that_died_is_told_once_and_quarantines_its_version(
+    tmp_path: Path,
+) -> None:
+    note_served(tmp_path, package(model="m", version=3))
+    watchdog = ServerWatchdog(tmp_path)
+    for crashes in (1, 2, 3):
+        crash = Crashed(
+            model="m",
+            version=0,
+            crashes=crashes,
+            at=float(crashes),
+            pause_s=2.0,
+            why="died of SIGKILL",
+            part=PART,
+        )
+        assert quarantined(tmp_path, "m", 3) == ""
+        watchdog._note_down({"m": crash})
+        watchdog._note_down({"m": crash})
+    watchdog._note_down({})
+    events = [entry.event for entry in incidents.recent(tmp_path) if entry.model == "m"]
+    assert events[:3] == [
+        f"its process in Triton's Python backend died of SIGKILL, crash {crashes} in a row: it waits 2 s"
+        for crashes in (1, 2, 3)
+    ]
+    assert events[3].startswith("it was loaded again, and was whole after ")
+    assert "crashed 3 times" in quarantined(tmp_path, "m", 3)
+    told = [(event.kind, event.subject) for _, event in Outbox(tmp_path).events()]
+    assert told == [(Kind.QUARANTINED, "m/3")]
