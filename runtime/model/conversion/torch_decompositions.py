@@ -76,7 +76,7 @@ def _angle(x: Tensor) -> Any:
 def _hypot(x: Tensor, y: Tensor) -> Tensor:
     less, more = torch.minimum(x.abs(), y.abs()), torch.maximum(x.abs(), y.abs())
     share = less / torch.where(more == 0, 1.0, more)
-    return torch.where(torch.isinf(more), more, more * torch.sqrt(1 + share * share))
+    return torch.where(torch.isinf(x) | torch.isinf(y), math.inf, more * torch.sqrt(1 + share * share))
 
 
 def _fmax(x: Tensor, y: Tensor) -> Tensor:
@@ -85,6 +85,10 @@ def _fmax(x: Tensor, y: Tensor) -> Tensor:
 
 def _fmin(x: Tensor, y: Tensor) -> Tensor:
     return torch.where(torch.isnan(x), y, torch.where(torch.isnan(y), x, torch.minimum(x, y)))
+
+
+def _log_sigmoid(x: Tensor) -> Tensor:
+    return torch.clamp(x, max=0) - torch.log1p(torch.exp(-x.abs()))
 
 
 def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
@@ -170,7 +174,8 @@ def _floor_divide(x: Tensor, y: Any) -> Any:
     quotient = torch.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
     down = torch.floor(quotient)
     down = torch.where(quotient - down > 0.5, down + 1, down)
-    return torch.where(torch.isfinite(x / y), down, x / y)
+    by_zero = y == 0 if isinstance(y, Tensor) else torch.full_like(x, y == 0, dtype=torch.bool)
+    return torch.where(by_zero, x / y, down)
 
 
 def _divide(x: Tensor, y: Any, *, rounding_mode: str | None) -> Any:
@@ -383,6 +388,7 @@ DECOMPOSITIONS: Mapping[Any, Decomposition] = {
     _aten.hypot.default: _hypot,
     _aten.kthvalue.default: _kthvalue,
     _aten.lgamma.default: _lgamma,
+    _aten.log_sigmoid.default: _log_sigmoid,
     _aten.logaddexp.default: _logaddexp,
     _aten.logaddexp2.default: _logaddexp2,
     _aten.logcumsumexp.default: _logcumsumexp,
