@@ -1,6 +1,6 @@
 """Small PyTorch modules by families of operators: each asked rows that its export did not ask."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,8 @@ ROWS, _EXAMPLE = 100, 3
 
 Kind = Literal["module", "scripted", "traced"]
 Rows = Callable[[np.random.Generator, int], NDArray[Any]]
+Functions = Iterator[tuple[str, Callable[[Any], Any], Rows]]
+Layers = Iterator[tuple[str, Callable[[], Any], Rows]]
 
 
 def _normal(*shape: int) -> Rows:
@@ -94,12 +96,29 @@ def _logged(make: Callable[[], Any], rows: Rows, kind: Kind, _: Path) -> Logged:
     )
 
 
-def _elementwise() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
-    import torch
-    from torch.nn import functional
+def _with_beside(compute: Callable[[Any, Any], Any], apart: float, x: Any) -> Any:
+    """Of each element and the one at the other end."""
+    return compute(x, x.flip(-1) + apart)
 
-    def beside(x: Any) -> Any:
-        return x.flip(-1)
+
+def _reduced(compute: Callable[..., Any], x: Any) -> Any:
+    return compute(x, -1, keepdim=True)
+
+
+def _values(compute: Callable[..., Any], x: Any) -> Any:
+    return compute(x, -1).values
+
+
+def _places(compute: Callable[..., Any], x: Any) -> Any:
+    return compute(x, -1).indices
+
+
+def _beyond_one(*shape: int) -> Rows:
+    return lambda rng, rows: _positive(*shape)(rng, rows) + np.float32(1)
+
+
+def _elementwise() -> Functions:
+    import torch
 
     for name in (
         *(
@@ -123,20 +142,13 @@ def _elementwise() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
     ):
         yield name, getattr(torch, name), _TABLE
     for name in ("log", "log2", "log10", "log1p", "sqrt", "rsqrt", "lgamma", "acosh"):
-        yield name, getattr(torch, name), (lambda rng, rows: _positive(6)(rng, rows) + 1)
-    for name in ("asin", "acos", "atanh", "erfinv", "special_ndtri", "logit"):
-        compute = torch.special.ndtri if name == "special_ndtri" else getattr(torch, name)
-        yield (
-            name,
-            (
-                lambda x, compute=compute: (
-                    compute((x + 1) / 2) if "ndtri" in str(compute) or "logit" in str(compute) else compute(x)
-                )
-            ),
-            _within(6),
-        )
+        yield name, getattr(torch, name), _beyond_one(6)
+    for name in ("asin", "acos", "atanh", "erfinv"):
+        yield name, getattr(torch, name), _within(6)
+    yield "ndtri", lambda x: torch.special.ndtri((x + 1) / 2), _within(6)
+    yield "logit", lambda x: torch.logit((x + 1) / 2), _within(6)
     for name in ("atan2", "logaddexp", "logaddexp2", "hypot", "fmod", "remainder", "floor_divide", "maximum", "fmax"):
-        yield name, (lambda x, compute=getattr(torch, name): compute(x, beside(x) + 0.3)), _TABLE
+        yield name, partial(_with_beside, getattr(torch, name), 0.3), _TABLE
     for name in (
         "minimum",
         "fmin",
@@ -148,20 +160,27 @@ def _elementwise() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
         "true_divide",
         "ldexp",
     ):
-        yield name, (lambda x, compute=getattr(torch, name): compute(x, beside(x))), _TABLE
-    yield "pow", lambda x: torch.pow(x.abs() + 0.1, beside(x)), _TABLE
+        yield name, partial(_with_beside, getattr(torch, name), 0.0), _TABLE
+    yield "remainder-of-tenths", lambda x: torch.remainder((x * 30).round() * 0.1, 0.1), _TABLE
+    yield "floor-divide-tenths", lambda x: ((x * 30).round() * 0.1) // 0.1, _TABLE
+    yield "trunc-division", lambda x: torch.div(x, x.flip(-1) + 0.3, rounding_mode="trunc"), _TABLE
+    yield "pow", lambda x: torch.pow(x.abs() + 0.1, x.flip(-1)), _TABLE
     yield "clamp", lambda x: torch.clamp(x, -0.5, 0.7), _TABLE
-    yield "lerp", lambda x: torch.lerp(x, beside(x), 0.3), _TABLE
-    yield "where", lambda x: torch.where(x > 0, x, beside(x)), _TABLE
+    yield "lerp", lambda x: torch.lerp(x, x.flip(-1), 0.3), _TABLE
+    yield "where", lambda x: torch.where(x > 0, x, x.flip(-1)), _TABLE
     yield "nan-to-num", lambda x: torch.nan_to_num(x / (x > 0)), _TABLE
     yield "bucketize", lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.0, 0.5, 2.0])), _TABLE
     yield "bucketize-right", lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0, 2.0]), right=True), _tied(6)
     yield "searchsorted", lambda x: torch.searchsorted(x.sort(-1).values.contiguous(), x), _TABLE
     yield "round-decimals", lambda x: torch.round(x, decimals=2), _TABLE
-    yield "trunc-division", lambda x: torch.div(x, beside(x) + 0.3, rounding_mode="trunc"), _TABLE
-    yield "polar", lambda x: torch.view_as_real(torch.polar(x.abs(), beside(x))), _TABLE
-    yield "complex-abs", lambda x: torch.complex(x, beside(x)).abs(), _TABLE
-    yield "complex-angle", lambda x: torch.complex(x, beside(x)).angle(), _TABLE
+    yield "polar", lambda x: torch.view_as_real(torch.polar(x.abs(), x.flip(-1))), _TABLE
+    yield "complex-abs", lambda x: torch.complex(x, x.flip(-1)).abs(), _TABLE
+    yield "complex-angle", lambda x: torch.complex(x, x.flip(-1)).angle(), _TABLE
+
+
+def _activations() -> Functions:
+    from torch.nn import functional
+
     for name in (
         "elu",
         "gelu",
@@ -176,16 +195,15 @@ def _elementwise() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
         "relu6",
     ):
         yield name, getattr(functional, name), _TABLE
-    for name in ("logsigmoid", "hardsigmoid", "tanhshrink", "softshrink", "hardshrink", "leaky_relu"):
+    for name in ("logsigmoid", "hardsigmoid", "tanhshrink", "softshrink", "hardshrink", "leaky_relu", "glu"):
         yield name, getattr(functional, name), _TABLE
-    yield "glu", functional.glu, _TABLE
     yield "gelu-tanh", lambda x: functional.gelu(x, approximate="tanh"), _TABLE
     yield "threshold", lambda x: functional.threshold(x, 0.1, 20.0), _TABLE
     yield "log-softmax", lambda x: functional.log_softmax(x * 30, -1), _TABLE
     yield "softmin", lambda x: functional.softmin(x, -1), _TABLE
 
 
-def _integers() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
+def _integers() -> Functions:
     import torch
 
     signed = _whole(6, most=50, least=-50)
@@ -224,7 +242,7 @@ def _integers() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
     yield "bool-xor", lambda x: torch.logical_xor(x > 0, x.flip(-1) > 0), _TABLE
 
 
-def _reductions() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
+def _reductions() -> Functions:
     import torch
 
     for name in (
@@ -241,10 +259,10 @@ def _reductions() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
         "norm",
         "nansum",
     ):
-        yield name, (lambda x, compute=getattr(torch, name): compute(x, -1, keepdim=True)), _TABLE
+        yield name, partial(_reduced, getattr(torch, name)), _TABLE
     for name in ("max", "min", "median", "mode", "nanmedian"):
-        yield name, (lambda x, compute=getattr(torch, name): compute(x, -1).values), _STEPS
-        yield f"{name}-places", (lambda x, compute=getattr(torch, name): compute(x, -1).indices), _STEPS
+        yield name, partial(_values, getattr(torch, name)), _STEPS
+        yield f"{name}-places", partial(_places, getattr(torch, name)), _STEPS
     yield "mode-tied", lambda x: torch.mode(x, -1).values, _tied(4, 7)
     yield "median-tied", lambda x: torch.median(x, -1).values, _tied(4, 7)
     yield "argmax-tied", lambda x: torch.argmax(x, -1), _tied(4, 7)
@@ -256,7 +274,7 @@ def _reductions() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
     yield "norm-3", lambda x: torch.linalg.vector_norm(x, 3, -1), _STEPS
     yield "norm-inf", lambda x: torch.linalg.vector_norm(x, float("inf"), -1), _STEPS
     yield "norm-0", lambda x: torch.linalg.vector_norm(x, 0, -1), _tied(4, 7)
-    yield "norm-frobenius", lambda x: torch.linalg.matrix_norm(x), _STEPS
+    yield "norm-frobenius", torch.linalg.matrix_norm, _STEPS
     yield "cumsum", lambda x: torch.cumsum(x, -1), _STEPS
     yield "cumprod", lambda x: torch.cumprod(x, -1), _STEPS
     yield "cummax", lambda x: torch.cummax(x, -1).values, _STEPS
@@ -277,7 +295,7 @@ def _reductions() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
     yield "cholesky", lambda x: torch.linalg.cholesky(x @ x.transpose(1, 2) + 4 * torch.eye(7)), _STEPS
     yield "matrix-exp", lambda x: torch.matrix_exp(x[:, :3, :3]), _STEPS
     yield "eigenvalues", lambda x: torch.linalg.eigvalsh(x @ x.transpose(1, 2)), _STEPS
-    yield "singular-values", lambda x: torch.linalg.svdvals(x), _STEPS
+    yield "singular-values", torch.linalg.svdvals, _STEPS
     yield "qr", lambda x: torch.linalg.qr(x)[1].abs(), _STEPS
     yield "cross", lambda x: torch.linalg.cross(x[:, :3], x[:, 3:]), _TABLE
     yield "trace", lambda x: x[:, :7, :7].diagonal(dim1=1, dim2=2).sum(-1), _STEPS
@@ -287,7 +305,7 @@ def _reductions() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
     yield "baddbmm", lambda x: torch.baddbmm(x @ x.transpose(1, 2), x, x.transpose(1, 2), beta=0.5, alpha=2), _STEPS
 
 
-def _indexing() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
+def _indexing() -> Functions:
     import torch
 
     def scattered(x: Any) -> Any:
@@ -329,7 +347,7 @@ def _indexing() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
     yield "roll-two", lambda x: torch.roll(x, (1, -2), (1, 2)), _STEPS
     yield "tril", torch.tril, _STEPS
     yield "triu", lambda x: torch.triu(x, 1), _STEPS
-    yield "diag-embed", lambda x: torch.diag_embed(x), _TABLE
+    yield "diag-embed", torch.diag_embed, _TABLE
     yield "repeat-interleave", lambda x: x.repeat_interleave(2, 1), _TABLE
     yield "repeat-by-list", lambda x: x.repeat_interleave(torch.tensor([1, 2, 0, 1, 1, 3]), 1), _TABLE
     yield "unfold-window", lambda x: x.unfold(1, 3, 1).mean(-1), _TABLE
@@ -349,7 +367,7 @@ def _indexing() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
     yield "two-outputs", lambda x: (x.sum(1), x.argmax(1)), _TABLE
 
 
-def _spatial() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
+def _spatial() -> Functions:
     import torch
     from torch.nn import functional
 
@@ -419,7 +437,7 @@ def _spatial() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
     yield "local-response", lambda x: functional.local_response_norm(x, 3), _PLANE
 
 
-def _spectral() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
+def _spectral() -> Functions:
     import torch
 
     def stft(x: Any, **options: Any) -> Any:
@@ -444,12 +462,16 @@ def _spectral() -> Iterator[tuple[str, Callable[[Any], Any], Rows]]:
     yield "istft", lambda x: torch.istft(stft(x), 64, 16, window=torch.hann_window(64), length=256), _SOUND
 
 
-def _layers() -> Iterator[tuple[str, Callable[[], Any], Rows]]:
+def _sequences() -> Layers:
     import torch
     from torch import nn
 
     def first(inner: Any, x: Any) -> Any:
         return inner(x)[0]
+
+    def last_state(inner: Any, x: Any) -> Any:
+        state = inner(x)[1]
+        return (state[0] if isinstance(state, tuple) else state)[-1]
 
     def itself(inner: Any, x: Any) -> Any:
         return inner(x, x, x)[0]
@@ -467,7 +489,7 @@ def _layers() -> Iterator[tuple[str, Callable[[], Any], Rows]]:
             partial(
                 _built,
                 lambda layer=layer: layer(8, 5, batch_first=True),
-                lambda inner, x: (lambda last: (last[0] if isinstance(last, tuple) else last)[-1])(inner(x)[1]),
+                last_state,
             ),
             _STEPS,
         )
@@ -530,6 +552,11 @@ def _layers() -> Iterator[tuple[str, Callable[[], Any], Rows]]:
         ),
         _STEPS,
     )
+
+
+def _layers() -> Layers:
+    from torch import nn
+
     for mode in ("zeros", "reflect", "replicate", "circular"):
         yield f"conv-{mode}", lambda mode=mode: nn.Conv2d(3, 4, 3, padding=2, padding_mode=mode), _PLANE
     yield "conv-same-even", lambda: nn.Conv2d(3, 4, 4, padding="same"), _PLANE
@@ -548,7 +575,7 @@ def _layers() -> Iterator[tuple[str, Callable[[], Any], Rows]]:
     yield "instance-norm-running", lambda: nn.InstanceNorm2d(3, track_running_stats=True), _PLANE
     yield "rms-norm", lambda: nn.RMSNorm(8), _STEPS
     yield "prelu", lambda: nn.PReLU(3), _PLANE
-    yield "rrelu", lambda: nn.RReLU(), _PLANE
+    yield "rrelu", nn.RReLU, _PLANE
     yield "bilinear", partial(_built, lambda: nn.Bilinear(6, 6, 3), lambda inner, x: inner(x, x.flip(1))), _TABLE
     yield "embedding", lambda: nn.Embedding(50, 4, padding_idx=0), _whole(6)
     yield "embedding-max-norm", lambda: nn.Embedding(50, 4), _whole(6)
@@ -586,7 +613,7 @@ def _scripts() -> Iterator[tuple[str, Callable[[], Any], Rows, Kind]]:
         yield f"embedding-{kind}", lambda: nn.Embedding(50, 4), _whole(6), kind
         yield f"encoder-{kind}", lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), _STEPS, kind
         yield f"atan2-{kind}", scripts.Angles, _TABLE, kind
-        yield f"gru-{kind}", lambda: scripts.Recurrent(), _STEPS, kind
+        yield f"gru-{kind}", scripts.Recurrent, _STEPS, kind
         yield f"two-outputs-{kind}", scripts.Pair, _TABLE, kind
         yield f"stft-{kind}", scripts.Spectrum, _SOUND, kind
     yield "loop", scripts.Loop, _STEPS, "scripted"
@@ -595,21 +622,25 @@ def _scripts() -> Iterator[tuple[str, Callable[[], Any], Rows, Kind]]:
     yield "unique", scripts.Unique, _tied(6), "scripted"
 
 
-def modules() -> tuple[Case, ...]:
+FAMILIES: Mapping[str, Callable[[], Functions]] = {
+    "elementwise": _elementwise,
+    "activations": _activations,
+    "integers": _integers,
+    "reductions": _reductions,
+    "indexing": _indexing,
+    "spatial": _spatial,
+    "spectral": _spectral,
+}
+
+
+def cases() -> tuple[Case, ...]:
     """All cases; importing torch takes 3 s."""
-    families = {
-        "elementwise": _elementwise,
-        "integers": _integers,
-        "reductions": _reductions,
-        "indexing": _indexing,
-        "spatial": _spatial,
-        "spectral": _spectral,
-    }
     made: list[tuple[str, Callable[[], Any], Rows, Kind]] = [
         (f"{family}/{name}", partial(_function, compute), rows, "module")
-        for family, functions in families.items()
+        for family, functions in FAMILIES.items()
         for name, compute, rows in functions()
     ]
+    made += [(f"sequences/{name}", build, rows, "module") for name, build, rows in _sequences()]
     made += [(f"layers/{name}", build, rows, "module") for name, build, rows in _layers()]
     made += [(f"scripts/{name}", build, rows, kind) for name, build, rows, kind in _scripts()]
     return tuple(

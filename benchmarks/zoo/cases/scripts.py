@@ -77,7 +77,4 @@ class Unique(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """(rows, 6) to (rows,)."""
-        counts: list[int] = []
-        for row in range(x.shape[0]):
-            counts.append(torch.unique(x[row]).shape[0])
-        return torch.tensor(counts)
+        return torch.tensor([torch.unique(x[row]).shape[0] for row in range(x.shape[0])])
