@@ -318,7 +318,9 @@ def _indexing() -> Functions:
     for reduce in ("sum", "mean", "amax", "amin", "prod"):
         yield (
             f"scatter-{reduce}",
-            lambda x, reduce=reduce: torch.ones_like(x).scatter_reduce(1, x.argsort(1) // 2, x, reduce=reduce),
+            partial(
+                lambda reduce, x: torch.ones_like(x).scatter_reduce(1, x.argsort(1) // 2, x, reduce=reduce), reduce
+            ),
             _TABLE,
         )
     yield "index-select", lambda x: torch.index_select(x, 1, torch.tensor([3, 0, 0, 5])), _TABLE
@@ -372,19 +374,23 @@ def _spatial() -> Functions:
     from torch.nn import functional
 
     for mode in ("reflect", "replicate", "circular", "constant"):
-        yield f"pad-{mode}", (lambda x, mode=mode: functional.pad(x, (1, 2, 2, 0), mode=mode)), _PLANE
+        yield f"pad-{mode}", partial(lambda mode, x: functional.pad(x, (1, 2, 2, 0), mode=mode), mode), _PLANE
     for mode in ("nearest", "nearest-exact", "bilinear", "bicubic", "area"):
-        yield f"up-{mode}", (lambda x, mode=mode: functional.interpolate(x, scale_factor=1.7, mode=mode)), _PLANE
-        yield f"down-{mode}", (lambda x, mode=mode: functional.interpolate(x, size=(5, 3), mode=mode)), _PLANE
+        yield (
+            f"up-{mode}",
+            partial(lambda mode, x: functional.interpolate(x, scale_factor=1.7, mode=mode), mode),
+            _PLANE,
+        )
+        yield f"down-{mode}", partial(lambda mode, x: functional.interpolate(x, size=(5, 3), mode=mode), mode), _PLANE
     for mode in ("bilinear", "bicubic"):
         yield (
             f"up-{mode}-corners",
-            lambda x, mode=mode: functional.interpolate(x, size=(13, 11), mode=mode, align_corners=True),
+            partial(lambda mode, x: functional.interpolate(x, size=(13, 11), mode=mode, align_corners=True), mode),
             _PLANE,
         )
         yield (
             f"down-{mode}-antialias",
-            lambda x, mode=mode: functional.interpolate(x, size=(5, 3), mode=mode, antialias=True),
+            partial(lambda mode, x: functional.interpolate(x, size=(5, 3), mode=mode, antialias=True), mode),
             _PLANE,
         )
     yield "up-linear", lambda x: functional.interpolate(x, scale_factor=2.5, mode="linear"), _STEPS
@@ -393,8 +399,12 @@ def _spatial() -> Functions:
         for padding in ("zeros", "border", "reflection"):
             yield (
                 f"grid-{mode}-{padding}",
-                lambda x, mode=mode, padding=padding: functional.grid_sample(
-                    x, x[:, :2].permute(0, 2, 3, 1), mode=mode, padding_mode=padding, align_corners=False
+                partial(
+                    lambda mode, padding, x: functional.grid_sample(
+                        x, x[:, :2].permute(0, 2, 3, 1), mode=mode, padding_mode=padding, align_corners=False
+                    ),
+                    mode,
+                    padding,
                 ),
                 _PLANE,
             )
@@ -413,13 +423,21 @@ def _spatial() -> Functions:
     )
     for ceil in (True, False):
         name = "-ceil" if ceil else ""
-        yield f"max-pool{name}", (lambda x, ceil=ceil: functional.max_pool2d(x, 3, 2, ceil_mode=ceil)), _PLANE
-        yield f"max-pool-padded{name}", (lambda x, ceil=ceil: functional.max_pool2d(x, 3, 2, 1, ceil_mode=ceil)), _PLANE
-        yield f"avg-pool{name}", (lambda x, ceil=ceil: functional.avg_pool2d(x, 3, 2, ceil_mode=ceil)), _PLANE
-        yield f"avg-pool-padded{name}", (lambda x, ceil=ceil: functional.avg_pool2d(x, 3, 2, 1, ceil_mode=ceil)), _PLANE
+        yield f"max-pool{name}", partial(lambda ceil, x: functional.max_pool2d(x, 3, 2, ceil_mode=ceil), ceil), _PLANE
+        yield (
+            f"max-pool-padded{name}",
+            partial(lambda ceil, x: functional.max_pool2d(x, 3, 2, 1, ceil_mode=ceil), ceil),
+            _PLANE,
+        )
+        yield f"avg-pool{name}", partial(lambda ceil, x: functional.avg_pool2d(x, 3, 2, ceil_mode=ceil), ceil), _PLANE
+        yield (
+            f"avg-pool-padded{name}",
+            partial(lambda ceil, x: functional.avg_pool2d(x, 3, 2, 1, ceil_mode=ceil), ceil),
+            _PLANE,
+        )
         yield (
             f"avg-pool-uncounted{name}",
-            lambda x, ceil=ceil: functional.avg_pool2d(x, 3, 2, 1, ceil_mode=ceil, count_include_pad=False),
+            partial(lambda ceil, x: functional.avg_pool2d(x, 3, 2, 1, ceil_mode=ceil, count_include_pad=False), ceil),
             _PLANE,
         )
     yield "avg-pool-divisor", lambda x: functional.avg_pool2d(x, 2, divisor_override=3), _PLANE
@@ -478,17 +496,17 @@ def _sequences() -> Layers:
 
     for name in ("GRU", "LSTM", "RNN"):
         layer = getattr(nn, name)
-        yield name.lower(), partial(_built, lambda layer=layer: layer(8, 5, batch_first=True), first), _STEPS
+        yield name.lower(), partial(_built, partial(lambda layer: layer(8, 5, batch_first=True), layer), first), _STEPS
         yield (
             f"{name.lower()}-bidirectional",
-            partial(_built, lambda layer=layer: layer(8, 5, 2, batch_first=True, bidirectional=True), first),
+            partial(_built, partial(lambda layer: layer(8, 5, 2, batch_first=True, bidirectional=True), layer), first),
             _STEPS,
         )
         yield (
             f"{name.lower()}-last-state",
             partial(
                 _built,
-                lambda layer=layer: layer(8, 5, batch_first=True),
+                partial(lambda layer: layer(8, 5, batch_first=True), layer),
                 last_state,
             ),
             _STEPS,
@@ -534,12 +552,16 @@ def _sequences() -> Layers:
         for norm_first in (True, False):
             yield (
                 f"encoder-{activation}{'-first' if norm_first else ''}",
-                lambda activation=activation, norm_first=norm_first: nn.TransformerEncoder(
-                    nn.TransformerEncoderLayer(
-                        8, 2, 16, activation=activation, batch_first=True, norm_first=norm_first
+                partial(
+                    lambda activation, norm_first: nn.TransformerEncoder(
+                        nn.TransformerEncoderLayer(
+                            8, 2, 16, activation=activation, batch_first=True, norm_first=norm_first
+                        ),
+                        2,
+                        enable_nested_tensor=False,
                     ),
-                    2,
-                    enable_nested_tensor=False,
+                    activation,
+                    norm_first,
                 ),
                 _STEPS,
             )
@@ -558,7 +580,7 @@ def _layers() -> Layers:
     from torch import nn
 
     for mode in ("zeros", "reflect", "replicate", "circular"):
-        yield f"conv-{mode}", lambda mode=mode: nn.Conv2d(3, 4, 3, padding=2, padding_mode=mode), _PLANE
+        yield f"conv-{mode}", partial(lambda mode: nn.Conv2d(3, 4, 3, padding=2, padding_mode=mode), mode), _PLANE
     yield "conv-same-even", lambda: nn.Conv2d(3, 4, 4, padding="same"), _PLANE
     yield "conv-dilated", lambda: nn.Conv2d(3, 4, 3, dilation=2, stride=2), _PLANE
     yield "conv-depthwise", lambda: nn.Conv2d(3, 6, 3, groups=3), _PLANE
@@ -580,7 +602,7 @@ def _layers() -> Layers:
     yield "embedding", lambda: nn.Embedding(50, 4, padding_idx=0), _whole(6)
     yield "embedding-max-norm", lambda: nn.Embedding(50, 4), _whole(6)
     for mode in ("sum", "mean", "max"):
-        yield f"embedding-bag-{mode}", lambda mode=mode: nn.EmbeddingBag(50, 4, mode=mode), _whole(6)
+        yield f"embedding-bag-{mode}", partial(lambda mode: nn.EmbeddingBag(50, 4, mode=mode), mode), _whole(6)
     yield "dropout", lambda: nn.Sequential(nn.Linear(6, 5), nn.Dropout(), nn.AlphaDropout()), _TABLE
     yield (
         "weight-norm",

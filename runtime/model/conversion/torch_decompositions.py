@@ -149,7 +149,7 @@ def _cumulative(x: Tensor, dim: int, sign: int) -> Any:
 
 def _end(x: Tensor, sign: int) -> int:
     ends = torch.iinfo(x.dtype)
-    return ends.max if sign > 0 else ends.min
+    return int(ends.max if sign > 0 else ends.min)
 
 
 def _cumprod(x: Tensor, dim: int, *, dtype: Any = None) -> Any:

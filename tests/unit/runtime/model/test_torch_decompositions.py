@@ -141,6 +141,8 @@ def test_a_spectrum_is_right_and_zero_where_torch_s_is(options: dict[str, Any]) 
 
 
 def exported(compute: Callable[[Any], Any], x: Any) -> Any:
+    import torch
+
     from shiplift.runtime.model.conversion.torch_decompositions import decomposed
 
     class Function(torch.nn.Module):  # type: ignore[misc]

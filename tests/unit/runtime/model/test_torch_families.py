@@ -12,7 +12,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.records.tensor import TensorSpec
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
 TOGETHER = 12  # operators in one module, since an export takes seconds whatever it exports
 OPSET = 20
@@ -22,6 +22,8 @@ BOUNDED = {"acos", "acosh", "asin", "atanh", "erfinv", "lgamma", "log", "logit",
 
 
 def module_of(functions: list[Callable[[Any], Any]]) -> Any:
+    import torch
+
     class Several(torch.nn.Module):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:
             return tuple(function(x) for function in functions)
