@@ -8,6 +8,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -161,7 +162,8 @@ def _expected(case: Case, logged: Logged, folder: Path) -> Any:
     import mlflow
 
     prediction = mlflow.pyfunc.load_model(str(folder)).predict(logged.question)
-    return Answers.of(named(prediction) if not hasattr(prediction, "toarray") else {"": prediction.toarray()})
+    expected = Answers.of(named(prediction) if not hasattr(prediction, "toarray") else {"": prediction.toarray()})
+    return replace(expected, noise=logged.noise)
 
 
 def _wrong(expected: Answers, actual: Arrays) -> tuple[int, str]:
