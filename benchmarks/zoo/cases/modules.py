@@ -115,7 +115,7 @@ def _logged(make: Callable[[], Any], rows: Rows, kind: Kind, _: Path) -> Logged:
 
 def _with_beside(compute: Callable[[Any, Any], Any], apart: float, x: Any) -> Any:
     """Of each element and the one at the other end."""
-    return compute(x, x.flip(-1) + apart)
+    return compute(x, x.flip(-1) + apart if apart else x.flip(-1))  # -0.0 + 0.0 would be 0.0, which engines leave out
 
 
 def _reduced(compute: Callable[..., Any], x: Any) -> Any:
