@@ -1,7 +1,7 @@
 """A case of the zoo: a model, how it is logged, the requests to it, and how its release should end."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ class Logged:
     `mlflow.pyfunc.load_model(uri).predict` takes; `inputs` are the same samples for production, by input name, with
     samples along the first axis. `answer` turns pyfunc's prediction into arrays by output name (an unnamed one is "",
     which is production's first output). Without a `question`, MLflow can't ask the model: then `original` has its own
-    answers.
+    answers. `noise` is how far off MLflow's answers are in each column, (columns,) by output, where FP64 tells.
     """
 
     log: Callable[..., Any]
@@ -28,6 +28,7 @@ class Logged:
     answer: Callable[[Any], Arrays] | None = None
     original: Arrays | None = None
     save: Callable[..., Any] | None = None
+    noise: Arrays = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +23,7 @@ from benchmarks.zoo.cases import estimators
 from benchmarks.zoo.cases.estimators import Impossible
 from benchmarks.zoo.exporting import Export, export
 from benchmarks.zoo.results import Result
+from shiplift.runtime.admission.conversion import PRELOAD_FOR
 from shiplift.runtime.admission.scan import scan_files
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.model.tensors import Arrays, as_input
@@ -51,7 +53,7 @@ _IMPORTED = (
 
 def results(cases: list[Case]) -> Iterator[Result]:
     """How each case ends, without those that scikit-learn itself can't fit; everything is imported once, here."""
-    _warm()
+    _warm(torch=any(case.flavor == "pytorch" for case in cases))
     commit = _commit()
     for case in cases:
         started = time.monotonic()
@@ -72,9 +74,9 @@ def _commit() -> str:
     return told.stdout.strip()
 
 
-def _warm() -> None:
+def _warm(*, torch: bool) -> None:
     """Imports what cases need, and scans a small model: the scanner imports most of itself when it meets a file."""
-    for name in _IMPORTED:
+    for name in (*_IMPORTED, *(PRELOAD_FOR["pytorch"] if torch else ())):
         importlib.import_module(name)
     from sklearn.dummy import DummyClassifier
 
@@ -160,7 +162,8 @@ def _expected(case: Case, logged: Logged, folder: Path) -> Any:
     import mlflow
 
     prediction = mlflow.pyfunc.load_model(str(folder)).predict(logged.question)
-    return Answers.of(named(prediction) if not hasattr(prediction, "toarray") else {"": prediction.toarray()})
+    expected = Answers.of(named(prediction) if not hasattr(prediction, "toarray") else {"": prediction.toarray()})
+    return replace(expected, noise=logged.noise)
 
 
 def _wrong(expected: Answers, actual: Arrays) -> tuple[int, str]:

@@ -1,7 +1,7 @@
 """All cases of the zoo, and the documentation's table of how those that were run ended."""
 
 from benchmarks.zoo.case import Case
-from benchmarks.zoo.cases import estimators
+from benchmarks.zoo.cases import estimators, modules
 from benchmarks.zoo.cases.boosting import BOOSTING
 from benchmarks.zoo.cases.graphs import GRAPHS
 from benchmarks.zoo.cases.huggingface import HUGGINGFACE
@@ -15,8 +15,8 @@ CASES: tuple[Case, ...] = (*TABLES, *TORCH, *HUGGINGFACE, *GRAPHS, *PYTHON)
 
 
 def exported() -> tuple[Case, ...]:
-    """The cases of `--export-only`: scikit-learn's estimators, the boosting libraries' variants, and Python models."""
-    return (*estimators.cases(), *BOOSTING, *PYTHON_FORMS)
+    """The cases of `--export-only`: scikit-learn's estimators, boosting, Python models, and operators of PyTorch."""
+    return (*estimators.cases(), *BOOSTING, *PYTHON_FORMS, *modules.cases())
 
 
 def outcomes(results: Results) -> str:

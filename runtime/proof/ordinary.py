@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import NONE, Questions
-from shiplift.runtime.proof.tolerances import NOISE_FACTOR, USUAL, largest_in_rows, usual_magnitude
+from shiplift.runtime.proof.tolerances import NOISE_FACTOR, OF_ZEROS, USUAL, largest_in_rows, usual_magnitude
 
 ORDINARY = frozenset({"example", "validation", "recorded", "range"})  # origins of rows like those of training
 _Floats = NDArray[np.float64]
@@ -59,9 +59,25 @@ def _of(right: Answers, ordinary: Arrays, everything: Arrays, stretch: _Floats) 
         low, high = ordinary.get(name), everything.get(name)
         width = array.reshape(len(array), -1).shape[1]
         if low is not None and high is not None and low.size == high.size == width:
-            grown = low[None, :] * stretch[: len(array), None]
-            usual[name] = np.minimum(grown, np.maximum(low, high)[None, :]).astype(np.float32)
+            times = stretch[: len(array), None]
+            known = np.minimum(low[None, :] * times, np.maximum(low, high)[None, :])
+            usual[name] = np.maximum(known, _of_rounding(low, right.noise.get(name), times)).astype(np.float32)
     return usual
+
+
+def _of_rounding(low: _Floats, noise: _Floats | None, times: _Floats) -> _Floats:
+    """What is usual in columns that hold nothing but rounding, (rows, columns); 0.0 in others.
+
+    Zero would be right there, such as the imaginary part of a spectrum's first term. Such a column is compared as one
+    of zeros, for a row that is so many `times` as large, (rows, 1), as one of larger numbers; but never beyond what
+    is usual in the output's other columns.
+    """
+    if noise is None or noise.size != low.size:
+        return np.zeros((len(times), low.size))
+    rounding = (low > 0) & (noise.reshape(-1) * NOISE_FACTOR >= low)
+    others = low[~rounding & (low > 0)]
+    typical = float(np.median(others)) if others.size else 0.0
+    return np.where(rounding[None, :], np.minimum(OF_ZEROS * typical * times, typical), 0.0)
 
 
 def _ordinary(rows: tuple[Questions, Answers]) -> tuple[Questions, Answers]:

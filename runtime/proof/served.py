@@ -2,7 +2,7 @@
 
 Each row is asked alone, in batches of other rows at random places, and by many clients at once, whose requests the
 server mixes as it likes. A lossless form must answer what the original answers. A lossy one has a score for that; but
-each row must be answered in any company as it is answered alone.
+it must answer ordinary rows with numbers where the original does, and each row in any company as it is answered alone.
 """
 
 import time
@@ -14,6 +14,7 @@ import numpy as np
 from shiplift.runtime.model.tensors import filled
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare, counted, worst_of
+from shiplift.runtime.proof.ordinary import ORDINARY
 from shiplift.runtime.proof.parts import parts
 from shiplift.runtime.proof.requests import Asked, Requests, Seen, batches, drawn, send, shuffled
 from shiplift.runtime.proof.settings import Ask, joined
@@ -119,7 +120,10 @@ class _Proving:
             self.worst.append(compared.worst)
             found = compared.first
         else:
+            first = of not in self.own
             at, own = self.own.setdefault(of, (rows, served))
+            if first and (lacking := lost(right.take(rows), served, [origins[row] for row in rows], name)):
+                return lacking.model_copy(update={"row": rows[lacking.row]})
             places = {row: place for place, row in enumerate(at)}
             known = [place for place, row in enumerate(rows) if row in places]
             if not known:
@@ -140,6 +144,24 @@ class _Proving:
             worst=worst_of(self.worst),
             left_out=tuple(self.left_out),
         )
+
+
+def lost(right: Answers, served: Answers, origins: Sequence[str], setting: str) -> Counterexample | None:
+    """The first row that a lossy form refuses though the original answers it, or an ordinary one without its numbers.
+
+    Rows with far-fetched values may overflow, since a lower precision has a smaller range.
+    """
+    bad, ordinary = right.answered & ~served.answered, np.array([origin in ORDINARY for origin in origins])
+    for name, array in right.outputs.items():
+        found = served.outputs.get(name)
+        if array.dtype.kind == "f" and found is not None and found.shape == array.shape:
+            gone = np.isfinite(array) & ~np.isfinite(found)
+            bad |= right.answered & ordinary & gone.reshape(len(gone), -1).any(axis=1)
+    for row in np.flatnonzero(bad).tolist():
+        told = compare(right.take([row]), served.take([row]), [origins[row]], setting=setting).first
+        if told:
+            return told.model_copy(update={"row": row})
+    return None
 
 
 def unsteady(

@@ -8,7 +8,7 @@ NOISE_FACTOR = 8  # how many times the original's own noise an answer may be off
 _ROUNDED = 2  # units in the last place of the coarser type
 _USUAL_PERCENT = 90  # of a column's magnitudes are at most the usual one
 PROBABLE = 5e-4  # of a probability: its label is compared by itself
-_OF_ZEROS = 1e-2  # of the output's usual magnitude, in a column that holds nothing but zeros
+OF_ZEROS = 1e-2  # of the output's usual magnitude, in a column that holds nothing but zeros
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def usual_magnitude(values: Floats) -> Floats:
     usual = np.zeros(sizes.shape[1])
     if filled.any():
         usual[filled] = np.nanpercentile(sizes[:, filled], _USUAL_PERCENT, axis=0)
-        usual[~filled] = _OF_ZEROS * float(np.median(usual[filled]))
+        usual[~filled] = OF_ZEROS * float(np.median(usual[filled]))
     return usual
 
 

@@ -13,7 +13,7 @@ from shiplift.runtime.proof.comparison import compare
 from shiplift.runtime.proof.file import from_file, sets_in
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.proof.requests import send
-from shiplift.runtime.proof.served import Form, padded, unsteady
+from shiplift.runtime.proof.served import Form, lost, padded, unsteady
 from shiplift.runtime.proof.settings import Ask, alone, together
 from shiplift.runtime.records.proof import Counterexample
 
@@ -64,7 +64,8 @@ def ask_form(ask: Ask, questions: Questions, right: Answers, form: Form, clients
         among = [(row, together_.take([row])) for row in range(count)]
     for row in range(count):
         mine, first = own.take([row]), right.take([row])
-        found = None if form.lossy is not None else _found(first, mine, questions.origins[row], "alone")
+        judge = _found if form.lossy is None else _lost
+        found = judge(first, mine, questions.origins[row], "alone")
         others, judged = [answers for at, answers in among if at == row], mine if form.lossy is not None else first
         told = [(answers, _judged(judged, answers, questions.origins[row], form)) for answers in others]
         shown = next((each for each in told if each[1]), told[-1] if told else (None, None))
@@ -79,6 +80,10 @@ def _judged(right: Answers, answers: Answers, origin: str, form: Form) -> Counte
 
 def _found(right: Answers, answers: Answers, origin: str, setting: str) -> Counterexample | None:
     return compare(right, padded(answers, right), [origin], setting=setting).first
+
+
+def _lost(right: Answers, answers: Answers, origin: str, setting: str) -> Counterexample | None:
+    return lost(right, padded(answers, right), [origin], setting)
 
 
 def _crowd(ask: Ask, questions: Questions, right: Answers, clients: int) -> list[tuple[int, Answers]]:

@@ -124,7 +124,18 @@ class TorchModule(Original):
             {at: batch if at == 0 else torch.export.Dim.DYNAMIC for at, size in enumerate(spec.shape) if size == -1}
             for spec in self.specs
         )
-        return self._export(self.module, sample, path, opset, dynamic_shapes=shapes)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                program = torch.export.export(self.module, sample, dynamic_shapes=shapes)
+        except Exception:  # torch.onnx tries other ways, and says why none works
+            return self._export(self.module, sample, path, opset, dynamic_shapes=shapes)
+        return self._export(self._decomposed(program), sample, path, opset)
+
+    def _decomposed(self, program: Any) -> Any:
+        from shiplift.runtime.model.conversion.torch_decompositions import decomposed  # noqa: PLC0415 - imports torch
+
+        return decomposed(program)
 
     def _export(self, model: Any, sample: tuple[Any, ...], path: Path, opset: int, **options: Any) -> onnx.ModelProto:
         import torch  # noqa: PLC0415
@@ -203,7 +214,7 @@ class TorchProgram(TorchModule):
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Converts the program itself through `torch.onnx.export`, without tracing it again."""
         size = _SAMPLE if self.batch == -1 else self.batch
-        return self._export(self.module, self.arguments(batch_of(example, size)), path, opset)
+        return self._export(self._decomposed(self.module), self.arguments(batch_of(example, size)), path, opset)
 
 
 def _in_training(program: Any) -> Iterator[str]:

@@ -88,3 +88,26 @@ def test_a_row_far_from_all_others_may_be_off_by_what_its_original_is_itself() -
     found = compare(far, Answers.of({"y": np.zeros((2, 1))}), ["first", "second"])
 
     assert [each.origin for each in found.wrong] == ["second"]
+
+
+def spectrum(times: float, seed: int) -> tuple[Any, Answers]:
+    """Rows so many times as large as ordinary ones: a sum, what only rounding makes of zero, and a share in 0 to 1."""
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(40, 2)) * times
+    columns = [inputs.sum(axis=1) * 10, rng.normal(size=40) * 1e-6 * times, 1 / (1 + np.exp(-inputs[:, 0] / times))]
+    noise = np.array([1e-6, 2e-6, 1e-7])
+    return inputs, Answers(outputs={"y": np.stack(columns, axis=1)}, errors=("",) * 40, noise={"y": noise})
+
+
+def test_a_column_of_nothing_but_rounding_is_compared_as_one_of_zeros_in_rows_of_any_size() -> None:
+    for times, off, too_far in ((1.0, 1e-6, 1e-3), (7.0, 3e-5, 1e-2), (1e6, 5e-4, 1e-2)):
+        sets = {}
+        for name, origin, size, seed in (("example", "example", 1.0, 0), ("questions-0", "several", times, 1)):
+            inputs, right = spectrum(size, seed)
+            sets[name] = (Questions(inputs={"x": inputs}, origins=(origin,) * 40), right)
+        right = with_usual(sets)["questions-0"]
+        origins = ["several"] * 40
+        for column, difference, same in ((1, off, True), (1, too_far, False), (2, 0.01, False)):
+            served = {"y": right.outputs["y"].copy()}
+            served["y"][3, column] += difference
+            assert compare(right, Answers.of(served), origins).same == same, (times, column, difference)

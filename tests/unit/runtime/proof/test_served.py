@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -102,6 +103,29 @@ def test_a_lossy_form_may_be_off_but_not_unsteady() -> None:
         proof = proved(steady, LOSSY)
         assert isinstance(proof, ServedProof)
         assert proof.worst is None
+
+
+def test_a_lossy_form_answers_a_number_where_the_original_does() -> None:
+    def overflows(x: Any, *_: int) -> Any:
+        return np.where((x == ROWS[7]).all(axis=1, keepdims=True), np.nan, 0.01)
+
+    difference = proved(server(off=overflows), LOSSY)
+    assert isinstance(difference, Difference)
+    assert (difference.found.row, difference.found.setting, difference.found.served) == (7, "alone", "answers nan")
+    outputs = {"score": np.where(np.arange(len(ROWS))[:, None] == 7, np.nan, RIGHT.outputs["score"])}
+    asked = [(ASKED[0][0], replace(RIGHT, outputs=RIGHT.outputs | outputs))]
+    assert isinstance(prove_served(server(off=overflows), asked, LOSSY, most=8, clock=lambda: 0.0), ServedProof)
+
+
+def test_a_lossy_form_refuses_no_row_that_the_original_answers() -> None:
+    def refuses(inputs: Arrays) -> Arrays:
+        if (inputs["x"] == ROWS[7]).all(axis=1).any():
+            raise ValueError("out of range")
+        return scores(inputs)
+
+    difference = prove_served(refuses, ASKED, LOSSY, most=8, clock=lambda: 0.0)
+    assert isinstance(difference, Difference)
+    assert (difference.found.row, difference.found.setting) == (7, "alone")
 
 
 def test_the_counterexample_is_the_row_that_was_asked() -> None:
