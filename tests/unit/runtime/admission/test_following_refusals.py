@@ -441,7 +441,7 @@ _OF_AUTHORS = ("model/contracts.py", "model/datasets.py", "model/tables.py", "mo
 
 @pytest.mark.parametrize("place", _OF_AUTHORS)
 def test_whatever_is_refused_of_what_the_author_logged_names_a_line_to_write(place: str) -> None:
-    """Of a signature, an example, requirements and data, each advice has code; one that is a variable comes from such."""
+    """Of a signature, an example, requirements and data, each advice has code."""
     files = [_ROOM / place] if place.endswith(".py") else sorted((_ROOM / place).glob("*.py"))
     advice = (each for file in files for each in _advice_in(ast.parse(file.read_text())))
     assert [each for each in advice if "`" not in each and not each.startswith("Log it with Python")] == []
