@@ -55,8 +55,10 @@ class Asking:
         self._questions: OrderedDict[Hashable, _Question] = OrderedDict()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="asking")
 
-    async def ask(self, key: Hashable, ask: Callable[[], T], *, fresh_s: float = 0.0) -> Told[T]:
-        """The answer to a question, which `key` names.
+    async def ask(
+        self, key: Hashable, ask: Callable[[], T], *, fresh_s: float = 0.0, patience_s: float | None = None
+    ) -> Told[T]:
+        """The answer to a question, which `key` names; `patience_s` is for one that the page can do without at first.
 
         Raises:
             NotFound: what was asked about does not exist.
@@ -65,7 +67,7 @@ class Asking:
         question = self._question(key)
         self._begin(question, ask, max(fresh_s, self._fresh_s))
         if question.running and not self._goes_on_with_the_last(question):
-            await asyncio.wait({question.running}, timeout=self._patience_s)
+            await asyncio.wait({question.running}, timeout=self._patience_s if patience_s is None else patience_s)
         problem = self._problem(question)
         if isinstance(problem, NotFound) or (problem and question.told is None):
             raise problem

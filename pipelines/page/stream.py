@@ -54,7 +54,7 @@ class Stream:
                     yield sse(event, text)
             if time.monotonic() - sent_at > _BEAT_S:
                 sent_at = time.monotonic()
-                yield ": still here\n\n"
+                yield sse("beat", "")  # no comment, since scripts do not see those
             if state and state.ended:
                 self._reading.forget()
                 yield sse("ended", "")
