@@ -2,13 +2,19 @@
 // file into base64. Everything else is htmx and HTML.
 (function () {
   'use strict'
-  function tell(text) {
+  var said = ''
+  function say() {
     var notice = document.getElementById('offline')
-    if (notice && notice.textContent !== text) {
-      notice.textContent = text
-      notice.hidden = !text
+    if (notice && notice.textContent !== said) {
+      notice.textContent = said
+      notice.hidden = !said
     }
   }
+  function tell(text) {
+    said = text
+    say()
+  }
+  document.addEventListener('htmx:afterSettle', say) // the whole content may be new, and the notice with it
   document.addEventListener('htmx:sendError', function () {
     tell('The page\'s server does not answer, so what you see may be old. `shiplift up` starts it. This page tries again by itself.')
   })
