@@ -193,11 +193,11 @@ class Script:
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
-        class Rows(mlflow.pyfunc.PythonModel):  # type: ignore[misc,name-defined]
+        class Rows(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
             def predict(self, context: Any, model_input: Any) -> Any:
                 return np.asarray(model_input).real.reshape(len(model_input), -1).sum(axis=1)
 
-        used = (ModelSignature, infer_signature, ColSpec, Schema, TensorSpec, make_column_transformer, SimpleImputer)
+        used: tuple[Any, ...] = (ModelSignature, infer_signature, ColSpec, Schema, TensorSpec, make_column_transformer, SimpleImputer)
         used += (LinearRegression, make_pipeline, FunctionTransformer, OneHotEncoder, Rows)
         return {each.__name__: each for each in used} | {
             "operator": operator,
