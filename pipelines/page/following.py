@@ -1,7 +1,8 @@
 """Follows releases under way for browsers: one thread per release, however many watch it.
 
-Browsers get whole states, never differences, and at most one each `_EVERY_S`. So ten thousand events a second cost as
-much as two, and a browser that returns after an hour sees what is true, not what it missed.
+Browsers get whole states, never differences, and at most one each `_EVERY_S`, the same for all who watch. So ten
+thousand events a second and two hundred browsers cost as much as two events and one browser, and one that returns after
+an hour sees what is true, not what it missed.
 """
 
 import asyncio
@@ -19,20 +20,30 @@ from shiplift.runtime.records.release import Event
 _EVERY_S = 0.5
 _LOG_EVERY_S, _LOG_LINES = 2.0, 200
 _STAGES = 1000
+_CHARACTERS = 1000  # of a message, and of a line of the log: what is kept for browsers is bounded
 
 
 @dataclass(kw_only=True, eq=False)
 class State:
     """A release as its events tell it so far: the newest event of each stage, and the end of its log.
 
-    `changes` grows with each change, so that a watcher knows whether it has seen this. `problem`: it can't be followed.
+    `changes` grows with each change, and `shown` is how many of them watchers have been told of, all at the same time.
+    `problem`: it can't be followed.
     """
 
     stages: dict[tuple[str, str], Event] = field(default_factory=dict)
     log: tuple[str, ...] = ()
     changes: int = 0
+    shown: int = 0
+    shown_at: float = float("-inf")
     ended: bool = False
     problem: str = ""
+
+    def show(self) -> int:
+        """The number of changes to tell of now: a new one at most each `_EVERY_S`."""
+        if time.monotonic() - self.shown_at >= _EVERY_S:
+            self.shown, self.shown_at = self.changes, time.monotonic()
+        return self.shown
 
     @property
     def now(self) -> str:
@@ -62,11 +73,11 @@ class Following:
         seen = -1
         try:
             while True:
-                over, changes = state.ended or bool(state.problem), state.changes
-                yield state if changes != seen or over else None
+                over, shown = state.ended or bool(state.problem), state.show()
+                yield state if shown != seen or over else None
                 if over:
                     return
-                seen = changes
+                seen = shown
                 await asyncio.sleep(_EVERY_S)
         finally:
             self._leave(release, state)
@@ -113,7 +124,7 @@ class Following:
 
     def _read_log(self, name: str, state: State) -> None:
         with contextlib.suppress(ShipliftError):  # there is none yet
-            log = tuple(self._engine.logs(name, lines=_LOG_LINES, follow=False))
+            log = tuple(line[:_CHARACTERS] for line in self._engine.logs(name, lines=_LOG_LINES, follow=False))
             if log != state.log:
                 state.log = log
                 state.changes += 1
@@ -123,5 +134,5 @@ def _add(state: State, event: Event) -> None:
     """Notes an event; progress keeps the last message if it has none of its own."""
     key = (event.stage, event.target)
     if key in state.stages or len(state.stages) < _STAGES:
-        state.stages[key] = event
+        state.stages[key] = event.model_copy(update={"message": event.message[:_CHARACTERS]})
         state.changes += 1

@@ -65,14 +65,16 @@ class Reading:
         check_name(name)
         return await self._asking.ask(("model", name), lambda: model_view(name, self._engine.status(name)))
 
-    async def figures(self, name: str) -> dict[int, Figures]:
-        """The figures of a model's versions; empty if they can't be read."""
-        return figures_of(await self.reports(name))
+    async def figures(self, name: str, *, patience_s: float | None = None) -> dict[int, Figures]:
+        """The figures of a model's versions; empty if they can't be read, or not within `patience_s`."""
+        return figures_of(await self.reports(name, patience_s=patience_s))
 
-    async def reports(self, name: str) -> list[ReleaseReport]:
-        """The newest report of each of a model's versions; empty if they can't be read."""
+    async def reports(self, name: str, *, patience_s: float | None = None) -> list[ReleaseReport]:
+        """The newest report of each of a model's versions; empty if they can't be read, or not within `patience_s`."""
         try:
-            told = await self._asking.ask(("reports", name), lambda: self._engine.reports(name), fresh_s=_REPORTS_S)
+            told = await self._asking.ask(
+                ("reports", name), lambda: self._engine.reports(name), fresh_s=_REPORTS_S, patience_s=patience_s
+            )
         except ShipliftError:
             return []
         return told.value

@@ -19,6 +19,7 @@ from shiplift.pipelines.page.rendering import render
 from shiplift.runtime.base.errors import NotFound
 
 _ROWS = 25
+_TRENDS_S = 0.3
 # A report has its style and its charts within it, and no script.
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox allow-same-origin"
 
@@ -87,7 +88,8 @@ class Views:
         return HTMLResponse(text, headers={"content-security-policy": _REPORT_POLICY})
 
     async def _figures(self, rows: list[ModelRow]) -> list[dict[int, Figures]]:
-        return await asyncio.gather(*(self._reading.figures(row.model) for row in rows))
+        """The figures of each row. Reports that only the registry has take many questions: they come with a reload."""
+        return await asyncio.gather(*(self._reading.figures(row.model, patience_s=_TRENDS_S) for row in rows))
 
 
 class _Trends:

@@ -371,5 +371,5 @@ def _require_as_many(answers: Answers, exported: Signature) -> None:
         raise ExportFailed(
             f"the model has {len(answers.outputs)} outputs ({', '.join(answers.outputs)}), its ONNX form "
             f"{len(exported.outputs)}",
-            do="Name the outputs to keep in `export.outputs`.",
+            do="Name the outputs to keep in the spec: `export: {outputs: [NAME]}`.",
         )

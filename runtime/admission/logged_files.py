@@ -40,7 +40,9 @@ def resolve_spec(request: Request, registry: VersionFiles, run_id: str, model: P
         name = shlex.quote(f"{request.model}/{request.version}")
         raise SpecInvalid(error.what, do=f"{error.do} Then `shiplift rerun {name} --spec shiplift.yaml`.") from error
     if spec.model not in (None, request.model):
-        raise SpecInvalid(f"the spec is for model {spec.model!r}, not {request.model!r}", do="Change its `model:`.")
+        raise SpecInvalid(
+            f"the spec is for model {spec.model!r}, not {request.model!r}", do=f"Write `model: {request.model}` in it."
+        )
     return spec
 
 

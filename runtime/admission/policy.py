@@ -1,5 +1,6 @@
 """The site's policy limits every spec: a version's author writes the spec, the site's owner writes the policy."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,17 +19,23 @@ def check(policy: SitePolicy, spec: ReleaseSpec) -> None:
         PolicyRefused: it does not; the message names each value and its limit.
     """
     if beyond := [*_modes(policy, spec), *_numbers(policy, spec)]:
+        lines = " and ".join(dict.fromkeys(f"`{line}`" for _, line in beyond if line))
         raise PolicyRefused(
-            f"the spec asks for more than this site allows: {'; '.join(beyond)}",
-            do="Change the spec, or ask the owner of this site to change its `policy` (site.yaml, or the values file).",
+            f"the spec asks for more than this site allows: {'; '.join(what for what, _ in beyond)}",
+            do=f"{f'Write {lines} in the spec' if lines else 'Change the spec'}, or ask the owner of this site to "
+            "change its `policy` (site.yaml, or the values file).",
         )
 
 
-def _modes(policy: SitePolicy, spec: ReleaseSpec) -> Iterator[str]:
+_Beyond = tuple[str, str]  # what the spec asks for, and the line of a spec that the site allows
+
+
+def _modes(policy: SitePolicy, spec: ReleaseSpec) -> Iterator[_Beyond]:
     for name in ("pickle", "python"):
         mode, modes = getattr(spec.admission, name), getattr(policy, name)
         if mode not in modes:
-            yield f"admission.{name} is {mode!r}, `policy.{name}` allows {' or '.join(modes) or 'none'}"
+            line = f"admission: {{{name}: {modes[0]}}}" if modes else ""
+            yield f"admission.{name} is {mode!r}, `policy.{name}` allows {' or '.join(modes) or 'none'}", line
 
 
 _LIMITED = (
@@ -43,19 +50,21 @@ _LIMITED = (
 )
 
 
-def _numbers(policy: SitePolicy, spec: ReleaseSpec) -> Iterator[str]:
+def _numbers(policy: SitePolicy, spec: ReleaseSpec) -> Iterator[_Beyond]:
     """The author's values beyond the policy. A default is not a request: where it is used, the policy caps it."""
     for section, field, name in _LIMITED:
         part = getattr(spec, section)
         value, limit = getattr(part, field), getattr(policy, name)
         if field in part.model_fields_set and value > limit:
-            yield f"{section}.{field} is {value:g}, the limit is {limit:g} (`policy.{name}`)"
+            line = f"{section}: {{{field}: {limit}}}"
+            yield f"{section}.{field} is {value:g}, the limit is {limit:g} (`policy.{name}`)", line
     for field in Limits.model_fields:
         value, limit = getattr(spec.serving.limits, field), getattr(policy.served, field)
         if value is not None and limit is not None and value > limit:
-            yield f"serving.limits.{field} is {value:g}, the limit is {limit:g} (`policy.served.{field}`)"
+            line = f"serving: {{limits: {{{field}: {limit}}}}}"
+            yield f"serving.limits.{field} is {value:g}, the limit is {limit:g} (`policy.served.{field}`)", line
     if len(spec.targets) > policy.targets:
-        yield f"the number of targets is {len(spec.targets)}, the limit is {policy.targets} (`policy.targets`)"
+        yield f"the number of targets is {len(spec.targets)}, the limit is {policy.targets} (`policy.targets`)", ""
 
 
 def check_site(site: Site, spec: ReleaseSpec) -> None:
@@ -69,7 +78,8 @@ def check_site(site: Site, spec: ReleaseSpec) -> None:
     if spec.serving.rate_limiter and not site.place.rate_limiter:
         raise NotAdmitted(
             "the spec asks for `serving.rate_limiter`, but production runs without Triton's rate limiter",
-            do="Start it with `shiplift up --rate-limiter`, or leave that section out.",
+            do="Leave the section out, `serving: {rate_limiter: null}`; or start production with "
+            "`shiplift up --rate-limiter`.",
         )
     bake = spec.promotion.bake
     if bake and not site.prometheus and any(alarm.query for alarm in bake.rules(spec.slo.p99_ms)):
@@ -97,5 +107,6 @@ def check_size(folder: Path, limit_mb: float) -> None:
     if size > limit_mb * 2**20:
         raise NotAdmitted(
             f"the model's files have {size / 2**20:.0f} MiB, the limit is {limit_mb:.0f} MiB",
-            do="Raise `admission.max_size_mb` in the spec, or register a smaller model.",
+            do=f"Write `admission: {{max_size_mb: {math.ceil(size / 2**20)}}}` in the spec, or register a smaller "
+            "model.",
         )

@@ -210,7 +210,7 @@ def _finished(outputs: Arrays, conversion: Conversion) -> Arrays:
     if missing := [name for name in conversion.outputs if name not in outputs]:
         raise ExportFailed(
             f"export.outputs names {', '.join(missing)}; the model has {', '.join(outputs)}",
-            do="Change `export.outputs` in the spec.",
+            do="Name some of these in the spec, `export: {outputs: [NAME]}`, or leave `export.outputs` out.",
         )
     outputs = {name: outputs[name] for name in conversion.outputs or outputs}
     return postprocess.in_numpy(outputs, conversion.postprocess, conversion.top_k)
@@ -257,6 +257,7 @@ def _examined(original: Original, ask: Any, sets: Mapping[str, Arrays]) -> Count
     if seen.mixes and original.batch > 1:
         raise ExportFailed(
             f"the model takes batches of {original.batch} alone, and mixes their rows: {with_row(seen.mixes, rows)}",
-            do="Export it with a dynamic first dimension, or with a batch of 1.",
+            do="Export it with a dynamic first dimension: `torch.onnx.export(model, x, 'model.onnx', "
+            "dynamic_shapes=({0: 'batch'},))`; or with a batch of 1.",
         )
     return with_row(seen.mixes, rows)

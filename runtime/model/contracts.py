@@ -43,10 +43,30 @@ _COLUMN_TYPES: Mapping[str, Datatype] = {
     "double": "FP64",
 }  # whatever else a column holds travels as text (`guest/python/values.py`)
 _ADVICE = (
-    "Log it with `mlflow.{flavor}.log_model(model, name=..., signature=infer_signature(x, y), input_example=x)` "
-    "and register that."
+    "Log it with `mlflow.{flavor}.log_model({arguments})`, where `x` are some rows as the model takes them, and "
+    "register that."
 )
-
+_ARGUMENTS = "model, name='model', signature=infer_signature(x, model.predict(x)), input_example=x"
+_OWN_ARGUMENTS: Mapping[str, str] = {  # of `log_model`, where a flavor's are others
+    "pytorch": (
+        "model, name='model', signature=infer_signature(x.numpy(), model(x).detach().numpy()), input_example=x.numpy()"
+    ),
+    "pyfunc": (
+        "name='model', python_model=model, signature=infer_signature(x, model.predict(None, x)), input_example=x"
+    ),
+    **dict.fromkeys(("onnx", *TEXT_FLAVORS), "model, name='model', input_example=x"),  # they need no signature
+}
+_LOG_AGAIN = (
+    "Log the model again with the `log_model(...)` of its library, which writes the file, and leave the file as it is."
+)
+_RENAMED = "Rename the columns before you train and log the model: `x.columns = {}`."
+_CARRIED = {  # by NumPy's kind of type
+    "c": "Take both parts as real numbers: `x = np.stack([x.real, x.imag], axis=-1)`, then train and log the model "
+    "again.",
+    "M": "Take times as numbers: `x = x.astype('int64')`, then train and log the model again.",
+    "m": "Take durations as numbers: `x = x.astype('int64')`, then train and log the model again.",
+    "f": "Use numbers of 64 bits at most, booleans or strings: `x = x.astype('float64')`, then log the model again.",
+}
 
 _NOT_INFERRED = (
     ", though it has an input example: MLflow makes one with the model's answer to the example, which failed, as "
@@ -104,10 +124,10 @@ def read_model(
             Python model that can't be admitted.
     """
     meta = metadata(folder)
-    with _readable("the MLmodel file can't be read", "Log the model again."):
+    with _readable("the MLmodel file can't be read", _LOG_AGAIN):
         flavor = PYTHON if as_python else _flavor(meta)
         requirements = _requirements(folder, meta, python=python) if flavor == PYTHON else ()
-    advice = _ADVICE.format(flavor="pyfunc" if flavor == PYTHON else flavor)
+    advice = _advice(flavor)
     graph = _graph(folder, meta, states) if flavor == "onnx" else None
     advice = _WHOLE.format(", ".join(sorted(graph.whole))) if graph and graph.whole else advice
     if flavor in TEXT_FLAVORS:
@@ -119,6 +139,12 @@ def read_model(
         logged = _of_agent(logged) if _is_agent(logged) else logged
         example = _example(examples or folder, meta, logged, graph, advice)
     return replace(_without_unknown(logged, example), example=example, requirements=requirements)
+
+
+def _advice(flavor: str) -> str:
+    """How to log a model of a flavor with a signature and an example."""
+    called = "pyfunc" if flavor == PYTHON else flavor
+    return _ADVICE.format(flavor=called, arguments=_OWN_ARGUMENTS.get(called, _ARGUMENTS))
 
 
 def _without_unknown(logged: LoggedModel, example: Arrays | None) -> LoggedModel:
@@ -156,7 +182,7 @@ def _of_graph(graph: graph_contract.GraphContract) -> LoggedModel:
 
 def _of_text(meta: dict[str, Any], flavor: Flavor) -> LoggedModel:
     """The texts that the task names, or one, whatever the signature calls it; the outputs depend only on the task."""
-    with _readable("the MLmodel file can't be read", "Log the model again."):
+    with _readable("the MLmodel file can't be read", _LOG_AGAIN):
         task = task_of(meta, flavor)
         if task == GENERATION and wraps_openai(meta, flavor):
             prompt = Signature(inputs=(TensorSpec(name="prompt", datatype="BYTES", shape=(-1, 1)),), outputs=())
@@ -167,7 +193,7 @@ def _of_text(meta: dict[str, Any], flavor: Flavor) -> LoggedModel:
         raise NotAdmitted(
             f"the signature has the inputs {', '.join(f'{spec.name} ({spec.datatype})' for spec in inputs)}; a model "
             f"for {task} takes {'two texts' if len(names) > 1 else 'one text'} per sample",
-            do="Log it without a signature: MLflow writes the right one.",
+            do="Log it without a signature, `log_model(..., signature=None)`: MLflow writes the right one.",
         )
     texts = tuple(TensorSpec(name=name, datatype="BYTES", shape=(-1, 1)) for name in names)
     signature = Signature(inputs=texts, outputs=())
@@ -184,7 +210,7 @@ def _of_signature(meta: dict[str, Any], flavor: Flavor, advice: str) -> LoggedMo
     if not inputs or not (outputs or flavor == PYTHON):  # a Python model's answers show its outputs
         raise NotAdmitted("the version's signature does not name both inputs and outputs", do=advice)
     for spec in inputs:
-        _check_batch(spec, tabular=tabular)
+        _check_batch(spec, advice, tabular=tabular)
     return LoggedModel(
         flavor=flavor, signature=Signature(inputs=inputs, outputs=outputs), example=None, tabular=tabular
     )
@@ -222,17 +248,15 @@ def metadata(folder: Path) -> dict[str, Any]:
     """
     file = folder / METADATA
     if not file.is_file():
-        raise NotAdmitted(
-            "the version is not an MLflow model: it has no MLmodel file", do=_ADVICE.format(flavor="pytorch")
-        )
+        raise NotAdmitted("the version is not an MLflow model: it has no MLmodel file", do=_advice("pytorch"))
     try:
         meta = strict_yaml.load(read_regular(file, MAX_METADATA_BYTES).decode(), MAX_METADATA_BYTES)
     except strict_yaml.NotStrict as error:
-        raise NotAdmitted(f"the MLmodel file can't be read: it {error}", do="Log the model again.") from error
+        raise NotAdmitted(f"the MLmodel file can't be read: it {error}", do=_LOG_AGAIN) from error
     except ValueError as error:  # not regular, not UTF-8
-        raise NotAdmitted(f"the MLmodel file can't be read: {error}", do="Log the model again.") from error
+        raise NotAdmitted(f"the MLmodel file can't be read: {error}", do=_LOG_AGAIN) from error
     if not isinstance(meta, dict):
-        raise NotAdmitted("the MLmodel file is not a mapping", do="Log the model again.")
+        raise NotAdmitted("the MLmodel file is not a mapping", do=_LOG_AGAIN)
     return meta
 
 
@@ -265,7 +289,9 @@ def _flavor(meta: dict[str, Any]) -> Flavor:
             return flavor
     raise NotAdmitted(
         f"the version's flavors are {', '.join(sorted(logged)) or 'none'}; known ones are {', '.join(MODELS)}",
-        do="Log the model with one of these flavors; python_function is `mlflow.pyfunc.log_model(python_model=...)`.",
+        do="Log the model with one of these flavors. Or let Python code of yours call it: "
+        "`mlflow.pyfunc.log_model(name='model', python_model=model, input_example=x)`, with a `PythonModel` as `model` "
+        "and `admission: {python: sandbox}` in the spec.",
     )
 
 
@@ -277,15 +303,25 @@ def _specs(text: str | None, kind: str) -> tuple[tuple[TensorSpec, ...], bool]:
     counted = Counter(spec.name for spec in specs)
     if twice := next((name for name, count in counted.items() if count > 1), ""):
         raise NotAdmitted(
-            f"two {kind}s are called {twice!r}", do="Rename one of these columns, and log the model again."
+            f"two {kind}s are called {twice!r}", do=_RENAMED.format(_distinct([spec.name for spec in specs]))
         )
     return specs, tabular
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The names, with a number after each that another one has, too, and after each empty one."""
+    counted, distinct = Counter[str](), list[str]()
+    for name in names:
+        counted[name] += 1
+        distinct.append(f"{name or 'column'}_{counted[name]}" if names.count(name) > 1 or not name else name)
+    return distinct
 
 
 def _names(entries: list[dict[str, Any]], kind: str) -> list[str]:
     """The names of a signature's entries, as the author logged them; those without one are numbered."""
     if any(entry.get("name") == "" for entry in entries):
-        raise NotAdmitted(f"an {kind} has an empty name", do="Give the column a name, and log the model again.")
+        names = ["" if entry.get("name") is None else str(entry["name"]) for entry in entries]
+        raise NotAdmitted(f"an {kind} has an empty name", do=_RENAMED.format(_distinct(names)))
     unnamed = kind if len(entries) == 1 else f"{kind}_{{}}"
     given = ("" if entry.get("name") is None else str(entry["name"]) for entry in entries)
     return [name or unnamed.format(at) for at, name in enumerate(given)]
@@ -299,7 +335,7 @@ def _spec(entry: dict[str, Any], name: str, kind: str) -> TensorSpec:
     if tensor_type is None:
         raise NotAdmitted(
             f"{kind} {name!r} has type 'tensor' {entry['tensor-spec']['dtype']}, which Triton can't carry",
-            do="Use numbers, booleans or strings.",
+            do=_CARRIED.get(np.dtype(entry["tensor-spec"]["dtype"]).kind, _CARRIED["f"]),
         )
     return TensorSpec(name=name, datatype=tensor_type, shape=tuple(entry["tensor-spec"]["shape"]))
 
@@ -331,7 +367,7 @@ def _example(
         arrays = graph.batched(arrays) if graph else arrays
         arrays = _columns_of_text(arrays, inputs) if logged.flavor in TEXT_FLAVORS else arrays
         example = {spec.name: as_input(arrays[spec.name], spec) for spec in inputs}
-    check_example(example, tuple(spec for spec in inputs if spec.name in example), advice)
+    check_example(example, tuple(spec for spec in inputs if spec.name in example), advice, tabular=logged.tabular)
     return example
 
 
@@ -379,7 +415,8 @@ def _column(values: list[Any], spec: TensorSpec, kind: str) -> NDArray[Any]:
         raise NotAdmitted(
             f"row {missing[0]} of the input example has no value in the column {spec.name!r}, which is {kind!r} in the "
             "signature, and no such value can be missing",
-            do=f"Log floats: `x[{spec.name!r}].astype('float64')`, in the example and in the signature.",
+            do=f"Make the column one of floats, which can be missing: `x = x.astype({{{spec.name!r}: 'float64'}})`, "
+            "then `log_model(..., signature=infer_signature(x, model.predict(x)), input_example=x)`.",
         )
     return as_input(np.array(values, dtype=object).reshape(-1, 1), spec)
 
@@ -393,18 +430,26 @@ def _columns_of_text(arrays: Arrays, inputs: tuple[TensorSpec, ...]) -> Arrays:
     return {spec.name: np.asarray(columns[spec.name], dtype=object).reshape(-1, 1) for spec in inputs}
 
 
-def check_example(example: Arrays, inputs: tuple[TensorSpec, ...], advice: str) -> None:
-    """Checks that an input example has samples, all of the signature's shapes and types.
+def check_example(example: Arrays, inputs: tuple[TensorSpec, ...], advice: str, *, tabular: bool = False) -> None:
+    """Checks that an input example has samples, all of the signature's shapes and types. `tabular`: it is a data frame.
 
     Raises:
         NotAdmitted: it does not.
     """
     for spec in inputs:
-        _check_array(example[spec.name], spec, advice)
+        _check_array(example[spec.name], spec, advice, tabular=tabular)
     if len({len(array) for array in example.values()}) != 1:
-        raise NotAdmitted("the input example's arrays have different batch sizes", do=advice)
+        least = min(len(array) for array in example.values())
+        raise NotAdmitted(
+            "the input example's arrays have different batch sizes",
+            do=f"Log as many rows of each: `log_model(..., input_example={{name: array[:{least}] for name, array in "
+            "x.items()})`, where `x` is the example.",
+        )
     if not len(example[inputs[0].name]):
-        raise NotAdmitted("the input example has no samples", do=advice)
+        raise NotAdmitted(
+            "the input example has no samples",
+            do="Log some rows of the data that the model was trained on: `log_model(..., input_example=x[:5])`.",
+        )
 
 
 def _arrays(body: Any, kind: str, inputs: tuple[TensorSpec, ...]) -> Arrays:
@@ -431,18 +476,24 @@ def _dense(body: dict[str, Any], kind: str) -> NDArray[Any]:
     return dense
 
 
-def _check_batch(spec: TensorSpec, *, tabular: bool) -> None:
+def _check_batch(spec: TensorSpec, advice: str, *, tabular: bool) -> None:
     if not tabular and (not spec.shape or spec.shape[0] != -1):
         raise NotAdmitted(
             f"input {spec.name!r} has the fixed shape {spec.shape}: requests are batched along the first dimension",
-            do="Log a signature whose first dimension is -1 (`infer_signature` does).",
+            do="Log a signature whose first dimension is -1, as `infer_signature` writes it. " + advice,
         )
 
 
-def _check_array(array: NDArray[Any], spec: TensorSpec, advice: str) -> None:
+def _check_array(array: NDArray[Any], spec: TensorSpec, advice: str, *, tabular: bool) -> None:
     if not fits(array, spec):
         raise NotAdmitted(
             f"the input example's {spec.name!r} has shape {array.shape}, the signature says {spec.shape}", do=advice
         )
     if spec.datatype in FLOATS and np.isinf(array).any():  # NaN is a missing value
-        raise NotAdmitted(f"the input example's {spec.name!r} holds infinity", do="Log an example without it.")
+        rows = f"x[{spec.name!r}]" if tabular else "x"
+        whole = "" if tabular or array.ndim == 1 else f".any(axis={tuple(range(1, array.ndim))})"
+        raise NotAdmitted(
+            f"the input example's {spec.name!r} holds infinity",
+            do=f"Log an example without such rows: `x = x[~np.isinf({rows}){whole}]`, then "
+            "`log_model(..., input_example=x)`.",
+        )

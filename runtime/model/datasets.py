@@ -8,8 +8,21 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.model import tables
-from shiplift.runtime.model.tensors import DATA_LIMITS, Arrays, DataLimits, as_input, load_npz
+from shiplift.runtime.model.tensors import DATA_LIMITS, Arrays, DataLimits, as_input, load_npz, numpy_type
 from shiplift.runtime.records.tensor import FLOATS, TensorSpec
+
+_NAMED = (
+    "Name each array after the input it is for, and the labels as `data.label` says: "
+    "`numpy.savez('validation.npz', INPUT=x, label=y)`."
+)
+_WITHOUT_INFINITE = (
+    "Leave these samples out of every array: `keep = np.isfinite(VALUES).reshape(len(VALUES), -1).all(axis=1)`, then "
+    "`numpy.savez('validation.npz', INPUT=x[keep], label=y[keep])`."
+)
+_WITHOUT_MISSING = (
+    "Leave these samples out of every column: `table = table.dropna(subset=['NAME'])`, then "
+    "`table.to_parquet('validation.parquet')`."
+)
 
 
 def load_samples(
@@ -37,7 +50,10 @@ def load_samples(
     samples = {spec.name: _checked(matched[spec.name], spec, name) for spec in inputs}
     counts = {len(array) for array in samples.values()} | ({len(labels)} if labels is not None else set())
     if len(counts) != 1:
-        raise DataInvalid(f"{name} has arrays of different lengths: {sorted(counts)}", do="Log one row per sample.")
+        raise DataInvalid(
+            f"{name} has arrays of different lengths: {sorted(counts)}",
+            do="Log one row per sample in each: `numpy.savez('validation.npz', INPUT=x[:N], label=y[:N])`.",
+        )
     return samples, labels
 
 
@@ -53,14 +69,15 @@ def load_columns(
     if missing := [column for column in columns if column not in arrays]:
         raise DataInvalid(
             f"{name} has no {', '.join(map(repr, missing))}, which `data.slices` names",
-            do="Log them with the samples, or change `data.slices`.",
+            do="Log them with the samples, `numpy.savez('validation.npz', INPUT=x, label=y, SLICE=values)`. Or leave "
+            "them out of `data.slices`.",
         )
     values = {column: arrays[column] for column in columns}
     for column, array in values.items():
         if array.size != count:
             raise DataInvalid(
                 f"{name} has {array.size} values of {column!r} for {count} samples",
-                do="Log one value per sample to slice by, or change `data.slices`.",
+                do="Log one value per sample to slice by, or leave it out of `data.slices`.",
             )
     return values
 
@@ -70,13 +87,20 @@ def _read(body: bytes, name: str, limits: DataLimits) -> Arrays:
     if suffix == ".npz":
         return load_npz(body, limits, name=name)
     if suffix not in (".csv", ".parquet"):
-        raise DataInvalid(f"{name} is not a .npz, .csv or .parquet file", do="Log the data as one of these.")
+        raise DataInvalid(
+            f"{name} is not a .npz, .csv or .parquet file",
+            do="Log `numpy.savez('validation.npz', INPUT=x, label=y)`, and name it in the spec, as in "
+            "`data: {validation: shiplift/validation.npz}`.",
+        )
     try:
         return (tables.read_csv if suffix == ".csv" else tables.read_parquet)(body, name, limits)
     except DataInvalid:
         raise
     except Exception as error:
-        raise DataInvalid(f"{name} can't be read: {' '.join(str(error).split())[:300]}", do="Log it again.") from error
+        raise DataInvalid(
+            f"{name} can't be read: {' '.join(str(error).split())[:300]}",
+            do="Write it again: `numpy.savez('validation.npz', INPUT=x, label=y)`.",
+        ) from error
 
 
 def _match(arrays: Arrays, inputs: tuple[TensorSpec, ...], name: str) -> Arrays:
@@ -95,7 +119,7 @@ def _match(arrays: Arrays, inputs: tuple[TensorSpec, ...], name: str) -> Arrays:
     raise DataInvalid(
         f"{name} has the arrays {', '.join(sorted(arrays)) or 'none'}; the model's inputs are "
         f"{', '.join(spec.name for spec in inputs)}",
-        do="Name each array after the input it is for.",
+        do=_NAMED,
     )
 
 
@@ -107,14 +131,19 @@ def _checked(array: NDArray[Any], spec: TensorSpec, name: str) -> NDArray[Any]:
     if array.ndim != len(spec.shape) or any(expected not in (-1, actual) for expected, actual in sizes):
         raise DataInvalid(
             f"{name}: {spec.name!r} has shape {array.shape}, the model takes {spec.shape}",
-            do="Log samples shaped like the input example.",
+            do="Log samples shaped like the input example: `x = x.reshape(-1, *SHAPE[1:])`, where `SHAPE` is what the "
+            "model takes.",
         )
     if not len(array):
-        raise DataInvalid(f"{name} has no samples", do="Log at least one row.")
+        raise DataInvalid(
+            f"{name} has no samples",
+            do="Log at least one row: `numpy.savez('validation.npz', INPUT=x[:100], label=y[:100])`.",
+        )
     if array.dtype.kind not in ("OSU" if spec.datatype == "BYTES" else "biuf"):
         raise DataInvalid(
-            f"{name}: {spec.name!r} has dtype {array.dtype}, the model takes {spec.datatype}",
-            do="Log samples with the dtypes of the signature.",
+            f"{name}: {spec.name!r} has dtype {array.dtype}, the model takes {spec.datatype} "
+            f"({numpy_type(spec.datatype)})",
+            do="Log samples with the dtypes of the signature: `x = x.astype('DTYPE')`.",
         )
     missing = np.isnan(array) if array.dtype.kind == "f" and spec.datatype in FLOATS else np.False_
     _check_values(np.where(missing, 0, array) if missing.any() else array, spec.name, name)
@@ -123,7 +152,10 @@ def _checked(array: NDArray[Any], spec: TensorSpec, name: str) -> NDArray[Any]:
 
 def _check_labels(labels: NDArray[Any], label: str, name: str) -> None:
     if labels.ndim == 0:
-        raise DataInvalid(f"{name}: {label!r} is a single value", do="Log one label per sample.")
+        raise DataInvalid(
+            f"{name}: {label!r} is a single value",
+            do="Log one label per sample: `numpy.savez('validation.npz', INPUT=x, label=y)`, with as many `y` as `x`.",
+        )
     _check_values(labels, label, name)
 
 
@@ -133,9 +165,9 @@ def _check_values(array: NDArray[Any], column: str, name: str) -> None:
     An input of floats may have them: some models take them, and one that doesn't will say so.
     """
     if array.dtype.kind == "f" and (bad := int((~np.isfinite(array)).sum())):
-        raise DataInvalid(f"{name}: {column!r} holds {bad} NaN or infinite values", do="Remove those samples.")
+        raise DataInvalid(f"{name}: {column!r} holds {bad} NaN or infinite values", do=_WITHOUT_INFINITE)
     if array.dtype.kind == "O":
         import pandas as pd  # noqa: PLC0415 - objects come only from tables, which pandas has read
 
         if missing := int(pd.isna(array).sum()):
-            raise DataInvalid(f"{name}: {column!r} holds {missing} missing values", do="Remove those samples.")
+            raise DataInvalid(f"{name}: {column!r} holds {missing} missing values", do=_WITHOUT_MISSING)

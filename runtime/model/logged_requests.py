@@ -52,10 +52,13 @@ def _recorded(body: bytes, name: str, signature: Signature, limits: DataLimits) 
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise DataInvalid(
             f"the requests in {name} can't be read: {' '.join(str(error).split())[:200]}",
-            do="Log an NPZ of arrays by input name, or JSON of KServe request bodies.",
+            do="Log arrays by input name, `numpy.savez('requests.npz', INPUT=x)`, or JSON of KServe's request bodies.",
         ) from error
     if not samples:
-        raise DataInvalid(f"{name} has no requests", do="Log at least one request, or leave the file out.")
+        raise DataInvalid(
+            f"{name} has no requests",
+            do="Log at least one, `numpy.savez('requests.npz', INPUT=x)`, or leave `load.requests` out.",
+        )
     return samples[:MAX_RECORDED]
 
 

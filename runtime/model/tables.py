@@ -84,5 +84,6 @@ def _expanded(column: Any) -> int:
 def _check_columns(name: str, count: int) -> None:
     if count > MAX_COLUMNS:
         raise DataInvalid(
-            f"{name} has {count} columns, the limit is {MAX_COLUMNS}", do="Log a matrix as one array of an NPZ file."
+            f"{name} has {count} columns, the limit is {MAX_COLUMNS}",
+            do="Log a matrix as one array: `numpy.savez('validation.npz', INPUT=x, label=y)`.",
         )

@@ -106,7 +106,9 @@ def load_npz(source: Path | bytes, limits: DataLimits = OUR_LIMITS, *, name: str
         raise
     except Exception as error:  # zipfile, zlib, numpy and its header parser each raise their own
         raise DataInvalid(
-            f"{name} can't be read as an NPZ file: {error}", do="Write it with `numpy.savez`, without object arrays."
+            f"{name} can't be read as an NPZ file: {error}",
+            do="Write it with `numpy.savez`, without arrays of objects: `x = np.array(x.tolist())` makes one of "
+            "numbers or texts.",
         ) from error
     limits.check(name, 0, max((len(array) for array in loaded.values() if array.ndim), default=0))
     return loaded

@@ -262,7 +262,10 @@ class Builder:
             notes.append("int8 is calibrated on samples of the validation set: no calibration data were logged")
         calibration = calibration and quantization.complete(calibration)
         if calibration is not None and len(next(iter(calibration.values()))) < 2:
-            raise DataInvalid("the calibration data have fewer than 2 samples", do="Log at least 2, preferably 256.")
+            raise DataInvalid(
+                "the calibration data have fewer than 2 samples",
+                do="Log at least 2, preferably 256: `numpy.savez('calibration.npz', INPUT=x[:256])`.",
+            )
         return calibration, notes
 
     def _example(self) -> Arrays:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shiplift.pipelines.engines.answers import Incident, UnderWay
+from shiplift.pipelines.engines.answers import AbortedRelease, Incident, UnderWay
 from shiplift.runtime.base.errors import StackDown, Temporary
 from shiplift.runtime.records.asked import AskedAgain
 from shiplift.runtime.records.failure import Failure
@@ -328,3 +328,109 @@ def test_two_hundred_browsers_watch_and_the_page_goes_on_answering(opened: Opene
         settled(watched)
         watched.page.goto("/")
         assert watched.page.locator("h1").inner_text() == "Models"
+
+
+class Abortable(Endless):
+    """Its release under way ends when somebody aborts it, as a real one does."""
+
+    def __init__(self, of: FakeEngine) -> None:
+        super().__init__(**vars(of))
+        self.over = threading.Event()
+
+    def abort(self, model: str, reason: str) -> AbortedRelease:
+        self.end(reason)
+        return super().abort(model, reason)
+
+    def end(self, reason: str) -> None:
+        ended = {
+            "verdict": Outcome.INCONCLUSIVE,
+            "alias": "",
+            "exit_code": 22,
+            "reason": f"aborted: {reason}",
+            "checks": (),
+        }
+        self.recorded.append(report("digits", 3, **ended))
+        self.under_way_now = ()
+        self.over.set()
+
+
+def test_a_release_is_aborted_by_keyboard_and_whoever_watches_it_sees_so(opened: Opened, served: Served) -> None:
+    engine = Abortable(full())
+    base = served(engine)
+    watcher, actor = opened(base), opened(base)
+    watcher.page.goto("/release?model=digits&version=3")
+    settled(watcher)
+    page = actor.page
+    page.goto("/release?model=digits&version=3")
+    actor.tab_to("act-abort")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:has-text('Abort')")
+    assert actor.violations() == []
+    actor.tab_to("reason")
+    page.keyboard.type("the wrong data")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Done:")
+    assert "version 2 serves" in page.locator("main").inner_text()
+    assert engine.done == ["abort digits: the wrong data"]
+    assert next(entry["reason"] for _, _, entry in engine.tags) == "the wrong data"
+    watcher.page.wait_for_selector("text=aborted: the wrong data")
+    assert watcher.page.locator("[sse-connect], #act-abort").count() == 0
+    assert watcher.violations() == []
+
+
+def test_a_page_that_slept_an_hour_without_a_connection_says_so_and_catches_up(opened: Opened) -> None:
+    """The release ended meanwhile."""
+    engine = Abortable(full())
+    with serving(engine) as base:
+        watched = opened(base)
+        page = watched.page
+        page.clock.install()
+        page.goto("/release?model=digits&version=3")
+        settled(watched)
+        said = page.locator("#offline")
+    engine.end("it took too long")
+    page.clock.fast_forward("01:00:00")  # as if the lid was closed: what is due runs once, now
+    page.wait_for_selector("#offline:has-text('slept for 60 min, so what you see is old'), #offline:has-text('lost')")
+    assert page.locator("[sse-swap=stages] table").count() == 1  # what was known is still there
+    with serving(engine, port=int(base.rpartition(":")[2])):
+        page.wait_for_selector("text=aborted: it took too long")
+        page.wait_for_selector("#offline:has-text('slept for 60 min. What you see now is up to date')")
+        assert watched.violations() == []
+        page.clock.fast_forward(16_000)
+        page.wait_for_selector("#offline", state="hidden")
+        assert said.inner_text() == ""
+        page.goto("about:blank")
+    _without(watched, "ERR_", "[object Event]")
+
+
+def test_a_connection_that_died_in_silence_is_made_anew(opened: Opened, served: Served) -> None:
+    """As after a sleep behind a proxy: the browser was told of no error, and nothing comes any more."""
+    engine = full()
+    base = served(engine)
+    watched = opened(base)
+    page = watched.page
+    connections: list[str] = []
+    page.on("request", lambda request: connections.append(request.url) if "/events" in request.url else None)
+    page.clock.install()
+    page.goto("/release?model=digits&version=3")
+    settled(watched)
+    assert len(connections) == 1
+    engine.told.append(Event(stage="package", kind="started", message="it went on"))
+    page.clock.fast_forward("01:00:00")
+    page.wait_for_selector("#offline:has-text('What you see now is up to date')")
+    page.wait_for_selector("text=it went on")
+    assert len(connections) == 2
+    _without(watched, "[object Event]")
+
+
+def test_a_list_that_slept_says_so_and_is_loaded_again(opened: Opened, served: Served) -> None:
+    engine = full()
+    watched = opened(served(engine))
+    page = watched.page
+    page.clock.install()
+    page.goto("/")
+    assert page.locator("#live table >> text=newer").count() == 0
+    engine.models["newer"] = 1
+    page.clock.fast_forward("02:00:00")
+    page.wait_for_selector("#offline:has-text('slept for 2 h. What you see now is up to date')")
+    assert page.locator("#live table >> text=newer").count() == 1

@@ -19,9 +19,9 @@ from shiplift.runtime.serving.machine.served import every_served, served
 
 def state_of(home: Path, model: str) -> DriftState | None:
     """What was last found of the version that serves; None if it was not compared yet."""
-    now = served(home, model)
     with suppress(FileNotFoundError, ValidationError):
         state = DriftState.model_validate_json(_file(home, model).read_bytes())
+        now = served(home, model)  # a large record: it is read only for a state, which few models have
         return state if now and now.package.drifting and state.package == identity(now.package) else None
     return None
 

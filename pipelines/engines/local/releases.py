@@ -11,11 +11,14 @@ again. Requests, events and results are JSON, and none of this needs the registr
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import os
 import shutil
 import time
 import uuid
+from bisect import bisect_left
+from functools import lru_cache
 from pathlib import Path
 
 from shiplift.pipelines.engines.answers import Accepted, final, not_to_decide, waits
@@ -33,6 +36,13 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome
 
 MAX_ATTEMPTS = 3
+_SETTLED_NS = 2_000_000_000  # a folder's time may not tell of a change that follows at once
+
+
+@lru_cache(maxsize=4)
+def _listed(root: Path, _changed_ns: int) -> tuple[str, ...]:
+    """The releases in a folder, sorted; it is read again when its time of change is another."""
+    return tuple(sorted(entry.name for entry in os.scandir(root) if not entry.name.startswith(".")))
 
 
 class Order(Record):
@@ -171,20 +181,26 @@ class Releases:
         return Order.model_validate_json(file.read_text())
 
     def names(self) -> list[str]:
-        """Every release, in no particular order."""
-        if not self.root.is_dir():
-            return []
-        return [entry.name for entry in os.scandir(self.root) if not entry.name.startswith(".")]
+        """Every release, in the order of their names."""
+        return list(self._names())
+
+    def _names(self) -> tuple[str, ...]:
+        try:
+            changed_ns = self.root.stat().st_mtime_ns
+        except FileNotFoundError:
+            return ()
+        settled = time.time_ns() - changed_ns > _SETTLED_NS
+        return (_listed if settled else _listed.__wrapped__)(self.root, changed_ns)
 
     def of(self, model: str, version: int | None = None) -> list[str]:
         """The releases of a model, or of one of its versions, in no particular order."""
         prefix, names = release_prefix(model, version), []
-        for name in self.names():
-            if name.startswith(prefix):  # a home may have tens of thousands of releases: read only these few
-                with contextlib.suppress(NotFound, ValueError):
-                    request = self.order(name).request
-                    if request.model == model and version in (None, request.version):
-                        names.append(name)
+        listed = self._names()  # a home may have tens of thousands of releases: look at these few
+        for name in itertools.takewhile(lambda name: name.startswith(prefix), listed[bisect_left(listed, prefix) :]):
+            with contextlib.suppress(NotFound, ValueError):
+                request = self.order(name).request
+                if request.model == model and version in (None, request.version):
+                    names.append(name)
         return names
 
     def active(self, name: str) -> bool:

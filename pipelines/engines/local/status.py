@@ -117,20 +117,22 @@ def under_way(releases: Releases) -> Iterator[UnderWay]:
 
 def _models(home: Path, saved: stack.Stack) -> tuple[ModelStatus, ...]:
     registry, pulse_of = RestRegistry(saved.registry_uri, timeout_s=PATIENT_S), compartments.reader(home)
-    return tuple(
-        ModelStatus(
+
+    def status_of(name: str, latest: int, aliases: dict[str, int]) -> ModelStatus:
+        version = served_version(home, name)
+        return ModelStatus(
             model=name,
-            champion=served_version(home, name) or aliases.get(CHAMPION, 0),
+            champion=version or aliases.get(CHAMPION, 0),
             challenger=aliases.get(CHALLENGER, 0),
             previous=aliases.get(PREVIOUS, 0),
             latest=latest,
             baking=_baking(home, name),
             data_drift=_data_drift(home, name),
-            drift=champion_drift(name, served_version(home, name), aliases),
+            drift=champion_drift(name, version, aliases),
             **pulse_of(name).model_dump(),
         )
-        for name, latest, aliases in registry.models()
-    )
+
+    return tuple(status_of(*each) for each in registry.models())
 
 
 def _baking(home: Path, model: str) -> str:

@@ -66,7 +66,8 @@ def save_with_any_batch(
     if batch > 1:
         raise ExportFailed(
             f"the graph has the fixed batch size {batch}, and can't be made to take others: {reason}",
-            do="Export it with a dynamic first dimension, or with a batch of 1.",
+            do="Export it with a dynamic first dimension: `torch.onnx.export(model, x, 'model.onnx', "
+            "dynamic_shapes=({0: 'batch'},))`; or with a batch of 1.",
         )
     graphs.save(model, path)
     return (SINGLE_NOTE,)
@@ -130,7 +131,8 @@ def free_batch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
             if dims[0].dim_value not in (0, 1, batch):
                 raise ExportFailed(
                     f"{value.name!r} has the fixed batch size {dims[0].dim_value} in the graph",
-                    do="Export it with a dynamic first dimension.",
+                    do="Export it with a dynamic first dimension: `torch.onnx.export(model, x, 'model.onnx', "
+                    "dynamic_shapes=({0: 'batch'},))`.",
                 )
             dims[0].ClearField("dim_value")
             dims[0].dim_param = "batch"

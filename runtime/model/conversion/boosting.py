@@ -52,7 +52,8 @@ class Boosted(Original):
         if not tabular and len(inputs) != 1:
             raise ExportFailed(
                 f"{len(inputs)} tensors were logged; the model takes one matrix of features, or a data frame",
-                do="Log it with a signature and an input example of the data that it was trained on.",
+                do="Log it as it was trained: "
+                "`log_model(..., signature=infer_signature(x, model.predict(x)), input_example=x)`.",
             )
         self.model = self._load(str(folder))
         self.spec = inputs[0]
@@ -168,7 +169,8 @@ class LightGbm(Boosted):
             raise ExportFailed(
                 f"the model was trained on {len(lists)} categorical columns, its signature has {len(names)}: "
                 f"{', '.join(names) or 'none'}",
-                do="Log it with a signature inferred from the data frame that it was trained on.",
+                do="Log it with the data frame that it was trained on, as `x`: "
+                "`log_model(..., signature=infer_signature(x, model.predict(x)), input_example=x)`.",
             )
         return dict(zip(names, lists, strict=False))
 

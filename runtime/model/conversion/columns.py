@@ -65,7 +65,7 @@ class Columns:
         if taken := sorted(outputs & {spec.name for spec in self.specs}):
             raise ExportFailed(
                 f"the column {taken[0]!r} has the name of an output of the model",
-                do="Rename the column, and log the model again.",
+                do="Rename the column before you train and log the model: `x = x.rename(columns={'NAME': 'NAME_in'})`.",
             )
         inner = _INNER
         while any(spec.name.startswith(inner) for spec in self.specs):

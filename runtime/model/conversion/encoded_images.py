@@ -76,7 +76,8 @@ def _settings(pixels: Pixels, inputs: tuple[TensorSpec, ...]) -> dict[str, Any]:
         listed = ", ".join(f"{spec.name} {spec.datatype}{list(spec.shape)}" for spec in inputs)
         raise ExportFailed(
             f"`export.preprocess` is for a model with one input of four dimensions, this one takes {listed}",
-            do="Leave it out, or log the part of the model that takes pixels.",
+            do="Leave it out of the spec, `export: {preprocess: null}`, or "
+            "log the part of the model that takes pixels.",
         )
     spec, (height, width) = inputs[0], pixels.size
     shapes = {"NCHW": (pixels.channels, height, width), "NHWC": (height, width, pixels.channels)}
@@ -85,12 +86,13 @@ def _settings(pixels: Pixels, inputs: tuple[TensorSpec, ...]) -> dict[str, Any]:
         raise ExportFailed(
             f"`export.preprocess` makes images of {height} x {width} pixels with {pixels.channels} channels, and the "
             f"model's input {spec.name!r} has the shape {list(spec.shape)}",
-            do="Change `resize`, `crop` or `colors`.",
+            do="Make images of its size, `export: {preprocess: {resize: [HEIGHT, WIDTH]}}`, and `colors` of its "
+            "channels.",
         )
     if spec.datatype == "UINT8" and pixels.normalizes:
         raise ExportFailed(
             f"the model's input {spec.name!r} is UINT8, and `export.preprocess` changes the numbers of pixels",
-            do="Leave out `scale`, `mean` and `std`.",
+            do="Leave `scale`, `mean` and `std` out of `export.preprocess`.",
         )
     return pixels.model_dump(mode="json") | {
         "inputs": [spec.name],

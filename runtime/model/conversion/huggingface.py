@@ -75,7 +75,10 @@ class HuggingFace(Original):
         """Writes `tokenizer.json` and `text.json`."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
-            raise ExportFailed("the model has a tokenizer without a tokenizer.json", do="Log it with a fast tokenizer.")
+            raise ExportFailed(
+                "the model has a tokenizer without a tokenizer.json",
+                do="Log it with a fast one: `AutoTokenizer.from_pretrained(..., use_fast=True)`.",
+            )
         backend.no_padding()
         backend.no_truncation()
         backend.save(str(to / TOKENIZER))

@@ -96,7 +96,9 @@ class Original(ABC):
         Raises:
             ExportFailed: the model can't be written, or its answers differ.
         """
-        raise ExportFailed("only PyTorch models have a TorchScript form", do="Leave out `export.torchscript`.")
+        raise ExportFailed(
+            "only PyTorch models have a TorchScript form", do="Leave it out: `export: {torchscript: false}`."
+        )
 
 
 def classified(label: NDArray[Any], probabilities: Any, *, probable: bool) -> Arrays:

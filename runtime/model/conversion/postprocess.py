@@ -39,7 +39,8 @@ def in_graph(model: onnx.ModelProto, steps: tuple[str, ...], top_k: int) -> onnx
             raise ExportFailed(
                 f"post-processing {step!r} needs a float output of shape (batch, classes); {output.name!r} has rank "
                 f"{rank} and type {TensorProto.DataType.Name(kind)}",
-                do="Change `export.postprocess` in the spec.",
+                do="Leave `export.postprocess` out of the spec, or put the output that it is for first: "
+                "`export: {outputs: [NAME]}`.",
             )
         _GRAPH[step](model, output, top_k)
     return model
@@ -72,7 +73,7 @@ def _check_free(model: onnx.ModelProto, step: str) -> None:
     if clash := sorted(taken & _OUTPUT_NAMES[step]):
         raise ExportFailed(
             f"post-processing {step!r} adds the output {clash[0]!r}, but the model already has a tensor of that name",
-            do="Rename the model's own output, or change `export.postprocess` in the spec.",
+            do="Leave `export.postprocess` out of the spec, or rename the model's own output.",
         )
 
 
@@ -145,7 +146,10 @@ def _append_argmax(model: onnx.ModelProto, output: onnx.ValueInfoProto, _k: int)
 def _append_top(model: onnx.ModelProto, output: onnx.ValueInfoProto, k: int) -> None:
     classes = output.type.tensor_type.shape.dim[-1].dim_value
     if classes and k > classes:
-        raise ExportFailed(f"export.top_k is {k}, the model has {classes} classes", do="Lower `export.top_k`.")
+        raise ExportFailed(
+            f"export.top_k is {k}, the model has {classes} classes",
+            do="Lower it to their number at most: `export: {top_k: N}`.",
+        )
     model.graph.initializer.append(helper.make_tensor("shiplift_k", TensorProto.INT64, [1], [k]))
     model.graph.node.append(
         helper.make_node("TopK", [output.name, "shiplift_k"], ["top_scores", "top_labels"], axis=-1)

@@ -16,6 +16,11 @@ from shiplift.runtime.model.tensors import Arrays
 LOG_PROBABILITIES = "log_probabilities"
 _CALLED = ("predict", "predict_proba", "predict_log_proba", "predict_joint_log_proba")  # by MLflow's pyfunc
 _SCORE = "score"  # which it calls, too
+_CALL_ANOTHER = (
+    "Log it with `log_model(..., pyfunc_predict_fn='predict')`, or with 'predict_proba', 'predict_log_proba' or "
+    "'predict_joint_log_proba'. To serve another method, log a Python model whose `predict` calls it: "
+    "`mlflow.pyfunc.log_model(name='model', python_model=..., input_example=x)`."
+)
 
 
 def method_of(folder: Path, model: Any) -> str:
@@ -29,13 +34,12 @@ def method_of(folder: Path, model: Any) -> str:
         if name == _SCORE:
             raise ExportFailed(
                 f"it was logged with `pyfunc_predict_fn={name!r}`, which rates all rows with one number",
-                do=f"Log it with one of {', '.join(_CALLED)}.",
+                do=_CALL_ANOTHER,
             )
         if name not in (*_CALLED, "transform"):
             raise ExportFailed(
                 f"it was logged with `pyfunc_predict_fn={name!r}`, which mlflow.pyfunc can't call of an estimator",
-                do=f"Log it with one of {', '.join(_CALLED)}; or `mlflow.pyfunc.log_model(python_model=...)` whose "
-                f"`predict` calls `{name}`.",
+                do=_CALL_ANOTHER,
             )
         return str(name)
     return "predict" if hasattr(model, "predict") or not hasattr(model, "transform") else "transform"

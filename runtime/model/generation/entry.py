@@ -218,7 +218,10 @@ def _settings(model: Any, tokenizer: Any) -> dict[str, Any]:
 def _write_tokenizer(tokenizer: Any, to: Path) -> None:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        raise ExportFailed("the model has a tokenizer without a tokenizer.json", do="Log it with a fast tokenizer.")
+        raise ExportFailed(
+            "the model has a tokenizer without a tokenizer.json",
+            do="Log it with a fast one: `AutoTokenizer.from_pretrained(..., use_fast=True)`.",
+        )
     backend.no_padding()
     backend.no_truncation()
     backend.save(str(to))

@@ -21,7 +21,10 @@ _PACKAGES = re.compile(r"lib/python3\.\d+/site-packages/.")
 _RESERVED = re.compile(r"python/|lib64(/|$)|lib/python3|pyvenv\.cfg$|bin/(python|pip|activate)", re.IGNORECASE)
 _STARTED = re.compile(r"site-packages/([^/]+\.pth|(site|user)customize(\.[^/]+)?(/.*)?)$", re.IGNORECASE)
 _NATIVE = re.compile(r"\.so(\.\d+)*$")
-_DO = "Leave the package out of the model's requirements, or use a version of it that is installed as usual."
+_DO = (
+    "Log the model without the package, or with a version of it that is installed as usual: "
+    "`log_model(..., pip_requirements=['NAME==VERSION'])`."
+)
 Seen = dict[str, tuple[int, ...]]
 
 
@@ -71,7 +74,8 @@ def check_count(files: int) -> None:
     """
     if files > MOST_FILES:
         raise NotAdmitted(
-            f"the model's packages have over {MOST_FILES:,} files", do="Use fewer packages, or smaller ones."
+            f"the model's packages have over {MOST_FILES:,} files",
+            do="Log it with fewer packages: `log_model(..., pip_requirements=['NAME==VERSION'])`.",
         )
 
 

@@ -59,7 +59,10 @@ _QUIET = (
 _UNREACHABLE = re.compile(r"Retrying \(|Could not fetch URL|Max retries exceeded|ReadTimeoutError|Connection\w*Error")
 _STARTS = re.compile(r"\[Errno 1\] Operation not permitted")  # the build of a source package
 _MISSING = re.compile(r"No matching distribution found for (\S+)")
-_DO = "Log the model with `pip_requirements=[...]` that `pip install --only-binary :all:` can install."
+_DO = (
+    "Log the model with packages that `pip install --only-binary :all:` can install: "
+    "`log_model(..., pip_requirements=['NAME==VERSION'])`."
+)
 
 
 def run_pip(site: Site, arguments: Sequence[str], work: Path, *, offline: bool = False) -> None:

@@ -25,7 +25,10 @@ _ENVIRONMENT = "python_env.yaml"
 MOST = 500
 _MAX_BYTES = 256 << 10
 _CANONICAL: TypeAdapter[str] = TypeAdapter(records.Requirement)
-_DO = "Log the model with `pip_requirements=[...]` of names and versions, such as `numpy==2.1.0`."
+_DO = (
+    "Log the model with names and versions alone: `log_model(..., pip_requirements=['NAME==VERSION'])`, such as "
+    "'numpy==2.1.0'."
+)
 _NO_PYFUNC = "Log it with the flavor of its library, or as `mlflow.pyfunc.log_model(python_model=...)`."
 
 
@@ -90,7 +93,10 @@ def python_of(folder: Path, meta: Mapping[str, Any]) -> str:
     try:
         told = yaml.safe_load(read_regular(file, _MAX_BYTES))
     except (ValueError, yaml.YAMLError) as error:
-        raise NotAdmitted(f"{_ENVIRONMENT} can't be read: {str(error)[:200]}", do="Log the model again.") from error
+        raise NotAdmitted(
+            f"{_ENVIRONMENT} can't be read: {str(error)[:200]}",
+            do="Log the model again with `log_model(...)`, and leave the file as it is.",
+        ) from error
     return str(told.get("python") or "") if isinstance(told, dict) else ""
 
 

@@ -21,7 +21,10 @@ from shiplift.runtime.model.python.pip import PYTHON, run_pip
 from shiplift.runtime.records.model import PythonEnvironment, Wheel
 from shiplift.runtime.records.site import Site
 
-_DO = "Log the model with `pip_requirements=[...]` of packages that are on the index, by name and version."
+_DO = (
+    "Log the model with packages that are on the index, by name and version: "
+    "`log_model(..., pip_requirements=['NAME==VERSION'])`."
+)
 
 
 def resolve(site: Site, requirements: Sequence[str]) -> PythonEnvironment:

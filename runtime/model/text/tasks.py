@@ -52,7 +52,7 @@ def task_of(meta: dict[str, Any], flavor: Flavor) -> str:
         if logged.get("task"):
             raise NotAdmitted(
                 f"the model was logged with `task: {logged['task']}`, which wraps its answers in another API's JSON",
-                do="Log it without `task`: it then answers with embeddings.",
+                do="Log it without, `log_model(..., task=None)`: it then answers with embeddings.",
             )
         _check_headless(str(logged.get("pipeline_model_type")))
         return "sentence-embedding"
@@ -60,7 +60,8 @@ def task_of(meta: dict[str, Any], flavor: Flavor) -> str:
     if (meta.get("metadata") or {}).get("prompt_template"):
         raise NotAdmitted(
             "the model was logged with a `prompt_template`, which MLflow puts around each text, but Triton would not",
-            do="Log it without one, and send texts that are whole prompts; or give its tokenizer a chat template.",
+            do="Log it without one, `log_model(..., prompt_template=None)`, and "
+            "send texts that are whole prompts; or give its tokenizer a chat template.",
         )
     if kind in _PIPELINES and not logged.get("peft_adaptor") and not _changes(meta, kind):
         task = _PIPELINES[kind]
@@ -107,6 +108,12 @@ def _changes(meta: dict[str, Any], kind: str) -> bool:
     return bool(config.keys() - set(understood)) or not isinstance(config.get("max_length", 1), int)
 
 
+_THE_MODEL_ITSELF = (
+    "Log the model itself, as ONNX or with "
+    "`mlflow.pytorch.log_model(pipeline.model, name='model', serialization_format='pt2', input_example=x)`"
+)
+
+
 def _refusal(meta: dict[str, Any], task: str, kind: str) -> NotAdmitted:
     if kind.startswith(_GENERATES):
         return NotAdmitted(
@@ -118,13 +125,13 @@ def _refusal(meta: dict[str, Any], task: str, kind: str) -> NotAdmitted:
         return NotAdmitted(
             f"the model's task is {task!r}, for which transformers 5 has no pipeline any more: nothing can say what "
             "production should answer",
-            do="Export the model itself as pt2 or ONNX, and log that: clients then send tokens, and get start and end.",
+            do=f"{_THE_MODEL_ITSELF}: clients then send tokens, and get start and end.",
         )
     if kind not in _PIPELINES:
         return NotAdmitted(
             f"the model's task is {task!r}; released ones are {', '.join(_PIPELINES.values())} (of pairs, too), and "
             "sentence embeddings (mlflow.sentence_transformers)",
-            do="Export the model itself as pt2 or ONNX, and log that: clients then send tensors.",
+            do=f"{_THE_MODEL_ITSELF}: clients then send tensors.",
         )
     what = "a `model_config`" if _changes(meta, kind) else "a PEFT adapter"
     return NotAdmitted(

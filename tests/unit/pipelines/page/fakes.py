@@ -230,5 +230,5 @@ def browser(
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> TestClient:
     """A client of the page, which asks again for every request."""
-    app = create_app(engine, access, asking=Asking(fresh_s=0, patience_s=60), transport=transport)  # type: ignore[arg-type]
+    app = create_app(engine, access, asking=Asking(fresh_s=0, patience_s=60, slow_s=60), transport=transport)  # type: ignore[arg-type]
     return TestClient(app, base_url=f"http://{host}", raise_server_exceptions=False, follow_redirects=False)

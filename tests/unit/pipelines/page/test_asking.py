@@ -1,5 +1,6 @@
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -64,6 +65,39 @@ def test_many_pages_ask_once_and_a_change_makes_them_ask_again() -> None:
         assert len(asked) == 2
 
     asyncio.run(ask())
+
+
+def test_a_slow_question_is_asked_in_the_background_and_rests_longer_than_it_takes() -> None:
+    asking, begun, go_on = Asking(fresh_s=0, patience_s=60, slow_s=0.01), [0], threading.Event()
+
+    def listed() -> int:
+        begun[0] += 1
+        if begun[0] == 1:
+            time.sleep(0.05)
+        elif begun[0] == 2:
+            go_on.wait(60)
+        return begun[0]
+
+    async def value() -> int:
+        told = await asking.ask("models", listed)
+        assert told.problem == ""
+        return told.value
+
+    async def ask() -> None:
+        assert await value() == 1
+        assert [await value() for _ in range(20)] == [1] * 20
+        assert begun == [1]  # it rests
+        while begun == [1]:
+            assert await value() == 1
+            await asyncio.sleep(0.005)
+        assert await value() == 1  # though it is being asked
+        asking.forget()
+        assert await value() == 3  # what was changed is waited for
+
+    try:
+        asyncio.run(asyncio.wait_for(ask(), 60))
+    finally:
+        go_on.set()
 
 
 def test_a_bug_is_an_error_and_not_an_endless_wait() -> None:
