@@ -23,7 +23,7 @@ import psutil
 from tritonclient import grpc
 
 from shiplift.runtime.capture.ring import Ring
-from shiplift.runtime.capture.writer import Writer
+from shiplift.runtime.capture.writer import CaptureWriter
 from shiplift.runtime.confinement.watch import worker
 from shiplift.runtime.records.capturing import Capturing
 from shiplift.runtime.serving.machine.server import Server, private_server
@@ -68,7 +68,7 @@ def measured(address: str, seconds: float, clients: int) -> list[float]:
 
 def write(rings: Path, kept: Path) -> None:
     """What the writing process does, until it is ended."""
-    writer = Writer(kept, "secret")
+    writer = CaptureWriter(kept, "secret")
     while True:
         writer.look(rings, {"m": _ALL})
         time.sleep(0.25)

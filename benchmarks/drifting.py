@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shiplift.runtime.drift.columns import columns
 from shiplift.runtime.drift.comparison import Rules, compared
 from shiplift.runtime.drift.judging import judged
-from shiplift.runtime.records.drift import Compared, Drifting
+from shiplift.runtime.records.drift import ColumnStatistics, Drifting
 
 _SETTINGS = Drifting(every_s=3600, window_s=86400, threshold=0.2, confidence=0.99, min_requests=200)
 _RULES = Rules(min_requests=_SETTINGS.min_requests, threshold=_SETTINGS.threshold)
@@ -44,7 +44,7 @@ def drawn(rng: np.random.Generator, rows: int, moved: float = 0.0) -> dict[str, 
     }
 
 
-def compared_all(before: dict[str, NDArray[Any]], now: dict[str, NDArray[Any]]) -> list[Compared]:
+def compared_all(before: dict[str, NDArray[Any]], now: dict[str, NDArray[Any]]) -> list[ColumnStatistics]:
     """The statistics of every column of a window in which each row is a request."""
     return [
         compared(each, len(rows), len(rows), _RULES)
@@ -53,7 +53,7 @@ def compared_all(before: dict[str, NDArray[Any]], now: dict[str, NDArray[Any]]) 
     ]
 
 
-def drifts(found: Iterable[Compared]) -> bool:
+def drifts(found: Iterable[ColumnStatistics]) -> bool:
     """Whether a window raises an alarm."""
     return any(each.state == "drifted" for each in judged(found, _SETTINGS))
 

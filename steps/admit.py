@@ -8,8 +8,8 @@ from pathlib import Path
 
 from shiplift.runtime.admission.captured_requests import captured_requests
 from shiplift.runtime.admission.captures import check_capture, check_drift
-from shiplift.runtime.admission.inspection import INSPECT, Inspected, inspect
-from shiplift.runtime.admission.logged_files import Noted, datasets_of, recorded_of, resolve_spec
+from shiplift.runtime.admission.inspection import INSPECT, InspectedVersion, inspect
+from shiplift.runtime.admission.logged_files import LoggedFiles, datasets_of, recorded_of, resolve_spec
 from shiplift.runtime.admission.policy import check_site, check_size
 from shiplift.runtime.admission.shadows import check_shadow
 from shiplift.runtime.base.progress import progress
@@ -43,7 +43,7 @@ def admit(site: Site, request: Request) -> Admitted:
         PolicyRefused: the release spec asks for more than the site allows.
         Temporary: the registry does not respond.
     """
-    registry, store = Noted(version_files(site.registry_uri)), ArtifactStore(site.artifacts_uri)
+    registry, store = LoggedFiles(version_files(site.registry_uri)), ArtifactStore(site.artifacts_uri)
     with workplace(INSPECT, Path(site.home), site.sandbox) as place:
         info = require_registration(registry.version(check_name(request.model), request.version), request)
         run_id = registry.run_of(info)
@@ -77,7 +77,7 @@ def _admitted(
     info: VersionInfo,
     run_id: str,
     spec: ReleaseSpec,
-    inspected: Inspected,
+    inspected: InspectedVersion,
     model: Path,
     store: ArtifactStore,
     datasets: Datasets,

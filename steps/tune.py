@@ -26,7 +26,7 @@ from shiplift.runtime.search.idle_cores import why_idle
 from shiplift.runtime.search.keys import digest_of, history_key
 from shiplift.runtime.search.lateness import late_after_ms
 from shiplift.runtime.search.limits import tuned_limits
-from shiplift.runtime.search.measuring import Measuring
+from shiplift.runtime.search.measuring import SearchMeasuring
 from shiplift.runtime.search.planner import Search
 from shiplift.runtime.search.space import space_of
 from shiplift.runtime.search.workbench import open_workbench
@@ -80,7 +80,7 @@ def tune(
             expectations = None if target.gpu else expectations_of(known(site, bench.hardware))
             search = Search(space, goal, warm_start=_best_configurations(history), expectations=expectations)
             others = Others(bench.others_s, bench.cores)
-            measuring = Measuring(workbench=workbench, search=search, journal=journal, others=others)
+            measuring = SearchMeasuring(workbench=workbench, search=search, journal=journal, others=others)
             exhausted = measuring.explore()
             measuring.hold_finals()
             package, best, differing = measuring.proved(store)

@@ -334,10 +334,10 @@ def _pipeline_wire() -> Prepared:
 
 
 def _sandbox() -> Prepared:
-    from shiplift.runtime.confinement.messages import Log, Received
+    from shiplift.runtime.confinement.messages import Log, MessageReceiver
 
     def parse(data: bytes) -> None:
-        received, log = Received(), Log()
+        received, log = MessageReceiver(), Log()
         for piece in data.split(b"\xff"):
             received.take(piece + b"\n")
             log.take(piece)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from shiplift.runtime.composition.check import check
 from shiplift.runtime.planning.arrivals import Arrivals
 from shiplift.runtime.planning.options import Grid, Problem
-from shiplift.runtime.planning.profiles import Configuration, Profiles, StepProfile
+from shiplift.runtime.planning.profiles import MemberConfiguration, Profiles, StepProfile
 from shiplift.runtime.planning.scenario import graph_of
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.spec.pipeline import parse
@@ -48,8 +48,8 @@ class Dag:
 
 def _way(
     engine: Engine, precision: Precision, threads: int, batch_ms: dict[float, float], memory_mb: float
-) -> Configuration:
-    return Configuration(
+) -> MemberConfiguration:
+    return MemberConfiguration(
         engine=engine,
         precision=precision,
         threads=threads,

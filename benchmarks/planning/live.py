@@ -30,7 +30,7 @@ from shiplift.runtime.planning.arrivals import Arrivals, recorded, renewals
 from shiplift.runtime.planning.measured import overhead_ms, spread_of
 from shiplift.runtime.planning.options import Grid, Problem
 from shiplift.runtime.planning.plan import plan
-from shiplift.runtime.planning.profiles import Configuration, Profiles, StepProfile
+from shiplift.runtime.planning.profiles import MemberConfiguration, Profiles, StepProfile
 from shiplift.runtime.planning.scenario import Graph, graph_of
 from shiplift.runtime.records.kinds.package import GraphPackage, Package
 from shiplift.runtime.records.measurement import LoadPoint
@@ -199,7 +199,7 @@ def model_of(layers: int) -> Any:
 class Timed:
     """A model by itself: its configuration; and for a client that waits, an execution and what else an answer takes."""
 
-    configuration: Configuration
+    configuration: MemberConfiguration
     alone_ms: float
     besides_ms: float
 
@@ -328,7 +328,7 @@ def _timed(lab: Lab, name: str, model: Any) -> Timed:
         waiting = [lab.measure(server, package.model, _WAITING, batch=size) for size in _SIZES]
         rows = [row[None] for row in _rows()]
         paused = _after_pauses(lambda pause_s: computed_after(server.grpc, package.model, rows, pause_s, _PAUSED))
-    configuration = Configuration(
+    configuration = MemberConfiguration(
         max_batch=max(_SIZES),
         spread=spread_of([waiting[0]]),
         most_instances=1,

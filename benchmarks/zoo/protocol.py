@@ -12,7 +12,7 @@ from shiplift.runtime.model.contracts import LoggedModel, read_model
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.scoring import AnswerForm
 from shiplift.runtime.serving.scoring.answers import body_of
-from shiplift.runtime.serving.scoring.requests import JSON, Asked, read_other
+from shiplift.runtime.serving.scoring.requests import JSON, ScoringRequest, read_other
 from shiplift.runtime.serving.scoring.schema import InputSchema, schema_from
 
 _UNPACKED_MB = 2048
@@ -52,7 +52,9 @@ def ours(folder: Path, asked: Any) -> Any:
     return _decoded(body_of(form, [answer]))
 
 
-def _answered(folder: Path, logged: LoggedModel, request: Asked, as_json: Sequence[str]) -> tuple[AnswerForm, Arrays]:
+def _answered(
+    folder: Path, logged: LoggedModel, request: ScoringRequest, as_json: Sequence[str]
+) -> tuple[AnswerForm, Arrays]:
     outputs = [spec.name for spec in logged.signature.outputs]
     model = Model({"model": str(folder), "outputs": outputs, "json": as_json, "listed": None})
     answer = model.answer(request.inputs, json.loads(request.params) if request.params else None)

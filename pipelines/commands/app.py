@@ -14,7 +14,7 @@ import typer
 
 from shiplift.pipelines.commands import edge
 from shiplift.pipelines.commands.cluster import install, render, uninstall, values
-from shiplift.pipelines.commands.help import Command, Group
+from shiplift.pipelines.commands.help import Command, CommandGroup
 from shiplift.pipelines.commands.releases import (
     abort,
     adopt,
@@ -111,7 +111,7 @@ _FORMER = {"pipeline register": pipeline.release}  # still understood, and shown
 _GROUPS = {"pipeline": "Check a pipeline of models, release it, build what Triton serves, or plan it."}
 
 app = typer.Typer(
-    cls=Group,
+    cls=CommandGroup,
     name="shiplift",
     help="Register a model version in MLflow; Shiplift lifts it to production on Triton, or refuses it with reasons.",
     no_args_is_help=True,
@@ -126,7 +126,9 @@ def _add(name: str, command: Callable[..., None], panel: str, *, hidden: bool = 
     """Adds a command; the first of two words is the group that it belongs to."""
     group, _, own = name.rpartition(" ")
     if group and group not in _groups:
-        _groups[group] = typer.Typer(cls=Group, help=_GROUPS[group], no_args_is_help=True, rich_markup_mode="markdown")
+        _groups[group] = typer.Typer(
+            cls=CommandGroup, help=_GROUPS[group], no_args_is_help=True, rich_markup_mode="markdown"
+        )
         app.add_typer(_groups[group], name=group, rich_help_panel=panel)
     (_groups[group] if group else app).command(
         own, cls=Command, rich_help_panel=None if group else panel, hidden=hidden

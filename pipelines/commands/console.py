@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from shiplift.pipelines.engines.answers import Answer
+from shiplift.pipelines.engines.answers import Prediction
 from shiplift.pipelines.engines.pace import Pace, in_words, pace_of
 from shiplift.pipelines.engines.protocol import Engine
 from shiplift.runtime.base.errors import ShipliftError
@@ -169,7 +169,7 @@ def show_report(report: ReleaseReport) -> None:
         stdout.print(f"page  {report.report}", markup=False)
 
 
-def show_answer(answer: Answer) -> None:
+def show_answer(answer: Prediction) -> None:
     """Prints production's answer on stdout."""
     echo(f"{answer.model} version {answer.version}")
     for name, value in answer.outputs.items():

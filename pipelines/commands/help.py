@@ -15,7 +15,7 @@ class Command(TyperCommand):
         return [_shown(parameter) for parameter in super().get_params(ctx)]
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Several commands under one name, with such a help."""
 
     def get_params(self, ctx: Any) -> list[Any]:

@@ -20,11 +20,11 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.plain_http import NO_AUTHORITIES
 from shiplift.runtime.events.emit import emit
 from shiplift.runtime.events.event import model_event
-from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.kinds import EventKind
 from shiplift.runtime.gates.alarms import LOOK_S
 from shiplift.runtime.gates.baking import Watch
 from shiplift.runtime.guest.pod.heartbeat import answer
-from shiplift.runtime.records.baking import Baking, Reading
+from shiplift.runtime.records.baking import BakeReading, Baking
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.alarm_readings import reading_of, values_of
 from shiplift.runtime.serving.machine import baking as noted
@@ -89,7 +89,7 @@ class BakeWatch:
             self._watches.pop(key, None)
         return after
 
-    def _read(self, known: Baking, running: stack.Stack) -> Reading:
+    def _read(self, known: Baking, running: stack.Stack) -> BakeReading:
         page = answer(f"http://{stack.HOST}:{running.metrics_port}/metrics")
         name = serving_name(known.model)
         reading = reading_of(page, name, known.version, self._clock())
@@ -121,9 +121,9 @@ class BakeWatch:
         registry = RestRegistry(running.registry_uri, timeout_s=PATIENT_S)
         with suppress(NotFound):  # the version was deleted
             registry.tag(known.model, known.version, **{BAKE_TAG: known.sentence})
-        kinds = {"rolled back": Kind.ROLLED_BACK, "passed": Kind.BAKED}
+        kinds = {"rolled back": EventKind.ROLLED_BACK, "passed": EventKind.BAKED}
         if kind := kinds.get(known.state):
-            about = known.previous if kind is Kind.ROLLED_BACK else known.version
+            about = known.previous if kind is EventKind.ROLLED_BACK else known.version
             text = f"instead of version {known.version}, {known.sentence}" if about != known.version else known.sentence
             key = f"bake {known.version} {known.requested_at}"
             emit(self._home, model_event(kind, known.model, about, at=time.time(), text=text, key=key))

@@ -21,7 +21,7 @@ from shiplift.runtime.base.daemon import stop_on_signals
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.capture.ring import FOLDER
 from shiplift.runtime.capture.root import root_of
-from shiplift.runtime.capture.writer import Writer
+from shiplift.runtime.capture.writer import CaptureWriter
 from shiplift.runtime.confinement.watch import worker
 
 LOOK_S = 0.25
@@ -33,7 +33,7 @@ def run(home: Path) -> None:
     """Writes until it is stopped."""
     stop = stop_on_signals()
     threading.Thread(target=DriftKeeper(home).run, daemon=True).start()
-    writer = Writer(root_of(home), secret_of(home))
+    writer = CaptureWriter(root_of(home), secret_of(home))
     captured, looked, tidied = wanted(home), time.monotonic(), 0.0
     told: dict[str, str] = {}
     while not stop.wait(LOOK_S):

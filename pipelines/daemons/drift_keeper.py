@@ -15,7 +15,7 @@ from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.events.emit import emit
 from shiplift.runtime.events.event import model_event
-from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.kinds import EventKind
 from shiplift.runtime.records.drift import DriftReport, DriftState
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.machine import baking
@@ -73,7 +73,8 @@ class DriftKeeper:
             missing = f"`drift.hook` names {hook!r}, and {site_file.FILE} has no such target with `hook: true`"
             incidents.note(self._home, serving_name(package.model), missing)
         emit(
-            self._home, model_event(Kind.DRIFTED, package.model, package.version, at=at, text=text, key=key, hook=hook)
+            self._home,
+            model_event(EventKind.DRIFTED, package.model, package.version, at=at, text=text, key=key, hook=hook),
         )
         drifting.keep(self._home, package.model, state.model_copy(update={"told": True}))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shiplift.pipelines.engines.local import incidents, site_file, stack
 from shiplift.runtime.base.errors import ShipliftError
-from shiplift.runtime.events.delivery import Delivery
+from shiplift.runtime.events.delivery import EventDelivery
 from shiplift.runtime.events.targets import EventSettings
 
 _LOOK_S = 1.0
@@ -17,7 +17,7 @@ _LOOK_S = 1.0
 def run(home: Path) -> None:
     """Delivers until the process ends. A change of `site.yaml` counts from the next look on."""
     saved = stack.read(home)
-    delivery = Delivery(home, source_of(saved), lambda message: incidents.note(home, "", message))
+    delivery = EventDelivery(home, source_of(saved), lambda message: incidents.note(home, "", message))
     while True:
         delivery.look(settings_of(home))
         time.sleep(_LOOK_S)

@@ -21,7 +21,7 @@ from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.machine import traffic
 from shiplift.runtime.serving.machine.recovery import moves
 from shiplift.runtime.serving.machine.served import every_served, served
-from shiplift.runtime.serving.machine.traffic import Tally
+from shiplift.runtime.serving.machine.traffic import PackageTraffic
 from shiplift.runtime.serving.triton.client import (
     OWN_REQUESTS,
     TOLERANCE,
@@ -70,7 +70,7 @@ class State:
     fastest_s: float = 0.0
     varies: bool = False
     pulse: Pulse = field(default_factory=Pulse)
-    tally: Tally | None = None
+    tally: PackageTraffic | None = None
 
     def after(self, beat: ProbeResult, now: float) -> "State":
         """The state after another beat."""
@@ -89,12 +89,12 @@ class State:
             tally=self._tally_after(beat, now),
         )
 
-    def _tally_after(self, beat: ProbeResult, now: float) -> Tally | None:
+    def _tally_after(self, beat: ProbeResult, now: float) -> PackageTraffic | None:
         if beat.counted is None:
             return self.tally
         if self.tally is None:
             digest = self.package.repository.sha256
-            return Tally(digest=digest, since=now, until=now, counted=beat.counted, own=beat.own)
+            return PackageTraffic(digest=digest, since=now, until=now, counted=beat.counted, own=beat.own)
         return self.tally.after(beat.counted, beat.own, now)
 
 
@@ -176,7 +176,7 @@ class Prober:
             return state
         return state.after(beat, time.time())
 
-    def _known(self, name: str, package: Package) -> Tally | None:
+    def _known(self, name: str, package: Package) -> PackageTraffic | None:
         """What an earlier process counted of a package."""
         tally = traffic.tallies(self._home).get(name)
         return tally if tally and tally.digest == package.repository.sha256 else None

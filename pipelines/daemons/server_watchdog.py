@@ -33,7 +33,7 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.events.emit import emit
 from shiplift.runtime.events.event import model_event
-from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.kinds import EventKind
 from shiplift.runtime.guest.pod.heartbeat import MARGIN_S, Counters, Heartbeat, answer, counters
 from shiplift.runtime.host.processes import inherited, own_module, start_child, stop
 from shiplift.runtime.records.site import Machine, Site
@@ -200,7 +200,7 @@ class ServerWatchdog:
                     if each.model in names_in_server(package):
                         note_quarantined(self._home, package.model, package.version, each)
                         if each.crashes == QUARANTINED:
-                            self._tell(Kind.QUARANTINED, package.model, package.version, event)
+                            self._tell(EventKind.QUARANTINED, package.model, package.version, event)
 
     def _free(self, running: stack.Stack, stuck: dict[str, str], now: float) -> None:
         self._reloaded = {model: at for model, at in self._reloaded.items() if model in stuck}
@@ -237,11 +237,11 @@ class ServerWatchdog:
         for name, why in ailing.items():
             if name not in self._ailing and (package := self._prober.package(name)):
                 self._ailing[name] = (package.model, package.version)
-                self._tell(Kind.UNHEALTHY, *self._ailing[name], why)
+                self._tell(EventKind.UNHEALTHY, *self._ailing[name], why)
         for name in [name for name in self._ailing if name not in ailing]:
-            self._tell(Kind.HEALTHY, *self._ailing.pop(name), "")
+            self._tell(EventKind.HEALTHY, *self._ailing.pop(name), "")
 
-    def _tell(self, kind: Kind, model: str, version: int, text: str) -> None:
+    def _tell(self, kind: EventKind, model: str, version: int, text: str) -> None:
         emit(self._home, model_event(kind, model, version, at=time.time(), text=text))
 
     def _report(self, varying: dict[str, str]) -> None:

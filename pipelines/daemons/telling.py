@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 
 from shiplift.pipelines.engines.argo.model_events import Link, events_of
-from shiplift.pipelines.engines.argo.told import Told, ToldTargets
+from shiplift.pipelines.engines.argo.told import TargetPosition, ToldTargets
 from shiplift.pipelines.engines.argo.workflows import Run
-from shiplift.runtime.events.delivery import Delivery
+from shiplift.runtime.events.delivery import EventDelivery
 from shiplift.runtime.events.outbox import Outbox
 from shiplift.runtime.events.targets import EventSettings
 
@@ -41,10 +41,10 @@ class Telling:
         folder = Path(tempfile.mkdtemp(prefix="shiplift-events-"))
         self._settings, self._targets, self._clock = settings, targets, clock
         self._outbox = Outbox(folder)
-        self._delivery = Delivery(folder, source, tell, transport=transport, clock=clock)
+        self._delivery = EventDelivery(folder, source, tell, transport=transport, clock=clock)
         self._known: frozenset[str] = frozenset()
-        self._at_start: dict[str, Told] | None = None
-        self._recorded: dict[str, Told] = {}
+        self._at_start: dict[str, TargetPosition] | None = None
+        self._recorded: dict[str, TargetPosition] = {}
 
     def turn(self, runs: Mapping[str, Run], link: Link) -> None:
         """Adds what the Workflows newly tell, lets targets get what they wait for, and records how far they are.
@@ -65,25 +65,27 @@ class Telling:
         self._delivery.wait(_PROMPT_S)
         self._record(before)
 
-    def _begin(self, before: dict[str, Told]) -> None:
+    def _begin(self, before: dict[str, TargetPosition]) -> None:
         for target in self._settings.targets:
             told = before.get(target.name)
             if told:
                 self._outbox.begin(target.name, after=told.until - _LATE_S, but=told.recent)
         self._at_start = self._recorded = before
 
-    def _record(self, before: Mapping[str, Told]) -> None:
+    def _record(self, before: Mapping[str, TargetPosition]) -> None:
         now = {target.name: self._told(target.name, before.get(target.name)) for target in self._settings.targets}
-        changed: dict[str, Told | None] = {name: told for name, told in now.items() if self._recorded.get(name) != told}
+        changed: dict[str, TargetPosition | None] = {
+            name: told for name, told in now.items() if self._recorded.get(name) != told
+        }
         changed |= dict.fromkeys(self._recorded.keys() - now.keys())
         if changed:
             self._targets.write(changed)
             self._recorded = now
 
-    def _told(self, target: str, at_start: Told | None) -> Told:
+    def _told(self, target: str, at_start: TargetPosition | None) -> TargetPosition:
         place, recorded = self._outbox.place(target), self._recorded.get(target)
         until, recent = self._outbox.got(target, within_s=_LATE_S)
-        return Told(
+        return TargetPosition(
             target=target,
             seq=0,
             tries=place.tries,

@@ -9,7 +9,7 @@ from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.records.base import Record
 
 
-class Configuration(Record):
+class DeploymentConfiguration(Record):
     """How a version is released. `spec` is the path of a release spec; empty: the one that was logged with the version.
 
     `again`: even if its release ended before. `allow_older`: even if a newer version serves. Without `wait`, the
@@ -43,13 +43,13 @@ class RetirementConfiguration(Record):
 C = TypeVar("C", bound=Record)
 
 
-def read_configuration(config: dict[str, Any] | None) -> Configuration:
+def read_configuration(config: dict[str, Any] | None) -> DeploymentConfiguration:
     """The settings of a release in a `config`, whose values may be texts.
 
     Raises:
         UsageError: one is unknown, or has a wrong value.
     """
-    return _read(Configuration, config)
+    return _read(DeploymentConfiguration, config)
 
 
 def read_retirement(config: dict[str, Any] | None) -> RetirementConfiguration:

@@ -12,7 +12,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import get_model_info
 from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS
 
-from shiplift.pipelines.deployments.configuration import Configuration, read_configuration, read_retirement
+from shiplift.pipelines.deployments.configuration import DeploymentConfiguration, read_configuration, read_retirement
 from shiplift.pipelines.deployments.errors import refused, translated
 from shiplift.pipelines.deployments.releasing import released
 from shiplift.pipelines.deployments.requests import body_of
@@ -143,7 +143,7 @@ class ShipliftDeploymentClient(BaseDeploymentClient):  # type: ignore[misc] # my
         except NotFound:
             return None
 
-    def _released(self, name: str, version: int, configuration: Configuration) -> dict[str, Any]:
+    def _released(self, name: str, version: int, configuration: DeploymentConfiguration) -> dict[str, Any]:
         released(self._engine, name, version, configuration)
         if configuration.wait:
             return _described(self._engine.discover(name))

@@ -1,12 +1,12 @@
 """Releases a version, and waits for its end."""
 
-from shiplift.pipelines.deployments.configuration import Configuration
+from shiplift.pipelines.deployments.configuration import DeploymentConfiguration
 from shiplift.pipelines.engines.protocol import Engine
 from shiplift.runtime.base.errors import by_exit_code
 from shiplift.runtime.base.progress import progress
 
 
-def released(engine: Engine, model: str, version: int, configuration: Configuration) -> None:
+def released(engine: Engine, model: str, version: int, configuration: DeploymentConfiguration) -> None:
     """Orders a release and, unless told not to, follows it to its end. A release that is there already is followed.
 
     Raises:

@@ -21,7 +21,7 @@ from shiplift.runtime.gates.approval import allowed
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.decision import Decision
 from shiplift.runtime.records.deployment import Endpoint
-from shiplift.runtime.records.promotion import Drift
+from shiplift.runtime.records.promotion import AliasDrift
 from shiplift.runtime.records.proof import ServedProof
 from shiplift.runtime.records.release import ReleaseReport, StageRun
 from shiplift.runtime.records.site import Site
@@ -123,7 +123,7 @@ def already_aborted(newest: ReleaseReport | None, model: str, champion: int, *, 
     return aborted_release(newest, model, champion)
 
 
-class Answer(Record):
+class Prediction(Record):
     """Production's answer: the version that answered, and nested lists of plain values by output."""
 
     model: str
@@ -152,7 +152,7 @@ class Catalogue(Record):
 # --- status --------------------------------------------------------------------------------------------------
 
 
-class Part(Record):
+class StackProcess(Record):
     """A process of the stack."""
 
     name: str
@@ -167,7 +167,7 @@ def champion_drift(model: str, served: int, aliases: Mapping[str, int]) -> str:
     named = aliases.get(CHAMPION, 0)
     if not served or served == named:
         return ""
-    sentence = Drift(model=model, alias=CHAMPION, named=named, version=served).sentence
+    sentence = AliasDrift(model=model, alias=CHAMPION, named=named, version=served).sentence
     return f"{sentence}; it will be moved back if the registry still has that version"
 
 
@@ -230,7 +230,7 @@ class StackStatus(Record):
 
     home: str
     running: bool
-    parts: tuple[Part, ...] = ()
+    parts: tuple[StackProcess, ...] = ()
     memory_mb: float = 0.0
     models: tuple[ModelStatus, ...] = ()
     releasing: tuple[UnderWay, ...] = ()

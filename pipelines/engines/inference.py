@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shiplift.pipelines.engines.answers import Answer
+from shiplift.pipelines.engines.answers import Prediction
 from shiplift.runtime.base.errors import DataInvalid, NotFound, UsageError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.model.tensors import Arrays, load_npz
@@ -26,7 +26,7 @@ class InferenceServer(InferenceClient, Protocol):
 
 def ask(
     server: InferenceServer, model: str, file: Path, *, version: int | None = None, sequence: bool = False
-) -> Answer:
+) -> Prediction:
     """Sends a file's content to a server and returns the answer; with `sequence`, its samples one by one as a sequence.
 
     Without a `version`, the highest served version answers.
@@ -52,7 +52,7 @@ def ask(
         outputs = infer_one_by_one(server, name, signature, inputs, version=version, sequence=True)
     else:
         outputs = server.infer(name, signature, inputs, version=version)
-    return Answer(
+    return Prediction(
         model=model,
         version=version or served[-1],
         outputs={key: np.vectorize(_plain, otypes=[object])(value).tolist() for key, value in outputs.items()},

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from shiplift.pipelines.engines.answers import AbortedRelease, Accepted, Answer, Catalogue, Status
+from shiplift.pipelines.engines.answers import AbortedRelease, Accepted, Catalogue, Prediction, Status
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.events.event import ModelEvent
 from shiplift.runtime.events.outbox import Place
@@ -174,7 +174,7 @@ class PastReleases(Protocol):
 class Serving(Protocol):
     """Production, logs, status and targets."""
 
-    def infer(self, model: str, file: Path, *, version: int | None, sequence: bool) -> Answer:
+    def infer(self, model: str, file: Path, *, version: int | None, sequence: bool) -> Prediction:
         """Sends a file to production as one request; with `sequence`, its samples one by one as a sequence.
 
         Without a `version`, the promoted one answers.

@@ -22,7 +22,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.serving.kubernetes import kinds
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient, name_of
 from shiplift.runtime.serving.kubernetes.connection import Conflict, Object, unknown
-from shiplift.runtime.serving.kubernetes.kinds import Kind
+from shiplift.runtime.serving.kubernetes.kinds import ResourceKind
 from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 from shiplift.runtime.serving.service_proxy import transport_to
 from shiplift.runtime.store.registry.lease import RegistryLease
@@ -205,7 +205,7 @@ def _tell_change(tell: Tell, applied: ObjectChange, *, dry_run: bool) -> None:
 
 
 # Objects of these kinds are deleted when changed values no longer include them. Kinds that hold data are not listed.
-_KINDS: tuple[Kind, ...] = (
+_KINDS: tuple[ResourceKind, ...] = (
     kinds.DEPLOYMENT,
     kinds.SERVICE,
     kinds.CONFIG_MAP,
@@ -244,7 +244,7 @@ def cluster_wide(cluster: KubernetesClient, namespace: str) -> Iterator[Object]:
         yield from find(cluster, kind, "", f"{INSTALLED}=true,{INSTALLATION}={namespace}")
 
 
-def find(cluster: KubernetesClient, kind: Kind, namespace: str, selector: str = "") -> list[Object]:
+def find(cluster: KubernetesClient, kind: ResourceKind, namespace: str, selector: str = "") -> list[Object]:
     """Every object whose labels match; empty if the cluster doesn't have the kind."""
     return cluster.find(kind, selector, namespace) if cluster.serves(kind) else []
 

@@ -190,7 +190,7 @@ class Receiver(Record):
     resources: Resources = Resources(cpu="50m", memory="128Mi", memory_limit="512Mi")
 
 
-class Reconciler(Record):
+class ReconcilerValues(Record):
     """The reconciler: every `every_s` seconds it starts releases whose webhook was lost; see `triggers.settings`.
 
     It asks git hosts every `git_every_s`, and waits `git_grace_s` for a push's webhook.
@@ -289,7 +289,7 @@ class Activator(Record):
     resources: Resources = Resources(cpu="20m", memory="96Mi", memory_limit="512Mi")
 
 
-class Scoring(Record):
+class ScoringValues(Record):
     """The server of MLflow's scoring protocol (`/models/NAME/invocations`), in the serving namespace.
 
     `key_secret` names a Secret there, whose `key` clients must send as their bearer token; None: who can reach it may
@@ -344,7 +344,7 @@ class Ingress(Record):
     annotations: dict[str, str] = Field(default_factory=dict)
 
 
-class Serving(Record):
+class ServingValues(Record):
     """The pods that serve models: their resources, and how long a pod may take to become ready.
 
     `images` lists further images that may run there, beside `images.server` and those of `targets`: a spec that defines
@@ -395,7 +395,7 @@ class Keep(Record):
     pods_s: int = Field(300, ge=0)
 
 
-class Admission(Record):
+class AdmissionPolicies(Record):
     """Admission policies: the API server checks what the pipeline's accounts create (Kubernetes 1.30 or newer)."""
 
     policies: bool = True
@@ -461,17 +461,17 @@ class Values(Record):
     artifacts_uri: str = ""
     data_claim: Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$")] = ""
     receiver: Receiver = Receiver()
-    reconciler: Reconciler = Reconciler()
+    reconciler: ReconcilerValues = ReconcilerValues()
     operator: Operator = Operator()
     events: Events = Events()
     repositories: tuple[Annotated[GitRepository, AfterValidator(_checked)], ...] = ()
     gateway: Gateway | None = None
     ingress: Ingress | None = None
     activator: Activator | None = None
-    scoring: Scoring | None = None
+    scoring: ScoringValues | None = None
     page: Page | None = None
     capture: Capture | None = None
-    serving: Serving = Serving()
+    serving: ServingValues = ServingValues()
     monitoring: Monitoring = Monitoring()
     targets: tuple[Target, ...] = ()
     policy: SitePolicy = SitePolicy()
@@ -482,7 +482,7 @@ class Values(Record):
     # Our namespaces' Pod Security level requires the runtime's default seccomp profile, and that forbids containers to
     # make namespaces. A stage runs in a container of its own anyway, and what it could steal is in another.
     sandbox: SandboxSettings = SandboxSettings(allow_without=("namespaces",))
-    admission: Admission = Admission()
+    admission: AdmissionPolicies = AdmissionPolicies()
 
     @model_validator(mode="before")
     @classmethod

@@ -11,8 +11,8 @@ from shiplift.pipelines.engines.protocol import Engine
 from shiplift.pipelines.page import actions
 from shiplift.pipelines.page.addresses import text_in, version_in
 from shiplift.pipelines.page.doors import Access, NotAllowed
-from shiplift.pipelines.page.forms import Forms
-from shiplift.pipelines.page.reading import Reading
+from shiplift.pipelines.page.forms import PageForms
+from shiplift.pipelines.page.reading import PageReader
 from shiplift.pipelines.page.rendering import render
 from shiplift.runtime.base.errors import NotFound, UsageError
 
@@ -20,7 +20,7 @@ from shiplift.runtime.base.errors import NotFound, UsageError
 class Acting:
     """The handlers of the actions' address."""
 
-    def __init__(self, engine: Engine, reading: Reading, access: Access, forms: Forms) -> None:
+    def __init__(self, engine: Engine, reading: PageReader, access: Access, forms: PageForms) -> None:
         self._engine, self._reading, self._access, self._forms = engine, reading, access, forms
 
     async def asks(self, request: Request) -> Response:

@@ -12,12 +12,12 @@ from starlette.routing import Route
 
 from shiplift.pipelines.engines.protocol import Engine
 from shiplift.pipelines.page.acting import Acting
-from shiplift.pipelines.page.asking import Asking
-from shiplift.pipelines.page.candidates import Candidates
+from shiplift.pipelines.page.asking import AnswerCache
+from shiplift.pipelines.page.candidates import CandidatePages
 from shiplift.pipelines.page.doors import Access, App, NotAllowed, guarded
 from shiplift.pipelines.page.following import Following
-from shiplift.pipelines.page.forms import Forms
-from shiplift.pipelines.page.reading import Reading
+from shiplift.pipelines.page.forms import PageForms
+from shiplift.pipelines.page.reading import PageReader
 from shiplift.pipelines.page.rendering import static_files
 from shiplift.pipelines.page.stream import Stream
 from shiplift.pipelines.page.trying import Trying
@@ -34,15 +34,15 @@ def create_app(
     engine: Engine,
     access: Access,
     *,
-    asking: Asking | None = None,
+    asking: AnswerCache | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> App:
     """The page of an engine as an ASGI application; `transport` is for its requests to models."""
-    reading = Reading(engine, asking or Asking())
+    reading = PageReader(engine, asking or AnswerCache())
     views, stream = Views(reading, access), Stream(reading, Following(engine))
-    forms = Forms()
+    forms = PageForms()
     acting, trying = Acting(engine, reading, access, forms), Trying(reading, access, forms, transport=transport)
-    candidates = Candidates(engine, reading, access, forms)
+    candidates = CandidatePages(engine, reading, access, forms)
     routes = [
         Route("/", views.models),
         Route("/model", views.model),

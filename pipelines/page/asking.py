@@ -26,7 +26,7 @@ _REST, _LATE = 3, 3  # from one asking to the next, and until an answer is late,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told(Generic[T]):
+class CachedAnswer(Generic[T]):
     """An answer, and when it was given, in seconds since the epoch; `problem` says why there is no newer one."""
 
     value: T
@@ -36,7 +36,7 @@ class Told(Generic[T]):
 
 @dataclass
 class _Question:
-    told: Told[Any] | None = None
+    told: CachedAnswer[Any] | None = None
     error: ShipliftError | None = None
     asked_at: float = float("-inf")
     took_s: float = 0.0
@@ -44,7 +44,7 @@ class _Question:
     running: asyncio.Task[None] | None = None
 
 
-class Asking:
+class AnswerCache:
     """Asks questions in threads. An answer is fresh for `fresh_s`; a page waits `patience_s` for a newer one.
 
     It does not wait for one that took longer than `slow_s` the last time, unless something was changed since.
@@ -57,7 +57,7 @@ class Asking:
 
     async def ask(
         self, key: Hashable, ask: Callable[[], T], *, fresh_s: float = 0.0, patience_s: float | None = None
-    ) -> Told[T]:
+    ) -> CachedAnswer[T]:
         """The answer to a question, which `key` names; `patience_s` is for one that the page can do without at first.
 
         Raises:
@@ -73,7 +73,7 @@ class Asking:
             raise problem
         assert question.told is not None  # noqa: S101 - else there is a problem
         told = question.told
-        return Told(value=told.value, at=told.at, problem=str(problem) if problem else "")
+        return CachedAnswer(value=told.value, at=told.at, problem=str(problem) if problem else "")
 
     def forget(self) -> None:
         """Makes the next questions be asked again: something was changed."""
@@ -108,7 +108,7 @@ class Asking:
         task, asked_at = asyncio.current_task(), time.monotonic()
         try:
             value = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
-            question.told, question.error = Told(value=value, at=time.time()), None
+            question.told, question.error = CachedAnswer(value=value, at=time.time()), None
             question.took_s, question.forgotten = time.monotonic() - asked_at, question.asked_at > asked_at
         except ShipliftError as error:
             question.error = error

@@ -17,8 +17,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from shiplift.pipelines.engines.protocol import Engine
 from shiplift.pipelines.page.addresses import version_in
 from shiplift.pipelines.page.doors import Access, NotAllowed
-from shiplift.pipelines.page.forms import Forms
-from shiplift.pipelines.page.reading import Reading, Records
+from shiplift.pipelines.page.forms import PageForms
+from shiplift.pipelines.page.reading import PageReader, Records
 from shiplift.pipelines.page.rendering import address, render
 from shiplift.pipelines.page.requests import entries_of, example_row, row_of
 from shiplift.runtime.base.errors import NotFound, ShipliftError, Temporary, UsageError
@@ -53,10 +53,10 @@ class _Answering:
     began: float
 
 
-class Candidates:
+class CandidatePages:
     """The handlers of the address. One question is asked at a time: it takes a server and a sandbox of its own."""
 
-    def __init__(self, engine: Engine, reading: Reading, access: Access, forms: Forms) -> None:
+    def __init__(self, engine: Engine, reading: PageReader, access: Access, forms: PageForms) -> None:
         self._engine, self._reading, self._access, self._forms = engine, reading, access, forms
         self._answering: OrderedDict[str, _Answering] = OrderedDict()
         self._turn = asyncio.Semaphore(1)

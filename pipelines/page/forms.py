@@ -23,7 +23,7 @@ _COOKIE, FIELD = "shiplift_page", "form"
 _AGAIN = "Load the page again, then send the form again."
 
 
-class Forms:
+class PageForms:
     """The forms of one process."""
 
     def __init__(self) -> None:

@@ -8,8 +8,8 @@ from shiplift.pipelines.engines.answers import (
     Incident,
     ModelStatus,
     ModelVersions,
-    Part,
     ServiceSummary,
+    StackProcess,
     StackStatus,
     Status,
     UnderWay,
@@ -51,7 +51,7 @@ class Overview:
 
     models: tuple[ModelRow, ...]
     releasing: tuple[UnderWay, ...]
-    parts: tuple[Part, ...] = ()
+    parts: tuple[StackProcess, ...] = ()
     incidents: tuple[Incident, ...] = ()
     problem: str = ""
 

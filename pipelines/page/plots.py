@@ -16,7 +16,7 @@ _TICKS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class PlotPoint:
     """A point of a chart, and what it stands for; `kind` is its CSS class: `point`, `front` or `chosen`."""
 
     x: float
@@ -32,8 +32,8 @@ class Chart:
     what: str
     x: str
     y: str
-    points: tuple[Point, ...]
-    line: tuple[Point, ...] = ()
+    points: tuple[PlotPoint, ...]
+    line: tuple[PlotPoint, ...] = ()
     limit: float | None = None
     whole: bool = False  # x counts something, such as versions
 
@@ -103,7 +103,7 @@ def trend(values: Sequence[tuple[int, float]], unit: str) -> Markup:
 def over_versions(what: str, unit: str, values: Sequence[tuple[int, float]], *, limit: float | None = None) -> Markup:
     """A figure over a model's versions."""
     points = tuple(
-        Point(x=version, y=value, title=f"version {version}: {value:.4g} {unit}".rstrip())
+        PlotPoint(x=version, y=value, title=f"version {version}: {value:.4g} {unit}".rstrip())
         for version, value in values
         if math.isfinite(value)
     )
@@ -123,8 +123,8 @@ def search_chart(tuned: Tuned, p99_ms: float | None) -> Markup:
         kind = "chosen" if trial == tuned.best else "front" if id(trial) in front else "point"
         where = f"batch {trial.config.max_batch}, {trial.config.instances} x {trial.config.threads}"
         title = f"{trial.described}, {where}: {trial.throughput_per_s:.0f}/s, p99 {trial.p99_ms:.2f} ms"
-        points.append(Point(x=trial.throughput_per_s, y=trial.p99_ms, title=title, kind=kind))
-    line = [Point(x=t.throughput_per_s, y=t.p99_ms, title="") for t in pareto(tuned.trials)]
+        points.append(PlotPoint(x=trial.throughput_per_s, y=trial.p99_ms, title=title, kind=kind))
+    line = [PlotPoint(x=t.throughput_per_s, y=t.p99_ms, title="") for t in pareto(tuned.trials)]
     return Chart(
         what="p99 and throughput of every configuration that was measured, with the Pareto front",
         x="inferences per second",
@@ -163,7 +163,7 @@ def _labels(x: str, y: str) -> list[str]:
     ]
 
 
-def _dot(point: Point, x: float, y: float) -> str:
+def _dot(point: PlotPoint, x: float, y: float) -> str:
     radius = 5 if point.kind == "chosen" else 3.5
     place = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius}"'
     return f'<circle class="{point.kind}" {place}><title>{_text(point.title)}</title></circle>'

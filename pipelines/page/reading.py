@@ -1,10 +1,10 @@
-"""What each view asks the engine, through `Asking`: the same answers as `shiplift status` and `shiplift report` get."""
+"""What each view asks the engine, through `AnswerCache`: the answers of `shiplift status` and `shiplift report`."""
 
 from dataclasses import dataclass
 
 from shiplift.pipelines.engines.protocol import Engine
 from shiplift.pipelines.engines.replay import Replay, replay
-from shiplift.pipelines.page.asking import Asking, Told
+from shiplift.pipelines.page.asking import AnswerCache, CachedAnswer
 from shiplift.pipelines.page.figures import Figures, figures_of
 from shiplift.pipelines.page.overview import ModelView, Overview, model_view, overview_of
 from shiplift.runtime.base.errors import NotFound, ShipliftError, Temporary
@@ -46,21 +46,21 @@ class Records:
         return known.kind if known else ""
 
 
-class Reading:
-    """The answers for the views of one engine. Methods raise what `Asking.ask` raises."""
+class PageReader:
+    """The answers for the views of one engine. Methods raise what `AnswerCache.ask` raises."""
 
-    def __init__(self, engine: Engine, asking: Asking) -> None:
+    def __init__(self, engine: Engine, asking: AnswerCache) -> None:
         self._engine, self._asking = engine, asking
 
     def forget(self) -> None:
         """Makes the next view ask again: something was changed."""
         self._asking.forget()
 
-    async def overview(self) -> Told[Overview]:
+    async def overview(self) -> CachedAnswer[Overview]:
         """The first page."""
         return await self._asking.ask("overview", lambda: overview_of(self._engine.status(None)))
 
-    async def model(self, name: str) -> Told[ModelView]:
+    async def model(self, name: str) -> CachedAnswer[ModelView]:
         """A model and its versions."""
         check_name(name)
         return await self._asking.ask(("model", name), lambda: model_view(name, self._engine.status(name)))
@@ -123,7 +123,7 @@ class Reading:
         check_name(name)
         return (await self._asking.ask(("limits", name), lambda: self._limits(name))).value
 
-    async def replay(self, name: str, spec: str) -> Told[Replay]:
+    async def replay(self, name: str, spec: str) -> CachedAnswer[Replay]:
         """A model's releases, judged by other sections of a spec."""
         return await self._asking.ask(("replay", name, spec), lambda: replay(self._engine, name, "what if", spec))
 
@@ -133,7 +133,7 @@ class Reading:
                 return admitted
         raise NotFound(f"{name!r} has no release whose limits are known", do="Release a version of it first.")
 
-    async def records(self, name: str, version: int) -> Told[Records]:
+    async def records(self, name: str, version: int) -> CachedAnswer[Records]:
         """How a version's newest release ended, and its records."""
         check_name(name)
         return await self._asking.ask(("records", name, version), lambda: self._records(name, version))

@@ -23,7 +23,7 @@ _NAMES = {b"\xff\xd8\xff": "image.jpg", b"\x89PNG\r\n\x1a\n": "image.png"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class FormEntry:
     """A field of the form: its name in the form and for people, its kind, and what stands in it at first.
 
     `files` are the media types of the files that it takes, as base64 (empty: none).
@@ -37,13 +37,13 @@ class Entry:
     files: str = ""
 
 
-def entries_of(served: ServedModel, given: Mapping[str, str], kind: str = "") -> tuple[Entry, ...]:
+def entries_of(served: ServedModel, given: Mapping[str, str], kind: str = "") -> tuple[FormEntry, ...]:
     """The fields for the columns of a model of this kind, with what was given before; empty if JSON is better."""
     schema = schema_of(served)
     if schema.tensors or len(schema.fields) > _FIELDS:
         return ()
     return tuple(
-        Entry(
+        FormEntry(
             name=f"column{at}",
             label=field.name or field.spec.name,
             kind=field.kind,
@@ -55,7 +55,7 @@ def entries_of(served: ServedModel, given: Mapping[str, str], kind: str = "") ->
     )
 
 
-def files_in(entries: Iterable[Entry]) -> dict[str, str]:
+def files_in(entries: Iterable[FormEntry]) -> dict[str, str]:
     """The base64 in a form's fields that take files, with a name for the file that it is."""
     found: dict[str, str] = {}
     for entry in entries:

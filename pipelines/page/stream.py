@@ -18,7 +18,7 @@ from starlette.types import Message, Send
 
 from shiplift.pipelines.page.addresses import version_in
 from shiplift.pipelines.page.following import Following, State
-from shiplift.pipelines.page.reading import Reading
+from shiplift.pipelines.page.reading import PageReader
 from shiplift.pipelines.page.rendering import render
 from shiplift.runtime.records.release import ReleaseReport
 
@@ -30,7 +30,7 @@ _STALLED_S = 30.0
 class Stream:
     """The handler of the events' address."""
 
-    def __init__(self, reading: Reading, following: Following) -> None:
+    def __init__(self, reading: PageReader, following: Following) -> None:
         self._reading, self._following = reading, following
         self._rendered: WeakKeyDictionary[State, tuple[tuple[int, bool, str], dict[str, str]]] = WeakKeyDictionary()
 

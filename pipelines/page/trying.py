@@ -13,8 +13,8 @@ from starlette.responses import HTMLResponse, Response
 
 from shiplift.pipelines.page.addresses import text_in
 from shiplift.pipelines.page.doors import Access, NotAllowed
-from shiplift.pipelines.page.forms import MAX_BYTES, Forms
-from shiplift.pipelines.page.reading import Reading
+from shiplift.pipelines.page.forms import MAX_BYTES, PageForms
+from shiplift.pipelines.page.reading import PageReader
 from shiplift.pipelines.page.rendering import render
 from shiplift.pipelines.page.requests import body_of, entries_of, example, files_in
 from shiplift.pipelines.page.snippets import snippets
@@ -28,7 +28,7 @@ _MOST = 18 << 20  # bytes of a form on this machine: what the scoring server tak
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
+class TryResult:
     """What came back, for people, after how many milliseconds; `ok` is false if it is an error."""
 
     text: str
@@ -40,7 +40,12 @@ class Trying:
     """The handlers of "try it". `transport` replaces the network in tests."""
 
     def __init__(
-        self, reading: Reading, access: Access, forms: Forms, *, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        reading: PageReader,
+        access: Access,
+        forms: PageForms,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._reading, self._access, self._forms, self._transport = reading, access, forms, transport
         self._at_once = asyncio.Semaphore(_AT_ONCE)
@@ -68,7 +73,7 @@ class Trying:
     async def _served(self, request: Request) -> ServedModel:
         return await self._reading.served(text_in(request, "name"))
 
-    async def _ask(self, address: str, body: str) -> Answered:
+    async def _ask(self, address: str, body: str) -> TryResult:
         async with (
             self._at_once,
             httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False, transport=self._transport) as client,
@@ -78,9 +83,9 @@ class Trying:
                 answer = await client.post(address, content=body.encode(), headers={"content-type": "application/json"})
             except httpx.HTTPError as error:
                 said = f"the scoring server does not answer: {type(error).__name__} {error}"
-                return Answered(text=said, ms=(time.perf_counter() - began) * 1000, ok=False)
+                return TryResult(text=said, ms=(time.perf_counter() - began) * 1000, ok=False)
             took = (time.perf_counter() - began) * 1000
-        return Answered(text=_pretty(answer.text), ms=took, ok=answer.is_success)
+        return TryResult(text=_pretty(answer.text), ms=took, ok=answer.is_success)
 
     async def _page(
         self, request: Request, served: ServedModel, given: Mapping[str, str], *, body: str = "", **variables: object

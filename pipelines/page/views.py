@@ -10,11 +10,11 @@ from starlette.responses import HTMLResponse, Response
 from shiplift.pipelines.page import plots
 from shiplift.pipelines.page.actions import fitting
 from shiplift.pipelines.page.addresses import number_in, text_in, version_in
-from shiplift.pipelines.page.asking import Told
+from shiplift.pipelines.page.asking import CachedAnswer
 from shiplift.pipelines.page.doors import Access
 from shiplift.pipelines.page.figures import Figures
 from shiplift.pipelines.page.overview import ModelRow
-from shiplift.pipelines.page.reading import Reading, Records
+from shiplift.pipelines.page.reading import PageReader, Records
 from shiplift.pipelines.page.rendering import render
 from shiplift.runtime.base.errors import NotFound
 
@@ -25,9 +25,9 @@ _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; 
 
 
 class Views:
-    """The handlers of the pages. They raise what `Reading` raises, and `UsageError` for a wrong address."""
+    """The handlers of the pages. They raise what `PageReader` raises, and `UsageError` for a wrong address."""
 
-    def __init__(self, reading: Reading, access: Access) -> None:
+    def __init__(self, reading: PageReader, access: Access) -> None:
         self._reading, self._access = reading, access
 
     async def models(self, request: Request) -> Response:
@@ -110,7 +110,7 @@ def problem_page(title: str, what: str, do: str, *, again: bool = False) -> str:
     return render("problem.html.j2", title=title, what=what, do=do, again=again, told=None)
 
 
-def _page(template: str, told: Told[Any], **variables: Any) -> Response:
+def _page(template: str, told: CachedAnswer[Any], **variables: Any) -> Response:
     return HTMLResponse(render(template, told=told, **variables))
 
 

@@ -10,14 +10,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from shiplift.pipelines.page.addresses import text_in
-from shiplift.pipelines.page.reading import Reading
+from shiplift.pipelines.page.reading import PageReader
 from shiplift.pipelines.page.rendering import render
 from shiplift.runtime.base.errors import NotFound, ShipliftError, UsageError
 from shiplift.runtime.spec.admitted import Admitted
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit:
+class LimitField:
     """A limit that the form asks for: its place in a spec, what it is for people, and its value now (empty: none)."""
 
     section: str
@@ -32,17 +32,17 @@ class Limit:
 
 
 _LIMITS = (
-    Limit(section="slo", field="p99_ms", label="p99 at most, in ms"),
-    Limit(section="slo", field="throughput_per_s", label="throughput at least, in inferences per second"),
-    Limit(section="slo", field="memory_mb", label="memory at most, in MiB"),
-    Limit(section="quality", field="min_score", label="score: at least, or at most for a loss"),
+    LimitField(section="slo", field="p99_ms", label="p99 at most, in ms"),
+    LimitField(section="slo", field="throughput_per_s", label="throughput at least, in inferences per second"),
+    LimitField(section="slo", field="memory_mb", label="memory at most, in MiB"),
+    LimitField(section="quality", field="min_score", label="score: at least, or at most for a loss"),
 )
 
 
 class WhatIf:
     """The handler of "what if". The address has the limits, so an answer can be shared."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: PageReader) -> None:
         self._reading = reading
 
     async def show(self, request: Request) -> Response:
@@ -63,7 +63,7 @@ class WhatIf:
         return HTMLResponse(render("what_if.html.j2", told=None, **about))
 
 
-def limits_of(admitted: Admitted, given: Mapping[str, str]) -> tuple[Limit, ...]:
+def limits_of(admitted: Admitted, given: Mapping[str, str]) -> tuple[LimitField, ...]:
     """The limits of the form: those given, else those of a release."""
     return tuple(replace(each, value=given.get(each.name, _now(admitted, each))) for each in _LIMITS)
 
@@ -86,12 +86,12 @@ def spec_of(admitted: Admitted, given: Mapping[str, str]) -> str:
     return str(yaml.safe_dump(sections))
 
 
-def _now(admitted: Admitted, limit: Limit) -> str:
+def _now(admitted: Admitted, limit: LimitField) -> str:
     value = getattr(getattr(admitted, limit.section), limit.field)
     return "" if value is None else f"{value:.12g}"
 
 
-def _number(limit: Limit, text: str) -> float:
+def _number(limit: LimitField, text: str) -> float:
     try:
         number = float(text)
     except ValueError:

@@ -17,7 +17,7 @@ import onnx
 
 from shiplift.runtime.admission.front_questions import made_texts
 from shiplift.runtime.admission.known_rows import as_float32, asked_of, known_rows
-from shiplift.runtime.admission.pyfunc_answers import Judged, judge
+from shiplift.runtime.admission.pyfunc_answers import PyfuncOutput, judge
 from shiplift.runtime.admission.recording import ANSWERS, FAR, LARGEST, answered, record
 from shiplift.runtime.admission.second_forms import First, SecondForm, write_second
 from shiplift.runtime.base.errors import ExportFailed
@@ -32,7 +32,7 @@ from shiplift.runtime.model.tensors import Arrays, dump_npz, feeds, load_npz
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.guards.proposals import proposed
-from shiplift.runtime.proof.questions.question import Asked, Questions
+from shiplift.runtime.proof.questions.question import Questions, QuestionSet
 from shiplift.runtime.proof.settings import MOST_NEIGHBOURS, alone, count_of, rows_of, with_neighbours
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.proof import Counterexample, FormName, OfferedGraph
@@ -101,7 +101,7 @@ def convert(  # noqa: PLR0913 - an entry takes JSON by name
     facts = original.facts(logged.inputs, requests["example"]) if plain else None
     started = time.monotonic()
     recorded = record(original, sets, conversion, _making(logged, requests, known, facts, coarse=coarse))
-    judged = judge(Path(folder), original, logged.inputs, recorded.rows(sets)) if plain else Judged()
+    judged = judge(Path(folder), original, logged.inputs, recorded.rows(sets)) if plain else PyfuncOutput()
     recorded = recorded.beginning_with(_first_output(judged, original, conversion))
     asking_seconds = time.monotonic() - started
 
@@ -197,13 +197,13 @@ def _making(
     facts: ModelFacts | None,
     *,
     coarse: bool,
-) -> Callable[[float], Asked]:
+) -> Callable[[float], QuestionSet]:
     """What makes the questions, once it is known how many seconds a row takes."""
     given = known_rows(known if facts else None, logged.inputs, requests["example"])
 
-    def make(seconds_per_row: float) -> Asked:
+    def make(seconds_per_row: float) -> QuestionSet:
         if facts is None:
-            return Asked(questions=())
+            return QuestionSet(questions=())
         return asked_of(facts, given, seconds_per_row, coarse=coarse)
 
     return make
@@ -260,7 +260,7 @@ def _trees(
         return None, str(error)
 
 
-def _first_output(judged: Judged, original: Original, conversion: Conversion) -> str:
+def _first_output(judged: PyfuncOutput, original: Original, conversion: Conversion) -> str:
     """The output to begin with: what pyfunc answers, unless the author says otherwise."""
     return "" if conversion.outputs or original.probable else judged.answered
 

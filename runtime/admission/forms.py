@@ -26,7 +26,7 @@ from shiplift.runtime.records.trees import TreesForm
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served:
+class RightForm:
     """The form that is right, and where its graph is among those offered; the trees of that signature may be, too.
 
     `trees_differ` says how they are not; empty if they are right, or there are none.
@@ -45,7 +45,7 @@ class Served:
 
 
 @dataclass(kw_only=True)
-class Forms:
+class FormQuestions:
     """What all forms are asked: the recorded rows with the original's answers, by set.
 
     `folder` holds the graphs and the forest, which is served as `trees` says. `proposed` are guards that the model
@@ -61,7 +61,7 @@ class Forms:
     far: Asked = ()
     _proved: dict[tuple[TensorSpec, ...], Proof | str] = field(default_factory=dict)
 
-    def first_right(self, graphs: Sequence[OfferedGraph]) -> Served:
+    def first_right(self, graphs: Sequence[OfferedGraph]) -> RightForm:
         """Tries each graph, and after it the trees with its signature.
 
         Raises:
@@ -73,7 +73,7 @@ class Forms:
             trees = self._of_trees(graph.signature)
             try:
                 proof = self._of_graph(graph)
-                return Served(
+                return RightForm(
                     at=at,
                     form=graph.name,
                     proof=proof,
@@ -84,7 +84,7 @@ class Forms:
                 dropped.append(Form(name=graph.name, dropped=error.what))
                 last = error
             if isinstance(trees, Proof):
-                return Served(at=at, form="exact trees", proof=trees, dropped=tuple(dropped))
+                return RightForm(at=at, form="exact trees", proof=trees, dropped=tuple(dropped))
             if trees and not known:
                 dropped.append(Form(name="exact trees", dropped=trees))
         raise _none_right(dropped, last)

@@ -39,7 +39,7 @@ _PARSERS = ("modelaudit", "modelaudit-picklescan", "onnx", "numpy", "PyYAML")  #
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inspected:
+class InspectedVersion:
     """What the sandbox read from a version: its scan, and its contract with the input example, stored as NPZ.
 
     `states` maps each input that takes a state to the output with its next value. `task` is that of a Hugging Face
@@ -70,7 +70,7 @@ class Kept(Record):
     example: Artifact
 
 
-def inspect(model: Path, place: Workplace, spec: ReleaseSpec, store: ArtifactStore, kept: Path) -> Inspected:
+def inspect(model: Path, place: Workplace, spec: ReleaseSpec, store: ArtifactStore, kept: Path) -> InspectedVersion:
     """Reads and scans the files in the sandbox, unless the folder `kept` has an answer about the same files.
 
     Raises:
@@ -110,7 +110,7 @@ def _asked(model: Path, place: Workplace, asked: dict[str, Any]) -> tuple[dict[s
         raise _senseless(error) from error
 
 
-def _inspected(answer: dict[str, Any], example: Callable[[], Artifact]) -> Inspected:
+def _inspected(answer: dict[str, Any], example: Callable[[], Artifact]) -> InspectedVersion:
     """The sandbox's answer, checked like anything that the author could have written; `example` is called last.
 
     Raises:
@@ -120,7 +120,7 @@ def _inspected(answer: dict[str, Any], example: Callable[[], Artifact]) -> Inspe
         scan = Scan.model_validate(answer["scan"])
         if refused := objections(scan):
             raise refusal(refused)
-        return Inspected(
+        return InspectedVersion(
             scan=scan,
             flavor=str(answer["flavor"]),
             signature=Signature.model_validate(answer["signature"]),
@@ -144,7 +144,7 @@ def _senseless(error: Exception) -> NotAdmitted:
     return NotAdmitted(f"the model's files can't be read: {reason}", do="Log the model again.")
 
 
-def _recalled(file: Path, store: ArtifactStore) -> Inspected | None:
+def _recalled(file: Path, store: ArtifactStore) -> InspectedVersion | None:
     """The stored answer, if it can still be read and its example still exists."""
     try:
         kept = Kept.model_validate_json(file.read_text())

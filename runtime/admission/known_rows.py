@@ -11,7 +11,7 @@ from shiplift.runtime.model.datasets import load_samples
 from shiplift.runtime.model.logged_requests import recorded
 from shiplift.runtime.model.tensors import Arrays, DataLimits, as_input
 from shiplift.runtime.proof.questions.asking import questions
-from shiplift.runtime.proof.questions.question import Asked, Budget, KnownRows
+from shiplift.runtime.proof.questions.question import Budget, KnownRows, QuestionSet
 from shiplift.runtime.records.facts import ModelFacts
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
@@ -21,7 +21,7 @@ _FEW, _ROWS, _SECONDS = 64, 2000, 2.0
 _BYTES = 16 << 20  # of all questions: fewer images than rows of a table
 
 
-def asked_of(facts: ModelFacts, known: KnownRows, seconds_per_row: float, *, coarse: bool = False) -> Asked:
+def asked_of(facts: ModelFacts, known: KnownRows, seconds_per_row: float, *, coarse: bool = False) -> QuestionSet:
     """The questions for a model of which these `facts` are known, fewer of one that is slow.
 
     `coarse`: clients send FP32 where the signature says FP64, so all values are such that FP32 holds them.

@@ -53,7 +53,7 @@ def _spec_text(file: Path) -> str:
         raise SpecInvalid(f"the spec can't be read: {error}", do="Shorten it and try again.") from error
 
 
-class Noted:
+class LoggedFiles:
     """Files of a version; it notes the digest of each that was looked for in the run ("": there was none)."""
 
     def __init__(self, files: VersionFiles) -> None:

@@ -32,7 +32,7 @@ _LARGEST_BYTES = 1 << 30  # a second copy of a larger model may not fit in the s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class PyfuncOutput:
     """The output that pyfunc answers, empty if it answers several or was not asked; `left_out` says why it was not.
 
     `form` is the form of its answer in the original's outputs, as `records.scoring.AnswerForm` in JSON.
@@ -43,7 +43,9 @@ class Judged:
     left_out: tuple[str, ...] = ()
 
 
-def judge(folder: Path, original: Original, specs: tuple[TensorSpec, ...], asked: Mapping[str, Questions]) -> Judged:
+def judge(
+    folder: Path, original: Original, specs: tuple[TensorSpec, ...], asked: Mapping[str, Questions]
+) -> PyfuncOutput:
     """Asks pyfunc some rows of each set, each by itself, and the original, too.
 
     Raises:
@@ -126,7 +128,7 @@ def _few(asked: Mapping[str, Questions]) -> Iterator[Questions]:
             yield rows.take([at])
 
 
-def _matched(right: Answers, given: Answers, origins: Sequence[str], form: dict[str, Any]) -> Judged:
+def _matched(right: Answers, given: Answers, origins: Sequence[str], form: dict[str, Any]) -> PyfuncOutput:
     """Which of the original's outputs pyfunc answers."""
     several = len(right.outputs) > 1
     pairs = [("", _paired(right, given))] if several else [(name, _of(right, given, name)) for name in given.outputs]
@@ -134,7 +136,7 @@ def _matched(right: Answers, given: Answers, origins: Sequence[str], form: dict[
     same = [name for name, difference in found if difference is None]
     if same:
         tensors = _tensors(right, given) if several else dict.fromkeys(right.outputs, (same[0], -1))
-        return Judged(answered=same[0], form=_form(form, tensors))
+        return PyfuncOutput(answered=same[0], form=_form(form, tensors))
     first = found[0][1] if found else None
     how = str(first) if first else f"it has no outputs ({given.errors[0]})"
     raise ExportFailed(
@@ -176,8 +178,8 @@ def _form(form: dict[str, Any], tensors: Mapping[str, tuple[str, int]]) -> dict[
     return {"kind": form["kind"], "parts": parts}
 
 
-def _not_asked(why: str) -> Judged:
-    return Judged(left_out=(f"What mlflow.pyfunc answers was not asked: {why}.",))
+def _not_asked(why: str) -> PyfuncOutput:
+    return PyfuncOutput(left_out=(f"What mlflow.pyfunc answers was not asked: {why}.",))
 
 
 def _reason(error: Exception) -> str:

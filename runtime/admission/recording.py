@@ -22,7 +22,7 @@ from shiplift.runtime.proof.guards.probing import Refusals, refusals
 from shiplift.runtime.proof.jumps import jumps
 from shiplift.runtime.proof.oracle import answers_to, examine
 from shiplift.runtime.proof.ordinary import with_usual
-from shiplift.runtime.proof.questions.question import Asked, Questions
+from shiplift.runtime.proof.questions.question import Questions, QuestionSet
 from shiplift.runtime.proof.settings import Ask, count_of, rows_of, together
 from shiplift.runtime.records.proof import Counterexample
 from shiplift.runtime.spec.model import Conversion
@@ -78,7 +78,7 @@ class Recorded:
 
 
 def record(
-    original: Original, sets: Mapping[str, Arrays], conversion: Conversion, make: Callable[[float], Asked]
+    original: Original, sets: Mapping[str, Arrays], conversion: Conversion, make: Callable[[float], QuestionSet]
 ) -> Recorded:
     """Asks the original all sets, after it was examined with rows of the largest random one, and then questions.
 

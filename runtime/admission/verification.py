@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from shiplift.runtime.admission.formats import onnx_files, torchscript
-from shiplift.runtime.admission.forms import Forms, Served
+from shiplift.runtime.admission.forms import FormQuestions, RightForm
 from shiplift.runtime.admission.front_proving import front_cases
 from shiplift.runtime.admission.kept_rows import kept_rows
 from shiplift.runtime.admission.recording import ANSWERS, FAR, TAKEN
@@ -71,7 +71,7 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
     progress("comparing both models")
     originals = load_npz(folder / ANSWERS)
     recorded = {name: from_file(originals, name) for name in (*sets, *questions)}
-    forms = Forms(
+    forms = FormQuestions(
         folder=folder,
         recorded=recorded,
         trees=TreesForm.model_validate(trees) if trees else None,
@@ -79,7 +79,7 @@ def verify(  # noqa: PLR0913 - an entry takes JSON by name
         taken=[from_file(originals, name) for name in (TAKEN,) if f"{name}/errors" in originals],
         far=[from_file(originals, name) for name in (FAR,) if f"{name}/errors" in originals],
     )
-    served = forms.first_right(offered) if not text else Served(at=0, form=offered[0].name)
+    served = forms.first_right(offered) if not text else RightForm(at=0, form=offered[0].name)
     graph, file = offered[served.at], folder / offered[served.at].folder / "model.onnx"
     parity: list[ParityCase] = []
     asked = [(name, feeds(recorded[name][0].inputs, graph.signature.inputs), recorded[name][1]) for name in sets]

@@ -20,7 +20,7 @@ from typing import Protocol
 from shiplift.runtime.base.daemon import stop_on_signals
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.capture.parts import SENDER, NotKept, Part, Sender, Unreadable
-from shiplift.runtime.capture.ring import CAPACITY, FOLDER, Counters, Ring
+from shiplift.runtime.capture.ring import CAPACITY, FOLDER, Ring, RingCounters
 
 LOOK_S, FLUSH_S = 0.25, 5.0
 _TRY_AGAIN_S = 10.0
@@ -52,7 +52,7 @@ class _Open:
     fails_until: float = 0.0
     stalled_at: int = -1  # the tail at which an unfinished record was seen first
     stalled_since: float = 0.0
-    sent: Counters = field(default_factory=Counters)
+    sent: RingCounters = field(default_factory=RingCounters)
     told: str = ""
 
 
@@ -130,7 +130,7 @@ class Forwarder:
         model.told = what
 
 
-def _part(model: _Open, tail: int, after: int, now: Counters) -> Part:
+def _part(model: _Open, tail: int, after: int, now: RingCounters) -> Part:
     return Part(
         model=model.what.model,
         package=model.what.package,

@@ -53,7 +53,7 @@ class RingBroken(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class CapturedRequest:
     """A captured request and its answer: arrays by name, rows first. `at` is in microseconds since the epoch.
 
     `failed`: the answer was an error, so that there are no outputs. `took_us` is from when the server had the request
@@ -69,7 +69,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counters:
+class RingCounters:
     """What a server counted in requests: captured, dropped for want of room, and too large for the ring."""
 
     captured: int = 0
@@ -123,10 +123,10 @@ class Ring:
         until = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000 + round(seconds * 1_000_000)
         os.pwrite(self._file, struct.pack("<Q", until), _UNTIL)
 
-    def counters(self) -> Counters:
+    def counters(self) -> RingCounters:
         """What the server counted since it started."""
         _, _, _, _, captured, dropped, too_large, *_ = self._header()
-        return Counters(captured=captured, dropped=dropped, too_large=too_large)
+        return RingCounters(captured=captured, dropped=dropped, too_large=too_large)
 
     @property
     def head(self) -> int:
@@ -138,7 +138,7 @@ class Ring:
         """Where the first record begins that was not kept yet."""
         return int(self._header()[3])
 
-    def records(self, most_bytes: int) -> tuple[list[Request], int]:
+    def records(self, most_bytes: int) -> tuple[list[CapturedRequest], int]:
         """The records that wait, and the tail after them; a record that is still being written ends them.
 
         Raises:
@@ -209,7 +209,7 @@ def _opened(folder: int, name: str, capacity: int) -> int:
     return file
 
 
-def requests_in(body: bytes) -> Iterator[Request]:
+def requests_in(body: bytes) -> Iterator[CapturedRequest]:
     """The requests in records that follow one another, as `Ring.waiting` gives them.
 
     Raises:
@@ -224,7 +224,7 @@ def requests_in(body: bytes) -> Iterator[Request]:
         place += size
 
 
-def _parsed(record: bytes) -> Request:
+def _parsed(record: bytes) -> CapturedRequest:
     """A request out of a whole record.
 
     Raises:
@@ -239,7 +239,7 @@ def _parsed(record: bytes) -> Request:
             sides[bool(answer)][name] = array
     except (struct.error, ValueError, OverflowError) as error:
         raise RingBroken(f"a record can't be read: {error}") from error
-    return Request(at=at, version=version, failed=bool(failed), took_us=took, inputs=sides[0], outputs=sides[1])
+    return CapturedRequest(at=at, version=version, failed=bool(failed), took_us=took, inputs=sides[0], outputs=sides[1])
 
 
 def _entries(record: bytes, count: int) -> Iterator[tuple[int, str, NDArray[Any]]]:

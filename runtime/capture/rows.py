@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shiplift.runtime.capture.ring import Request
+from shiplift.runtime.capture.ring import CapturedRequest
 from shiplift.runtime.records.capturing import Capturing
 
 INPUT, OUTPUT = "input/", "output/"
@@ -58,7 +58,7 @@ def _canonical(value: Any) -> bytes:
     return repr(plain).encode()
 
 
-def table(requests: Iterable[Request], capturing: Capturing, secret: str, *, first: int = 0) -> pa.Table | None:
+def table(requests: Iterable[CapturedRequest], capturing: Capturing, secret: str, *, first: int = 0) -> pa.Table | None:
     """The requests as a table; None if there are none. The first one's `request` is `first`."""
     parts = [_part(request, first + at, capturing, secret) for at, request in enumerate(requests)]
     return joined(part for part in parts if part.num_rows)
@@ -104,7 +104,7 @@ def _as(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         return pa.chunked_array([pa.array([None if v is None else str(v) for v in column.to_pylist()], pa.string())])
 
 
-def _part(request: Request, number: int, capturing: Capturing, secret: str) -> pa.Table:
+def _part(request: CapturedRequest, number: int, capturing: Capturing, secret: str) -> pa.Table:
     rows = _rows(request)
     own: list[pa.Array] = [
         pa.array([min(request.at, 2**62)] * rows, pa.int64()).cast(OWN[0].type),
@@ -119,12 +119,12 @@ def _part(request: Request, number: int, capturing: Capturing, secret: str) -> p
     return pa.table(columns)
 
 
-def _named(request: Request) -> Iterator[tuple[str, NDArray[Any]]]:
+def _named(request: CapturedRequest) -> Iterator[tuple[str, NDArray[Any]]]:
     yield from ((INPUT + name, array) for name, array in request.inputs.items())
     yield from ((OUTPUT + name, array) for name, array in request.outputs.items())
 
 
-def _rows(request: Request) -> int:
+def _rows(request: CapturedRequest) -> int:
     """How many rows a request has: those of its tensors, if these agree, or else one."""
     counts = {array.shape[0] if array.ndim else -1 for _, array in _named(request)}
     return counts.pop() if len(counts) == 1 and -1 not in counts else 1

@@ -16,7 +16,7 @@ from pathlib import Path
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.capture.folder import CaptureFolder
-from shiplift.runtime.capture.ring import CAPACITY, Counters, Ring, RingBroken
+from shiplift.runtime.capture.ring import CAPACITY, Ring, RingBroken, RingCounters
 from shiplift.runtime.capture.rows import table
 from shiplift.runtime.capture.tidying import Tidier, what_failed
 from shiplift.runtime.records.capturing import CaptureState, Capturing
@@ -36,11 +36,11 @@ class _Model:
     fails_until: float = 0.0
     problem: str = ""
     lost: int = 0
-    before: Counters = field(default_factory=Counters)
-    total: Counters = field(default_factory=Counters)
+    before: RingCounters = field(default_factory=RingCounters)
+    total: RingCounters = field(default_factory=RingCounters)
 
 
-class Writer:
+class CaptureWriter:
     """The writer of one server's rings. `root` has a folder for each model; `secret` is the key of hashes.
 
     `clock` is the wall clock, and `steady` one that never jumps.
@@ -127,8 +127,10 @@ class Writer:
     def _opened(self, folder: int, name: str, capturing: Capturing) -> _Model:
         self._folder_of(name).keep_settings(capturing)
         ring, state = Ring(folder, name, self._capacity), self._folder_of(name).state()
-        before = ring.counters() if ring.tail else Counters()  # of a server that another writer read before this one
-        total = Counters(captured=state.captured, dropped=state.dropped, too_large=state.too_large)
+        before = (
+            ring.counters() if ring.tail else RingCounters()
+        )  # of a server that another writer read before this one
+        total = RingCounters(captured=state.captured, dropped=state.dropped, too_large=state.too_large)
         return _Model(ring=ring, identity=ring.identity, capturing=capturing, before=before, total=total)
 
     def _write(self, name: str) -> None:
@@ -185,7 +187,7 @@ class Writer:
     @staticmethod
     def _count(model: _Model) -> None:
         now, before, total = model.ring.counters(), model.before, model.total
-        model.total = Counters(
+        model.total = RingCounters(
             captured=total.captured + max(0, now.captured - before.captured) - model.lost,
             dropped=total.dropped + max(0, now.dropped - before.dropped) + model.lost,
             too_large=total.too_large + max(0, now.too_large - before.too_large),

@@ -27,7 +27,7 @@ class Argument:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class CallRule:
     """Calls that are allowed with these arguments, and why with no others; `error` is what the others meet."""
 
     calls: tuple[str, ...]
@@ -179,54 +179,54 @@ IPV6_OPTIONS: Final = {"IPV6_RECVERR": 25, "IPV6_V6ONLY": 26, "IPV6_RECVPKTINFO"
 _SOL_SOCKET, _IPPROTO_IP, _IPPROTO_TCP, _IPPROTO_UDP, _IPPROTO_IPV6 = 1, 0, 6, 17, 41
 
 
-def _options(level: int, options: Mapping[str, int], why: str) -> Rule:
+def _options(level: int, options: Mapping[str, int], why: str) -> CallRule:
     given = (Argument(1, (level,)), Argument(2, tuple(options.values())))
-    return Rule(calls=("setsockopt",), arguments=given, why=why, error=errno.ENOPROTOOPT)
+    return CallRule(calls=("setsockopt",), arguments=given, why=why, error=errno.ENOPROTOOPT)
 
 
-def _memory(calls: tuple[str, ...], *more: Argument) -> Rule:
+def _memory(calls: tuple[str, ...], *more: Argument) -> CallRule:
     why = "memory of huge pages counts for no limit"
-    return Rule(calls=calls, arguments=(Argument(2, free=PROTECTING), *more), why=why, error=errno.ENOMEM)
+    return CallRule(calls=calls, arguments=(Argument(2, free=PROTECTING), *more), why=why, error=errno.ENOMEM)
 
 
 ALWAYS: Final = (
-    Rule(
+    CallRule(
         calls=("sendmsg",),
         arguments=(Argument(2, free=SENDING),),
         why="MSG_FASTOPEN connects without connect(2) and past Landlock; MSG_OOB was a way into the kernel",
     ),
-    Rule(calls=("sendmmsg",), arguments=(Argument(3, free=SENDING),), why="as sendmsg"),
-    Rule(calls=("recvfrom", "recvmmsg"), arguments=(Argument(3, free=RECEIVING),), why="MSG_OOB, as sendmsg"),
-    Rule(calls=("recvmsg",), arguments=(Argument(2, free=RECEIVING),), why="MSG_OOB, as sendmsg"),
-    Rule(
+    CallRule(calls=("sendmmsg",), arguments=(Argument(3, free=SENDING),), why="as sendmsg"),
+    CallRule(calls=("recvfrom", "recvmmsg"), arguments=(Argument(3, free=RECEIVING),), why="MSG_OOB, as sendmsg"),
+    CallRule(calls=("recvmsg",), arguments=(Argument(2, free=RECEIVING),), why="MSG_OOB, as sendmsg"),
+    CallRule(
         calls=("open",),
         arguments=(Argument(1, (0, 1, 2), OPENING),),
         why="O_TMPFILE makes files without a name, FASYNC signals",
     ),
-    Rule(calls=("openat",), arguments=(Argument(2, (0, 1, 2), OPENING),), why="as open"),
-    Rule(
+    CallRule(calls=("openat",), arguments=(Argument(2, (0, 1, 2), OPENING),), why="as open"),
+    CallRule(
         calls=("preadv2", "pwritev2"), arguments=(Argument(5, free={"RWF_NOWAIT": 8}),), why="only NumPy's and glibc's"
     ),
-    Rule(
+    CallRule(
         calls=("renameat2",),
         arguments=(Argument(4, free={"RENAME_NOREPLACE": 1, "RENAME_EXCHANGE": 2}),),
         why="RENAME_WHITEOUT makes a device",
     ),
     _memory(("mmap",), Argument(3, _SHARED_PRIVATE_VALIDATED_DROPPABLE, MAPPING)),
     _memory(("mprotect", "pkey_mprotect")),
-    Rule(calls=("prlimit64",), arguments=(Argument(0),), why="its own limits: 0 is the caller"),
-    Rule(calls=("personality",), arguments=(Argument(0, (_INT,)),), why="asks only; others switch off protections"),
-    Rule(
+    CallRule(calls=("prlimit64",), arguments=(Argument(0),), why="its own limits: 0 is the caller"),
+    CallRule(calls=("personality",), arguments=(Argument(0, (_INT,)),), why="asks only; others switch off protections"),
+    CallRule(
         calls=("prctl",),
         arguments=(Argument(0, tuple(PRCTLS.values())),),
         why="PR_SET_MM, PR_SET_PTRACER, PR_SET_CHILD_SUBREAPER and others change what our own processes rely on",
     ),
-    Rule(
+    CallRule(
         calls=("fcntl",),
         arguments=(Argument(1, tuple(FCNTLS.values())),),
         why="F_SETOWN and F_SETSIG send signals, F_SETLEASE and F_NOTIFY watch other processes' files",
     ),
-    Rule(
+    CallRule(
         calls=("socketpair",),
         arguments=(Argument(0, (AF_UNIX,)), Argument(1, (SOCK_STREAM,), SOCKET_TYPE), Argument(2)),
         why="connected pairs only: an unconnected Unix socket could send to any other one on this machine",
@@ -235,22 +235,22 @@ ALWAYS: Final = (
 )
 # Whoever needs no DNS sends to its peer alone: without an address, no flag and no later kernel makes it another's.
 CONNECTED: Final = (
-    Rule(
+    CallRule(
         calls=("sendto",),
         arguments=(Argument(3, free=SENDING), Argument(4, width=_POINTER)),
         why="as sendmsg, and an address sends to others",
     ),
 )
-ADDRESSED: Final = (Rule(calls=("sendto",), arguments=(Argument(3, free=SENDING),), why="as sendmsg"),)
+ADDRESSED: Final = (CallRule(calls=("sendto",), arguments=(Argument(3, free=SENDING),), why="as sendmsg"),)
 THREADS: Final = (
-    Rule(
+    CallRule(
         calls=("clone",),
         arguments=(Argument(0, (THREAD, THREAD | 17), CLONING),),
         why="threads alone: another process could outlive the one that is watched",
     ),
 )
 PROCESSES: Final = (
-    Rule(
+    CallRule(
         calls=("clone",),
         arguments=(Argument(0, (0, 17, THREAD, THREAD | 17), CLONING | {"CLONE_PIDFD": 0x1000}),),
         why="CLONE_NEW* make namespaces, CLONE_PARENT a sibling; a signal other than SIGCHLD could end the parent",
@@ -258,13 +258,13 @@ PROCESSES: Final = (
 )
 _FAMILIES = Argument(0, (AF_INET, AF_INET6))
 NETWORK: Final = (
-    Rule(
+    CallRule(
         calls=("socket",),
         arguments=(_FAMILIES, Argument(1, (SOCK_STREAM,), SOCKET_TYPE), Argument(2, (0, _IPPROTO_TCP))),
         why="Landlock's rules for ports cover TCP alone: not MPTCP, SCTP or SMC",
     ),
-    Rule(calls=("accept4",), arguments=(Argument(3, free=SOCKET_TYPE),), why="as socket"),
-    Rule(
+    CallRule(calls=("accept4",), arguments=(Argument(3, free=SOCKET_TYPE),), why="as socket"),
+    CallRule(
         calls=("memfd_create",),
         arguments=(Argument(1, free={"MFD_CLOEXEC": 1, "MFD_ALLOW_SEALING": 2, "MFD_NOEXEC_SEAL": 8, "MFD_EXEC": 16}),),
         why="MFD_HUGETLB: as mmap",
@@ -274,26 +274,26 @@ NETWORK: Final = (
     _options(_IPPROTO_IPV6, IPV6_OPTIONS, "as IP"),
 )
 DATAGRAMS: Final = (
-    Rule(
+    CallRule(
         calls=("socket",),
         arguments=(_FAMILIES, Argument(1, (SOCK_DGRAM,), SOCKET_TYPE), Argument(2, (0, _IPPROTO_UDP))),
         why="DNS",
     ),
 )
 CONFINES: Final = (
-    Rule(
+    CallRule(
         calls=("seccomp",),
         arguments=(Argument(0, (1,)), Argument(1, free={"TSYNC": 1, "LOG": 2, "SPEC_ALLOW": 4, "TSYNC_ESRCH": 16})),
         why="a filter can only take away; NEW_LISTENER would answer calls in another's place",
     ),
-    Rule(
+    CallRule(
         calls=("prctl",),
         arguments=(Argument(0, (36,)),),
         why="PR_SET_CHILD_SUBREAPER: whoever hosts another process ends what that leaves behind",
     ),
 )
 IOCTL: Final = (
-    Rule(
+    CallRule(
         calls=("ioctl",),
         arguments=(Argument(1, tuple(IOCTLS.values())),),
         why="TIOCSTI and TIOCLINUX type into a terminal; a file answers ENOTTY to what it does not know (ioctl(2))",
@@ -301,7 +301,7 @@ IOCTL: Final = (
     ),
 )
 GPU_IOCTL: Final = tuple(
-    Rule(calls=("ioctl",), arguments=(request,), why=why, error=errno.ENOTTY)
+    CallRule(calls=("ioctl",), arguments=(request,), why=why, error=errno.ENOTTY)
     for request, why in (
         (Argument(1, (0x30000001, 0x30000002)), "UVM_INITIALIZE, UVM_DEINITIALIZE"),
         (Argument(1, (0x4600,), {"any direction, size and number": 0xFFFF00FF}), "the NVIDIA driver"),

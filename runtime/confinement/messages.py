@@ -67,7 +67,7 @@ class Sender:
             line = line[os.write(self._descriptor, line) :]
 
 
-class Received:
+class MessageReceiver:
     """The parent's end: takes bytes as they come, reports progress, and keeps the last result or error.
 
     If `hostile_code` runs in the child, the advice of its errors counts only if it is a sentence of our own code: an

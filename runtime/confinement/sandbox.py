@@ -22,7 +22,7 @@ import psutil
 from shiplift.runtime.base.errors import ExportFailed, NotConfined, ShipliftError
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.confinement.init import advice
-from shiplift.runtime.confinement.messages import MOST_BYTES, Log, Received, Take
+from shiplift.runtime.confinement.messages import MOST_BYTES, Log, MessageReceiver, Take
 from shiplift.runtime.confinement.policy import CONVERT, WAIVABLE, ConfinementPolicy, Entry, SandboxLimits
 from shiplift.runtime.confinement.watch import too_slow, watch, workers
 from shiplift.runtime.host.interpreter import python_paths
@@ -96,7 +96,7 @@ class Sandbox:
             ShipliftError: the function raised it.
             ExportFailed: the child ended in any other way.
         """
-        received, log = Received(hostile_code=self._policy.hostile_code), Log()
+        received, log = MessageReceiver(hostile_code=self._policy.hostile_code), Log()
         try:
             self._send(arguments, limits)
             told = self.set_up()
@@ -217,7 +217,7 @@ def _descendants(pid: int) -> list[psutil.Process]:
     return []
 
 
-def _outcome(code: int, received: Received, tail: str, limits: SandboxLimits) -> Any:
+def _outcome(code: int, received: MessageReceiver, tail: str, limits: SandboxLimits) -> Any:
     if code == 0 and received.values:
         return received.values[-1]
     if code == 0 and received.errors:
@@ -225,7 +225,7 @@ def _outcome(code: int, received: Received, tail: str, limits: SandboxLimits) ->
     raise _failure(code, received, tail, limits)
 
 
-def _failure(code: int, received: Received, tail: str, limits: SandboxLimits) -> ShipliftError:
+def _failure(code: int, received: MessageReceiver, tail: str, limits: SandboxLimits) -> ShipliftError:
     if code == -signal.SIGXCPU:
         return too_slow(limits)
     if "MemoryError" in tail or "bad_alloc" in tail or "Cannot allocate memory" in tail:

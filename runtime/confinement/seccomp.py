@@ -13,7 +13,7 @@ from seccompy import Action, CmpOp, Filter
 from seccompy.syscalls import AARCH64_SYSCALLS, X86_64_SYSCALLS
 
 from shiplift.runtime.confinement import arguments, calls
-from shiplift.runtime.confinement.arguments import Rule
+from shiplift.runtime.confinement.arguments import CallRule
 from shiplift.runtime.confinement.policy import ConfinementPolicy
 
 _TABLES = {"x86_64": X86_64_SYSCALLS, "aarch64": AARCH64_SYSCALLS}
@@ -68,7 +68,7 @@ class _Named:
             if name in self._table:
                 self.filter.allow(self._table[name], args=conditions or None)
 
-    def keep(self, kept: Iterable[Rule]) -> None:
+    def keep(self, kept: Iterable[CallRule]) -> None:
         """Allows calls by rule; a call that has rules meets the error of the first of them if none fits."""
         errors: dict[str, int] = {}
         for rule in kept:
@@ -97,7 +97,7 @@ def _names(policy: ConfinementPolicy) -> Iterator[str]:
         yield from (name for name in calls.SERVER if policy.connects or name != "connect")
 
 
-def rules(policy: ConfinementPolicy) -> Iterator[Rule]:
+def rules(policy: ConfinementPolicy) -> Iterator[CallRule]:
     """The rules for the arguments of calls under a policy."""
     yield from arguments.ALWAYS
     yield from arguments.PROCESSES if policy.programs else arguments.THREADS

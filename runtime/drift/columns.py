@@ -23,7 +23,7 @@ Known = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class ComparedColumn:
     """One column, in the reference and in the window: 1-D numbers as float64, or categories as objects.
 
     `known_before` and `known` say which values are not missing.
@@ -41,7 +41,7 @@ class Unlike(Exception):
     """Captured values that can't be compared with the reference; the text says why."""
 
 
-def columns(name: str, before: Values, now: Sequence[Any] | Values) -> Iterator[Column]:
+def columns(name: str, before: Values, now: Sequence[Any] | Values) -> Iterator[ComparedColumn]:
     """The columns of a tensor of which the reference has `before`, rows first, and the window has `now`.
 
     Raises:
@@ -62,7 +62,7 @@ def _is_wide(before: Values) -> bool:
     return before.ndim > 1 and before[0].size > MAX_ELEMENTS
 
 
-def _numbers(name: str, before: Values, now: Any) -> Iterator[Column]:
+def _numbers(name: str, before: Values, now: Any) -> Iterator[ComparedColumn]:
     """Each element of a row is a column."""
     old = before.reshape(len(before), -1)
     new = _matrix(now, old.shape[1])
@@ -71,7 +71,7 @@ def _numbers(name: str, before: Values, now: Any) -> Iterator[Column]:
         yield _number(element, old[:, at], new[:, at], whole=old.dtype.kind in "biu")
 
 
-def _measures(name: str, before: Values, now: Any) -> Iterator[Column]:
+def _measures(name: str, before: Values, now: Any) -> Iterator[ComparedColumn]:
     """Of rows with many elements, such as images: their mean, spread, least and greatest value."""
     old = before.reshape(len(before), -1).astype(np.float64)
     new = _rows(now)
@@ -80,7 +80,7 @@ def _measures(name: str, before: Values, now: Any) -> Iterator[Column]:
         yield _number(f"{name} ({title})", of(old, axis=1), values, whole=False)
 
 
-def _texts(name: str, before: Values, now: Any) -> Iterator[Column]:
+def _texts(name: str, before: Values, now: Any) -> Iterator[ComparedColumn]:
     """Texts of a few kinds are categories. Of others, their lengths are compared."""
     old, new = [_text(each) for each in before.reshape(len(before), -1)], [_text(each) for each in now]
     different = {text for text in old if text is not None}
@@ -92,7 +92,7 @@ def _texts(name: str, before: Values, now: Any) -> Iterator[Column]:
         yield _number(f"{name} ({title})", *measures, whole=False)
 
 
-KINDS: tuple[tuple[Callable[[Values], bool], Callable[[str, Values, Any], Iterator[Column]]], ...] = (
+KINDS: tuple[tuple[Callable[[Values], bool], Callable[[str, Values, Any], Iterator[ComparedColumn]]], ...] = (
     (_is_text, _texts),
     (_is_wide, _measures),
     (lambda _: True, _numbers),
@@ -102,20 +102,20 @@ KINDS: tuple[tuple[Callable[[Values], bool], Callable[[str, Values, Any], Iterat
 # --- what they share ---
 
 
-def _number(name: str, before: Values, now: Values, *, whole: bool) -> Column:
+def _number(name: str, before: Values, now: Values, *, whole: bool) -> ComparedColumn:
     old, new = before.astype(np.float64), now.astype(np.float64)
     known_before, known = ~np.isnan(old), ~np.isnan(new)
     few = len(np.unique(old[known_before])) if whole else 0
     if whole and few <= min(_FEW_INTEGERS, len(old) // _PER_CATEGORY):
         old, new = old.astype(object), new.astype(object)
-        return Column(name=name, categories=True, before=old, known_before=known_before, now=new, known=known)
-    return Column(name=name, categories=False, before=old, known_before=known_before, now=new, known=known)
+        return ComparedColumn(name=name, categories=True, before=old, known_before=known_before, now=new, known=known)
+    return ComparedColumn(name=name, categories=False, before=old, known_before=known_before, now=new, known=known)
 
 
-def _category(name: str, before: list[str | None], now: list[str | None]) -> Column:
+def _category(name: str, before: list[str | None], now: list[str | None]) -> ComparedColumn:
     old, new = np.array(before, object), np.array(now, object)
     known_before, known = (np.array([each is not None for each in values], np.bool_) for values in (before, now))
-    return Column(name=name, categories=True, before=old, known_before=known_before, now=new, known=known)
+    return ComparedColumn(name=name, categories=True, before=old, known_before=known_before, now=new, known=known)
 
 
 def _matrix(now: Any, width: int) -> Values:

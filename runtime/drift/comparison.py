@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.special import kolmogorov
 from scipy.stats import chi2_contingency, fisher_exact
 
-from shiplift.runtime.drift.columns import Column
-from shiplift.runtime.records.drift import Compared
+from shiplift.runtime.drift.columns import ComparedColumn
+from shiplift.runtime.records.drift import ColumnStatistics
 
 _BINS = 10
 _MASS = 0.05  # a value with so much of the reference has a bin of its own
@@ -34,10 +34,10 @@ class Rules:
     threshold: float
 
 
-def compared(column: Column, rows: int, requests: int, rules: Rules) -> Compared:
+def compared(column: ComparedColumn, rows: int, requests: int, rules: Rules) -> ColumnStatistics:
     """A column's statistics. `rows` of the window have it, from so many `requests`."""
     known_before, known = int(column.known_before.sum()), int(column.known.sum())
-    found = Compared(
+    found = ColumnStatistics(
         column=column.name,
         test="chi-squared" if column.categories else "Kolmogorov-Smirnov",
         rows=rows,
@@ -73,7 +73,7 @@ def psi(before: Floats, now: Floats) -> float:
 # --- counts, of which the last is that of missing values ---
 
 
-def _counts(column: Column) -> tuple[Floats, Floats, str]:
+def _counts(column: ComparedColumn) -> tuple[Floats, Floats, str]:
     before, now = column.before[column.known_before], column.now[column.known]
     missing = len(column.before) - len(before), len(column.now) - len(now)
     old, new, note = _by_category(before, now) if column.categories else (*_by_bin(before, now), "")
@@ -113,7 +113,7 @@ def _by_category(before: NDArray[np.object_], now: NDArray[np.object_]) -> tuple
 # --- tests ---
 
 
-def _p_missing(column: Column, weight: float) -> float:
+def _p_missing(column: ComparedColumn, weight: float) -> float:
     """Fisher's exact test of whether as many values are missing as before."""
     table = [
         [int((~column.known_before).sum()), int(column.known_before.sum())],
@@ -122,7 +122,7 @@ def _p_missing(column: Column, weight: float) -> float:
     return float(fisher_exact(table).pvalue) if sum(table[0]) and sum(table[1]) else 1.0
 
 
-def _p_numbers(column: Column, weight: float) -> float:
+def _p_numbers(column: ComparedColumn, weight: float) -> float:
     """The Kolmogorov-Smirnov test of two samples; ties make it err to the safe side."""
     before, now = np.sort(column.before[column.known_before]), np.sort(column.now[column.known])
     values = np.concatenate([before, now])

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.drift.columns import Unlike, columns
 from shiplift.runtime.drift.comparison import Rules, compared
-from shiplift.runtime.drift.window import Window, read_window
+from shiplift.runtime.drift.window import DriftWindow, read_window
 from shiplift.runtime.model.datasets import load_samples
 from shiplift.runtime.model.tensors import DataLimits, dump_npz, load_npz
-from shiplift.runtime.records.drift import Compared, Drifting
+from shiplift.runtime.records.drift import ColumnStatistics, Drifting
 from shiplift.runtime.records.tensor import Signature
 
 REFERENCE = "reference.npz"
@@ -54,7 +54,7 @@ def compare(drifting: dict[str, Any], hidden: dict[str, str], **window: Any) -> 
         [Path(file) for file in window["files"]], wanted, version=window["version"], since=window["since"]
     )
     rules = Rules(min_requests=settings.min_requests, threshold=settings.threshold)
-    found = [Compared(column=name, note=why) for name, why in hidden.items()]
+    found = [ColumnStatistics(column=name, note=why) for name, why in hidden.items()]
     for name in wanted:
         found += _compared(name, reference[name], rows, rules)
     return {
@@ -66,17 +66,17 @@ def compare(drifting: dict[str, Any], hidden: dict[str, str], **window: Any) -> 
     }
 
 
-def _compared(name: str, before: NDArray[Any], window: Window, rules: Rules) -> Iterator[Compared]:
+def _compared(name: str, before: NDArray[Any], window: DriftWindow, rules: Rules) -> Iterator[ColumnStatistics]:
     """An answer that failed has no outputs: its row counts for inputs only."""
     answered = name.startswith("output/")
     kept = [at for at, failed in enumerate(window.failed) if not (answered and failed)]
     values = [window.columns[name][at] for at in kept]
     requests = len({window.requests[at] for at in kept})
     if kept and all(each is None for each in values):
-        yield Compared(column=name, note="it was not captured", rows=len(kept), requests=requests)
+        yield ColumnStatistics(column=name, note="it was not captured", rows=len(kept), requests=requests)
         return
     try:
         for column in columns(name, before, values):
             yield compared(column, len(kept), requests, rules)
     except Unlike as why:
-        yield Compared(column=name, note=str(why), rows=len(kept), requests=requests)
+        yield ColumnStatistics(column=name, note=str(why), rows=len(kept), requests=requests)

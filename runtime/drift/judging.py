@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from shiplift.runtime.records.drift import ColumnDrift, ColumnState, Compared, Drifting
+from shiplift.runtime.records.drift import ColumnDrift, ColumnState, ColumnStatistics, Drifting
 
 
-def judged(found: Iterable[Compared], drifting: Drifting) -> tuple[ColumnDrift, ...]:
+def judged(found: Iterable[ColumnStatistics], drifting: Drifting) -> tuple[ColumnDrift, ...]:
     """Each column's state.
 
     A column drifts if its PSI exceeds the threshold by more than undrifted values would, and its test is sure of it
@@ -32,7 +32,7 @@ def adjusted(ps: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _column(each: Compared, p: float | None, drifting: Drifting) -> ColumnDrift:
+def _column(each: ColumnStatistics, p: float | None, drifting: Drifting) -> ColumnDrift:
     fields = each.model_dump(exclude={"p", "few"})
     state: ColumnState = "too few" if each.few else "not compared"
     if p is not None:

@@ -23,7 +23,7 @@ OWN_COLUMNS = ("at", "version", "failed", "request")
 
 
 @dataclass(kw_only=True)
-class Window:
+class DriftWindow:
     """The rows: each column's values, which of them failed, from how many requests; and files that are broken.
 
     If there were more rows than are read, they are drawn at random, each as likely as any other.
@@ -48,12 +48,12 @@ def read_window(
     since: float = 0.0,
     until: float = float("inf"),
     most: int = MOST_ROWS,
-) -> Window:
+) -> DriftWindow:
     """Reads `columns` (`input/age`) of the rows of a version (None: of any), captured from `since` to before `until`.
 
     Times are in seconds since the epoch. A column that a file lacks is None in its rows.
     """
-    rng, window, request = np.random.default_rng(_SEED), Window(), 0
+    rng, window, request = np.random.default_rng(_SEED), DriftWindow(), 0
     window.columns = {name: [] for name in columns}
     inside = partial(_within, version=version, since=since, until=until)
     counts = {file: _counted(file, columns, inside, window) for file in files}
@@ -68,7 +68,7 @@ def read_window(
 
 
 def _counted(
-    file: Path, columns: Sequence[str], inside: Callable[[pa.Table], pa.Table], window: Window
+    file: Path, columns: Sequence[str], inside: Callable[[pa.Table], pa.Table], window: DriftWindow
 ) -> tuple[int, int]:
     """How many rows of a file count, and how many values these have about; none if it is broken, which is noted."""
     try:
@@ -105,7 +105,7 @@ def _within(part: pa.Table, version: int | None, since: float, until: float) -> 
     return part.filter(inside)
 
 
-def _take(window: Window, part: pa.Table, request: int) -> int:
+def _take(window: DriftWindow, part: pa.Table, request: int) -> int:
     """Adds rows. Those of a request follow each other, so that a new number begins a new request."""
     if not part.num_rows:
         return request

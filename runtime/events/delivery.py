@@ -37,7 +37,7 @@ class Refusal(Exception):
         self.problem, self.final = problem, final
 
 
-class Delivery:
+class EventDelivery:
     """Delivers what a home's outbox has. `source` is the URI of the installation; `tell` gets what people must know."""
 
     def __init__(

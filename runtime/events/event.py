@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pydantic import Field
 
 from shiplift.runtime.base.text import printable
-from shiplift.runtime.events.kinds import ENDED, PREFIX, Kind
+from shiplift.runtime.events.kinds import ENDED, PREFIX, EventKind
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
@@ -25,7 +25,7 @@ class ModelEvent(Record):
     """
 
     id: str
-    kind: Kind
+    kind: EventKind
     model: str
     version: int = Field(0, ge=0)
     at: float
@@ -64,7 +64,15 @@ class ModelEvent(Record):
 
 
 def model_event(
-    kind: Kind, model: str, version: int, *, at: float, text: str = "", release: str = "", key: str = "", hook: str = ""
+    kind: EventKind,
+    model: str,
+    version: int,
+    *,
+    at: float,
+    text: str = "",
+    release: str = "",
+    key: str = "",
+    hook: str = "",
 ) -> ModelEvent:
     """An event. The `key` tells it apart from others of its kind about the same version; by default, its time does."""
     identity = json.dumps([kind, model, version, key or f"{at:.6f}"])
@@ -83,7 +91,7 @@ def model_event(
 def begun(release: str, request: Request, trigger: Trigger, at: float, link: str = "") -> ModelEvent:
     """A release began; one that a killed process begins again is the same."""
     key = f"{release} {trigger.requested_at}"
-    event = model_event(Kind.STARTED, request.model, request.version, at=at, release=release, key=key)
+    event = model_event(EventKind.STARTED, request.model, request.version, at=at, release=release, key=key)
     return _of_push(event, trigger, link)
 
 

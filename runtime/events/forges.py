@@ -12,18 +12,18 @@ from urllib.parse import quote
 
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.events.event import ModelEvent
-from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.kinds import EventKind
 
 State = Literal["pending", "success", "failure", "error", "cancelled"]
-STATES: Mapping[Kind, State] = {
-    Kind.STARTED: "pending",
-    Kind.WAITING: "pending",
-    Kind.PROMOTED: "success",
-    Kind.REFUSED: "failure",
-    Kind.REJECTED: "failure",
-    Kind.ABORTED: "failure",
-    Kind.FAILED: "error",
-    Kind.CANCELLED: "cancelled",
+STATES: Mapping[EventKind, State] = {
+    EventKind.STARTED: "pending",
+    EventKind.WAITING: "pending",
+    EventKind.PROMOTED: "success",
+    EventKind.REFUSED: "failure",
+    EventKind.REJECTED: "failure",
+    EventKind.ABORTED: "failure",
+    EventKind.FAILED: "error",
+    EventKind.CANCELLED: "cancelled",
 }
 
 

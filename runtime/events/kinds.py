@@ -10,7 +10,7 @@ from shiplift.runtime.records.release import ReleaseOutcome
 PREFIX = "dev.shiplift."
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """The type of an event, without `dev.shiplift.`."""
 
     STARTED = "release.started"
@@ -31,16 +31,24 @@ class Kind(StrEnum):
     DRIFTED = "model.drifted"
 
 
-ENDED: dict[ReleaseOutcome, Kind] = {
-    "promoted": Kind.PROMOTED,
-    "refused": Kind.REFUSED,
-    "inconclusive": Kind.REFUSED,
-    "not admitted": Kind.REFUSED,
-    "waiting for approval": Kind.WAITING,
-    "rejected": Kind.REJECTED,
-    "aborted": Kind.ABORTED,
-    "cancelled": Kind.CANCELLED,
-    "failed": Kind.FAILED,
+ENDED: dict[ReleaseOutcome, EventKind] = {
+    "promoted": EventKind.PROMOTED,
+    "refused": EventKind.REFUSED,
+    "inconclusive": EventKind.REFUSED,
+    "not admitted": EventKind.REFUSED,
+    "waiting for approval": EventKind.WAITING,
+    "rejected": EventKind.REJECTED,
+    "aborted": EventKind.ABORTED,
+    "cancelled": EventKind.CANCELLED,
+    "failed": EventKind.FAILED,
 }
-GOOD = (Kind.PROMOTED, Kind.HEALTHY, Kind.BAKED)
-BAD = (Kind.REFUSED, Kind.REJECTED, Kind.ABORTED, Kind.FAILED, Kind.UNHEALTHY, Kind.QUARANTINED, Kind.DRIFTED)
+GOOD = (EventKind.PROMOTED, EventKind.HEALTHY, EventKind.BAKED)
+BAD = (
+    EventKind.REFUSED,
+    EventKind.REJECTED,
+    EventKind.ABORTED,
+    EventKind.FAILED,
+    EventKind.UNHEALTHY,
+    EventKind.QUARANTINED,
+    EventKind.DRIFTED,
+)

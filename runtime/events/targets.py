@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.events.event import ModelEvent
 from shiplift.runtime.events.forges import FORGES, Forge, concerns
-from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.kinds import EventKind
 from shiplift.runtime.records.base import Record
 
 Format = Literal["cloudevents", "slack", "teams", "github", "gitlab"]
@@ -37,7 +37,7 @@ class EventTarget(Record):
     repository: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9._-]+)+)?$", max_length=200)
     secret_file: str = ""
     secret_env: str = ""
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[EventKind, ...] = ()
     models: tuple[str, ...] = ()
     hook: bool = False
     timeout_s: float = Field(10, gt=0, le=60)

@@ -2,7 +2,7 @@
 
 from typing import Protocol, TypeVar
 
-from shiplift.runtime.admission.inspection import Inspected
+from shiplift.runtime.admission.inspection import InspectedVersion
 from shiplift.runtime.families.work import Exporting, Packaging, Quantizing
 from shiplift.runtime.measure.requests import Requests
 from shiplift.runtime.model.tensors import Arrays
@@ -27,11 +27,11 @@ class Family(Protocol[C, E, P_contra]):
     kind: str
     takes_images: bool
 
-    def recognises(self, inspected: Inspected) -> bool:
+    def recognises(self, inspected: InspectedVersion) -> bool:
         """Whether a version is of this kind, according to what its files declare."""
         ...
 
-    def check(self, site: Site, spec: ReleaseSpec, inspected: Inspected) -> None:
+    def check(self, site: Site, spec: ReleaseSpec, inspected: InspectedVersion) -> None:
         """Checks, before time is spent on it, that a site and a spec let a version be released.
 
         Raises:
@@ -49,7 +49,7 @@ class Family(Protocol[C, E, P_contra]):
         """
         ...
 
-    def contract(self, site: Site, spec: ReleaseSpec, inspected: Inspected) -> C:
+    def contract(self, site: Site, spec: ReleaseSpec, inspected: InspectedVersion) -> C:
         """What the author declared, and what of it a site and a spec let serve."""
         ...
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shiplift.runtime.admission.inspection import Inspected
+from shiplift.runtime.admission.inspection import InspectedVersion
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.families import spec_checks
 from shiplift.runtime.families.export_summary import converted
@@ -29,7 +29,7 @@ class FrontFamily:
 
     maker: type[FrontMaker[Any]]
 
-    def check(self, _site: Site, spec: ReleaseSpec, _inspected: Inspected) -> None:
+    def check(self, _site: Site, spec: ReleaseSpec, _inspected: InspectedVersion) -> None:
         """Only what its targets say."""
         for target in spec_checks.targets_of(spec):
             self.check_target(target)

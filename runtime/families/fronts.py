@@ -15,7 +15,7 @@ from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import TENSORS
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.families.graph.answers import GraphAnswers
-from shiplift.runtime.families.packaging.draft import Answered, Draft
+from shiplift.runtime.families.packaging.draft import Draft, GoldenAnswers
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.model.python.layers import name_of
 from shiplift.runtime.model.tensors import GOLDEN_SAMPLES, GRAPH, Arrays, batch_of, inputs_in, under
@@ -73,7 +73,7 @@ class FrontMaker(GraphAnswers[F]):
             )
         return list(kept)
 
-    def requests(self, answered: Answered) -> tuple[Arrays, Arrays]:
+    def requests(self, answered: GoldenAnswers) -> tuple[Arrays, Arrays]:
         """The front's requests; the graph's own are among the golden ones if it is served, too."""
         inputs = inputs_in(self.arrays, self.front.signature)
         graph = self._graph(answered.outputs)

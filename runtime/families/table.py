@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shiplift.runtime.admission.inspection import Inspected
+from shiplift.runtime.admission.inspection import InspectedVersion
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.families.adopted.family import AdoptedFamily
 from shiplift.runtime.families.family import Family
@@ -30,7 +30,7 @@ FAMILIES: list[Family[Any, Any, Any]] = [
 ]
 
 
-def recognised(inspected: Inspected) -> Family[Any, Any, Any]:
+def recognised(inspected: InspectedVersion) -> Family[Any, Any, Any]:
     """The first family that recognises a version as its own.
 
     Raises:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from shiplift.runtime.records.baking import Alarm, Reading
+from shiplift.runtime.records.baking import Alarm, BakeReading
 
 LOOK_S = 2.0
 MINUTE_S = 60.0  # the servers' quantiles are of the last minute
@@ -22,52 +22,54 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class AlarmFinding:
     """What an alarm says: why it is `raised`, or why it is `unknown`; both are empty while it is quiet."""
 
     raised: str = ""
     unknown: str = ""
 
 
-QUIET = Finding()
-Readings = Sequence[Reading]  # at least one, oldest first
-Judge = Callable[[Alarm, Readings, float], Finding]  # the last: the confidence that one look needs
+QUIET = AlarmFinding()
+Readings = Sequence[BakeReading]  # at least one, oldest first
+Judge = Callable[[Alarm, Readings, float], AlarmFinding]  # the last: the confidence that one look needs
 
 
-def judge(alarm: Alarm, readings: Readings, confidence: float) -> Finding:
+def judge(alarm: Alarm, readings: Readings, confidence: float) -> AlarmFinding:
     """What an alarm says after these readings."""
     known = JUDGES.get(alarm.kind)
     if known is None:
-        return Finding(unknown=f"this version of Shiplift has no alarm {alarm.kind!r}")
+        return AlarmFinding(unknown=f"this version of Shiplift has no alarm {alarm.kind!r}")
     return known(alarm, readings, confidence)
 
 
 # --- the kinds ---
 
 
-def _answers(_alarm: Alarm, readings: Readings, _confidence: float) -> Finding:
+def _answers(_alarm: Alarm, readings: Readings, _confidence: float) -> AlarmFinding:
     """The heartbeat itself waits for two wrong answers in a row before it calls an answer wrong."""
     wrong = readings[-1].wrong
     if wrong is None:
-        return Finding(unknown="the heartbeat has not asked it yet")
-    return Finding(raised=f"the heartbeat: {wrong}") if wrong else QUIET
+        return AlarmFinding(unknown="the heartbeat has not asked it yet")
+    return AlarmFinding(raised=f"the heartbeat: {wrong}") if wrong else QUIET
 
 
-def _errors(alarm: Alarm, readings: Readings, confidence: float) -> Finding:
+def _errors(alarm: Alarm, readings: Readings, confidence: float) -> AlarmFinding:
     """Both what failed lately and what failed since the start is compared with the limit."""
     if readings[-1].answered is None:
-        return Finding(unknown="the server's counters can't be read")
+        return AlarmFinding(unknown="the server's counters can't be read")
     share = alarm.limit / 100
     for name, seen in (("of the last", _since(readings, RECENT_S)), ("of all", readings)):
         answered, failed = counted(seen)
         total = answered + failed
         if total and lower_bound(failed, total, confidence) > share:
             percent = f"{failed / total * 100:.3g} %"
-            return Finding(raised=f"{failed} {name} {total} requests failed, {percent}; the limit is {alarm.limit:g} %")
+            return AlarmFinding(
+                raised=f"{failed} {name} {total} requests failed, {percent}; the limit is {alarm.limit:g} %"
+            )
     return QUIET
 
 
-def _p99(alarm: Alarm, readings: Readings, confidence: float) -> Finding:
+def _p99(alarm: Alarm, readings: Readings, confidence: float) -> AlarmFinding:
     """Raised at once if a tenth of the last minute's requests were too slow, and it isn't chance.
 
     What is less plain shows over separate minutes: by chance, a 99th percentile that keeps its limit is measured above
@@ -75,42 +77,44 @@ def _p99(alarm: Alarm, readings: Readings, confidence: float) -> Finding:
     """
     latest = readings[-1].latency_ms
     if latest is None:
-        return Finding(unknown="the server's latency can't be read")
+        return AlarmFinding(unknown="the server's latency can't be read")
     if not latest:  # no request in the last minute
         return QUIET
     answered, failed = counted(_since(readings, MINUTE_S))
     total, slow = answered + failed, slow_share(latest, alarm.limit)
     if slow > _MANY - _ROUNDING and lower_bound(math.floor(slow * total + _ROUNDING), total, confidence) > _TOLERATED:
-        return Finding(raised=f"at least {slow * 100:.0f} % of {total} requests took longer than {alarm.limit:g} ms")
+        return AlarmFinding(
+            raised=f"at least {slow * 100:.0f} % of {total} requests took longer than {alarm.limit:g} ms"
+        )
     minutes = [each.latency_ms for each in _every(readings, MINUTE_S) if each.latency_ms]
     bad = sum(quantile(each, 0.99) > alarm.limit for each in minutes)
     if lower_bound(bad, len(minutes), confidence) > 0.5:
         p99 = quantile(latest, 0.99)
-        return Finding(
+        return AlarmFinding(
             raised=f"the 99th percentile was over {alarm.limit:g} ms in {bad} of {len(minutes)} minutes, "
             f"last {p99:.3g} ms"
         )
     return QUIET
 
 
-def _query(alarm: Alarm, readings: Readings, _confidence: float) -> Finding:
+def _query(alarm: Alarm, readings: Readings, _confidence: float) -> AlarmFinding:
     """What a query averages is its author's choice, so it is enough that the breach lasts."""
     value = readings[-1].values.get(alarm.query)
     if value is None or not math.isfinite(value):
-        return Finding(unknown=f"the query {alarm.query!r} gives no number")
+        return AlarmFinding(unknown=f"the query {alarm.query!r} gives no number")
     last = [each.values.get(alarm.query) for each in readings[-LASTS:]]
     if len(last) < LASTS or not all(each is not None and _breaks(each, alarm) for each in last):
         return QUIET
     side = "below" if alarm.below else "above"
-    return Finding(raised=f"the query {alarm.query!r} gave {value:g}, {side} its limit {alarm.limit:g}")
+    return AlarmFinding(raised=f"the query {alarm.query!r} gave {value:g}, {side} its limit {alarm.limit:g}")
 
 
-def _drift(_alarm: Alarm, readings: Readings, _confidence: float) -> Finding:
+def _drift(_alarm: Alarm, readings: Readings, _confidence: float) -> AlarmFinding:
     """Each comparison is sure by itself, over all columns; too few requests are no drift, as no request is no error."""
     found = readings[-1].drift
     if found is None:
-        return Finding(unknown="its drift has not been measured")
-    return Finding(raised=found) if found else QUIET
+        return AlarmFinding(unknown="its drift has not been measured")
+    return AlarmFinding(raised=found) if found else QUIET
 
 
 def _breaks(value: float, alarm: Alarm) -> bool:
@@ -173,7 +177,7 @@ def _since(readings: Readings, seconds: float) -> Readings:
     return readings[before[-1] :] if before else readings
 
 
-def _every(readings: Readings, seconds: float) -> list[Reading]:
+def _every(readings: Readings, seconds: float) -> list[BakeReading]:
     """The newest reading, and earlier ones at least so many seconds apart: each is about other requests."""
     chosen = [readings[-1]]
     for each in reversed(readings):

@@ -9,7 +9,7 @@ from shiplift.runtime.records.site import SitePolicy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class ApprovalOutcome:
     """What to record about an approval, and the error that ends the release; None: it is promoted."""
 
     approval: Approval
@@ -23,7 +23,7 @@ def decide(
     known: Approval | None,
     decision: Decision | None,
     policy: SitePolicy,
-) -> Answer:
+) -> ApprovalOutcome:
     """Decides from what is asked for now (`asked.since`: now), what was recorded, and a person's decision, if any.
 
     A decision counts once, for the bytes and the champion that were waiting, before their deadline. An approval stays
@@ -33,17 +33,17 @@ def decide(
     same = known if known and known.is_about(asked) else None
     made = same.decision if same else None
     if same and made and made.approved:
-        return Answer(approval=same)
+        return ApprovalOutcome(approval=same)
     if decision is None:
         waiting = same if same and made is None and now <= same.until else asked
-        return Answer(approval=waiting, error=_waiting(name, waiting))
+        return ApprovalOutcome(approval=waiting, error=_waiting(name, waiting))
     if made:
-        return Answer(approval=same or asked, error=_rejected(name, made))
+        return ApprovalOutcome(approval=same or asked, error=_rejected(name, made))
     if why := _not_counted(same, decision, policy, now):
         waiting = same if same and now <= same.until else asked
-        return Answer(approval=waiting, error=_waiting(name, waiting, why))
+        return ApprovalOutcome(approval=waiting, error=_waiting(name, waiting, why))
     decided = asked.model_copy(update={**_dates(same, asked), "decision": decision})
-    return Answer(approval=decided, error=None if decision.approved else _rejected(name, decision))
+    return ApprovalOutcome(approval=decided, error=None if decision.approved else _rejected(name, decision))
 
 
 def _dates(same: Approval | None, asked: Approval) -> dict[str, float]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from shiplift.runtime.gates.alarms import LOOK_S, MINUTE_S, judge
 from shiplift.runtime.gates.statistics import shared
-from shiplift.runtime.records.baking import Baking, Reading
+from shiplift.runtime.records.baking import BakeReading, Baking
 
 _LONGEST_LOOK_S = 3 * LOOK_S  # more time than that between two looks was not watched
 _KEPT = 2000  # readings; from a longer bake, every second one of the older half goes
@@ -17,16 +17,16 @@ _RECENT = math.ceil(MINUTE_S / LOOK_S) + 2
 class Watch:
     """What one process has seen of a bake. If it is lost, statistics begin anew, and the time watched stays."""
 
-    readings: list[Reading] = field(default_factory=list)
+    readings: list[BakeReading] = field(default_factory=list)
 
-    def after(self, baking: Baking, reading: Reading) -> Baking:
+    def after(self, baking: Baking, reading: BakeReading) -> Baking:
         """The bake after another reading."""
         seconds = reading.at_s - self.readings[-1].at_s if self.readings else 0.0
         self.readings = _thinned([*self.readings, reading])
         return judged(baking, self.readings, min(_LONGEST_LOOK_S, max(0.0, seconds)))
 
 
-def judged(baking: Baking, readings: Sequence[Reading], seconds: float) -> Baking:
+def judged(baking: Baking, readings: Sequence[BakeReading], seconds: float) -> Baking:
     """The bake after its newest reading, which came so many seconds after the one before.
 
     Time counts only if every alarm is known to be quiet. One that stays unknown for too long counts as raised.
@@ -56,7 +56,7 @@ def _alarmed(baking: Baking, reason: str) -> Baking:
     return baking.model_copy(update={"state": "alarmed", "reason": reason, "unknown": ""})
 
 
-def _thinned(readings: list[Reading]) -> list[Reading]:
+def _thinned(readings: list[BakeReading]) -> list[BakeReading]:
     """The readings, of which there are never too many. Those of the last minute are all kept."""
     if len(readings) <= _KEPT:
         return readings

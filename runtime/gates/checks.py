@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from shiplift.runtime.gates.remedies import Kind, remedy
+from shiplift.runtime.gates.remedies import CheckKind, remedy
 from shiplift.runtime.records.precision import JudgeBy
 from shiplift.runtime.records.verdict import Check, Outcome
 
@@ -16,7 +16,7 @@ Severity = Literal["block", "warn"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class CheckReading:
     """A measured number with its bounds, in words, and what would narrow the bounds.
 
     `judge_by`: what has to be within the limit for a pass, the number alone or both bounds.
@@ -30,20 +30,20 @@ class Reading:
     judge_by: JudgeBy = "interval"
 
     @classmethod
-    def exact(cls, value: float, text: str) -> "Reading":
+    def exact(cls, value: float, text: str) -> "CheckReading":
         """A number that has no error."""
         return cls(value=value, low=value, high=value, text=text)
 
     @classmethod
-    def missing(cls, reason: str) -> "Reading":
+    def missing(cls, reason: str) -> "CheckReading":
         """A number that was not measured."""
         return cls(value=None, low=-math.inf, high=math.inf, text=reason)
 
 
 def check_limit(
-    kind: Kind,
+    kind: CheckKind,
     name: str,
-    reading: Reading,
+    reading: CheckReading,
     limit: float | None,
     unit: str,
     *,
@@ -62,7 +62,7 @@ def check_limit(
     return check(kind, name, reading.value, limit, unit, outcome, reason, severity, bounds=(reading.low, reading.high))
 
 
-def judged(reading: Reading, limit: float, *, upper: bool) -> Outcome:
+def judged(reading: CheckReading, limit: float, *, upper: bool) -> Outcome:
     """The outcome of a number against a limit."""
     if reading.value is None or math.isnan(reading.value):
         return Outcome.INCONCLUSIVE
@@ -80,7 +80,7 @@ def fail_if(failed: bool) -> Outcome:
 
 
 def check(  # noqa: PLR0913 - a record has that many fields
-    kind: Kind,
+    kind: CheckKind,
     name: str,
     measured: float | None,
     limit: float | None,

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterator
 
-from shiplift.runtime.gates.checks import Reading, check_limit
-from shiplift.runtime.gates.remedies import Kind
+from shiplift.runtime.gates.checks import CheckReading, check_limit
+from shiplift.runtime.gates.remedies import CheckKind
 from shiplift.runtime.gates.statistics import Interval, ratio_interval, rounds_to_decide, smallest_difference
 from shiplift.runtime.records.measurement import Comparison
 from shiplift.runtime.records.verdict import Check, Outcome
@@ -14,8 +14,8 @@ from shiplift.runtime.spec.measurement import ComparisonTarget
 def speed_checks(comparison: Comparison, target: ComparisonTarget) -> Iterator[Check]:
     """Checks p99 and throughput against the champion's; a pass needs the whole interval within the limit."""
     for kind, side, limit in (
-        (Kind.LATENCY_WORSE, "p99", target.p99_percent),
-        (Kind.THROUGHPUT_WORSE, "throughput", target.throughput_percent),
+        (CheckKind.LATENCY_WORSE, "p99", target.p99_percent),
+        (CheckKind.THROUGHPUT_WORSE, "throughput", target.throughput_percent),
     ):
         reading = worse_reading(comparison, side, limit, target)
         yield check_limit(kind, f"{side} against the champion", reading, limit, "% worse")
@@ -37,15 +37,15 @@ def _bound(side: str, limit_percent: float) -> float:
     return 1 + limit_percent / 100 if side == "p99" else 1 - limit_percent / 100
 
 
-def worse_reading(comparison: Comparison, side: str, limit: float, target: ComparisonTarget) -> Reading:
+def worse_reading(comparison: Comparison, side: str, limit: float, target: ComparisonTarget) -> CheckReading:
     """How much worse p99 or throughput is than the champion's, in percent; negative if better."""
     interval = interval_of(comparison, side, target.confidence_percent)
     sign = 1 if side == "p99" else -1
     low, high = sorted((sign * (interval.low - 1) * 100, sign * (interval.high - 1) * 100))
     value = sign * (interval.estimate - 1) * 100
     if math.isnan(value):
-        return Reading.missing("its rounds yielded no ratio")
-    return Reading(
+        return CheckReading.missing("its rounds yielded no ratio")
+    return CheckReading(
         value=value,
         low=low,
         high=high,

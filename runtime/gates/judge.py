@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shiplift.runtime.gates.checks import check
 from shiplift.runtime.gates.quality import jpeg_checks, parity_check, regression_check, score_check
-from shiplift.runtime.gates.remedies import Kind
+from shiplift.runtime.gates.remedies import CheckKind
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.precision import Candidate, Candidates, scale_of
 from shiplift.runtime.records.verdict import Check, Outcome, Scored
@@ -36,7 +36,7 @@ class Judge:
         dropped = (f"{each.described}: {each.dropped}" for each in self.candidates.candidates)
         unbuilt = (note for note in self.candidates.notes if "was not built" in note)
         reason = "; ".join((*unbuilt, *dropped))
-        none_kept = check(Kind.PRECISION, "precision", 0, 1, "candidates", Outcome.FAIL, reason)
+        none_kept = check(CheckKind.PRECISION, "precision", 0, 1, "candidates", Outcome.FAIL, reason)
         return (*same, none_kept)
 
     def checks(self, candidate: Candidate) -> tuple[Check, ...]:

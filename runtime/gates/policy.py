@@ -9,7 +9,7 @@ rules; they have names of their own because every release has them.
 import math
 from collections.abc import Iterator, Mapping
 
-from shiplift.runtime.gates.checks import Reading, check, check_limit
+from shiplift.runtime.gates.checks import CheckReading, check, check_limit
 from shiplift.runtime.gates.comparison import speed_checks, worse_reading
 from shiplift.runtime.gates.quality import (
     answers_check,
@@ -23,7 +23,7 @@ from shiplift.runtime.gates.quality import (
     scored,
     too_few,
 )
-from shiplift.runtime.gates.remedies import Kind
+from shiplift.runtime.gates.remedies import CheckKind
 from shiplift.runtime.gates.shadow import shadow_checks
 from shiplift.runtime.precision.scoring.estimates import score_of, slice_of
 from shiplift.runtime.records.deployment import Deployment, which_targets_serve
@@ -37,20 +37,20 @@ from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Quality
 from shiplift.runtime.spec.rules import Policy, Rule
 
-KINDS: Mapping[str, Kind] = {  # of a rule's check, by its metric
-    **dict.fromkeys(("p50_ms", "p90_ms", "p95_ms", "p99_ms", "queue_ms", "compute_ms"), Kind.LATENCY),
-    **dict.fromkeys(("ttft_p99_ms", "inter_token_p99_ms", "open_p99_ms"), Kind.LATENCY),
-    "throughput_per_s": Kind.THROUGHPUT,
-    "tokens_per_s": Kind.TOKENS,
-    "max_rate_per_s": Kind.RATE,
-    "failures": Kind.FAILURES,
-    "memory_mb": Kind.MEMORY,
-    "score": Kind.SCORE,
-    "score_worse": Kind.SCORE_WORSE,
-    "parity_max_abs": Kind.PARITY,
-    "parity_max_rel": Kind.PARITY,
-    "p99_worse_percent": Kind.LATENCY_WORSE,
-    "throughput_worse_percent": Kind.THROUGHPUT_WORSE,
+KINDS: Mapping[str, CheckKind] = {  # of a rule's check, by its metric
+    **dict.fromkeys(("p50_ms", "p90_ms", "p95_ms", "p99_ms", "queue_ms", "compute_ms"), CheckKind.LATENCY),
+    **dict.fromkeys(("ttft_p99_ms", "inter_token_p99_ms", "open_p99_ms"), CheckKind.LATENCY),
+    "throughput_per_s": CheckKind.THROUGHPUT,
+    "tokens_per_s": CheckKind.TOKENS,
+    "max_rate_per_s": CheckKind.RATE,
+    "failures": CheckKind.FAILURES,
+    "memory_mb": CheckKind.MEMORY,
+    "score": CheckKind.SCORE,
+    "score_worse": CheckKind.SCORE_WORSE,
+    "parity_max_abs": CheckKind.PARITY,
+    "parity_max_rel": CheckKind.PARITY,
+    "p99_worse_percent": CheckKind.LATENCY_WORSE,
+    "throughput_worse_percent": CheckKind.THROUGHPUT_WORSE,
 }
 
 
@@ -117,14 +117,16 @@ def targets_check(evidence: GateEvidence) -> Iterator[Check]:
     if evidence.not_served:
         reason = which_targets_serve(serving, evidence.not_served, evidence.left_out)
         served, limit = float(len(serving)), float(len(serving) + len(evidence.not_served))
-        yield check(Kind.TARGETS, "targets", served, limit, "targets served", Outcome.FAIL, reason, severity="warn")
+        yield check(
+            CheckKind.TARGETS, "targets", served, limit, "targets served", Outcome.FAIL, reason, severity="warn"
+        )
 
 
 def quarantine_check(evidence: GateEvidence) -> Iterator[Check]:
     """Warns if production kept this version apart once, because it crashed again and again."""
     if why := evidence.quarantined:
         reason = f"{why}. Find out why before it serves again"
-        yield check(Kind.QUARANTINE, "quarantine", None, None, "", Outcome.FAIL, reason, severity="warn")
+        yield check(CheckKind.QUARANTINE, "quarantine", None, None, "", Outcome.FAIL, reason, severity="warn")
 
 
 def _checks_beside(evidence: GateEvidence, limits: Requirements) -> Iterator[Check]:
@@ -165,20 +167,20 @@ def rule_checks(evidence: GateEvidence, limits: Requirements) -> Iterator[Check]
             )
 
 
-def read(rule: Rule, evidence: GateEvidence, limits: Requirements) -> Reading:
+def read(rule: Rule, evidence: GateEvidence, limits: Requirements) -> CheckReading:
     """Reads a rule's metric from the evidence."""
     if rule.metric.startswith("parity_"):
         if not evidence.parity:
-            return Reading.missing("nothing was exported, as for a pipeline of models")
+            return CheckReading.missing("nothing was exported, as for a pipeline of models")
         field = rule.metric.removeprefix("parity_")
         worst = max((getattr(case, field) for case in evidence.parity), key=_badness, default=math.nan)
-        return Reading.exact(worst, f"{field} {worst:.3g}")
+        return CheckReading.exact(worst, f"{field} {worst:.3g}")
     if rule.metric == "score":
         return _score_reading(rule, evidence.challenger, limits)
     if rule.metric == "score_worse":
         return _score_worse_reading(rule, evidence, limits.quality)
     if evidence.load_report is None:
-        return Reading.missing("the release ended before it was measured under load")
+        return CheckReading.missing("the release ended before it was measured under load")
     return _load_reading(rule, evidence.load_report, limits)
 
 
@@ -186,10 +188,10 @@ def _badness(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def _score_reading(rule: Rule, challenger: Scored, limits: Requirements) -> Reading:
+def _score_reading(rule: Rule, challenger: Scored, limits: Requirements) -> CheckReading:
     data, quality, metric = limits.data, limits.quality, challenger.metric
     if challenger.score is None or metric is None:
-        return Reading.missing(no_data(data))
+        return CheckReading.missing(no_data(data))
     confidence = quality.confidence_percent / 100
     if not rule.slice:
         estimate, subject = score_of(challenger, metric, confidence), f"{metric}"
@@ -197,25 +199,25 @@ def _score_reading(rule: Rule, challenger: Scored, limits: Requirements) -> Read
         part = next((part for part in challenger.slices if part.name == rule.slice), None)
         if part is None:
             known = ", ".join(part.name for part in challenger.slices) or "none: name a column in `data.slices`"
-            return Reading.missing(f"the validation data have no slice {rule.slice!r}; there are {known}")
+            return CheckReading.missing(f"the validation data have no slice {rule.slice!r}; there are {known}")
         estimate, subject = slice_of(part, metric, confidence), f"score of {part.name}"
     if estimate.samples < data.min_samples:
-        return Reading.missing(too_few(estimate.samples, data))
+        return CheckReading.missing(too_few(estimate.samples, data))
     return score_reading(estimate, rule.limit, f"{subject} {estimate.text} ({estimate.samples} samples)", quality)
 
 
-def _score_worse_reading(rule: Rule, evidence: GateEvidence, quality: Quality) -> Reading:
+def _score_worse_reading(rule: Rule, evidence: GateEvidence, quality: Quality) -> CheckReading:
     challenger = evidence.challenger
     worse = score_worse(challenger, evidence.champion, quality)
     if worse is None:
-        return Reading.missing("there is no champion scored on the same samples")
+        return CheckReading.missing("there is no champion scored on the same samples")
     text = f"{challenger.metric} is {worse.text} worse than the champion's"
     return score_reading(worse, rule.limit, text, quality)
 
 
-def _load_reading(rule: Rule, report: LoadReport, limits: Requirements) -> Reading:
+def _load_reading(rule: Rule, report: LoadReport, limits: Requirements) -> CheckReading:
     if rule.metric == "failures":
-        return Reading.exact(report.failures, f"{report.failures} requests failed")
+        return CheckReading.exact(report.failures, f"{report.failures} requests failed")
     if rule.metric == "memory_mb":
         return _memory_reading(report)
     if rule.metric == "max_rate_per_s":
@@ -223,24 +225,24 @@ def _load_reading(rule: Rule, report: LoadReport, limits: Requirements) -> Readi
     if not rule.metric.endswith("_worse_percent"):
         return _point_reading(rule, report, limits.slo)
     if report.comparison is None:
-        return Reading.missing("there was no champion to compare it with")
+        return CheckReading.missing("there was no champion to compare it with")
     side = "p99" if rule.metric.startswith("p99") else "throughput"
     return worse_reading(report.comparison, side, rule.limit, limits.slo.regression)
 
 
-def _memory_reading(report: LoadReport) -> Reading:
+def _memory_reading(report: LoadReport) -> CheckReading:
     if report.memory_mb is None:
-        return Reading.missing("its memory was not measured: it can't be measured where it was staged")
-    return Reading.exact(report.memory_mb, f"{report.memory_mb:.0f} MiB under load")
+        return CheckReading.missing("its memory was not measured: it can't be measured where it was staged")
+    return CheckReading.exact(report.memory_mb, f"{report.memory_mb:.0f} MiB under load")
 
 
-def _rate_reading(rate: float | None) -> Reading:
+def _rate_reading(rate: float | None) -> CheckReading:
     if rate is None:
-        return Reading.missing("the highest rate was not searched for: set `slo.p99_ms` and `load.open_loop_s`")
-    return Reading.exact(rate, f"{rate:.0f} requests/s within the p99 limit")
+        return CheckReading.missing("the highest rate was not searched for: set `slo.p99_ms` and `load.open_loop_s`")
+    return CheckReading.exact(rate, f"{rate:.0f} requests/s within the p99 limit")
 
 
-def _point_reading(rule: Rule, report: LoadReport, slo: Slo) -> Reading:
+def _point_reading(rule: Rule, report: LoadReport, slo: Slo) -> CheckReading:
     field = "p99_ms" if rule.metric == "open_p99_ms" else rule.metric
     kind, _, load = rule.slice.partition("=")
     if rule.metric == "open_p99_ms" or kind == "rate":
@@ -251,17 +253,17 @@ def _point_reading(rule: Rule, report: LoadReport, slo: Slo) -> Reading:
     else:
         point = operating_point(report, slo)
     if point is None:
-        return Reading.missing(f"it was not measured at {rule.slice or 'any rate'}: see the spec's section `load`")
+        return CheckReading.missing(f"it was not measured at {rule.slice or 'any rate'}: see the spec's section `load`")
     if field in Streaming.model_fields:
         return _streaming_reading(field, point)
     value = float(getattr(point, field))
     return _load_point_reading(value, point, f"{field} {value:.2f} {where(point)}")
 
 
-def _streaming_reading(name: str, point: LoadPoint) -> Reading:
+def _streaming_reading(name: str, point: LoadPoint) -> CheckReading:
     """What users of streamed answers experienced at a load."""
     if point.streaming is None:
-        return Reading.missing("the model does not stream, so it was not measured")
+        return CheckReading.missing("the model does not stream, so it was not measured")
     value = float(getattr(point.streaming, name))
     return _load_point_reading(value, point, f"{name} {value:.2f} {where(point)}")
 
@@ -271,12 +273,12 @@ def where(point: LoadPoint) -> str:
     return f"at {point.rate_per_s:.0f} requests/s" if point.rate_per_s else f"at concurrency {point.concurrency}"
 
 
-def _load_point_reading(value: float, point: LoadPoint, text: str) -> Reading:
+def _load_point_reading(value: float, point: LoadPoint, text: str) -> CheckReading:
     """A measurement at a load. If its windows disagree, the true value may be anywhere within twice their spread."""
     if point.stable:
-        return Reading.exact(value, text)
+        return CheckReading.exact(value, text)
     error = value * 2 * point.spread_percent / 100
-    return Reading(
+    return CheckReading(
         value=value,
         low=value - error,
         high=value + error,
@@ -298,20 +300,20 @@ def load_checks(report: LoadReport, slo: Slo) -> Iterator[Check]:
     """Latency, throughput, failures and memory against their absolute limits."""
     point = operating_point(report, slo)
     p99 = _load_point_reading(point.p99_ms, point, f"p99 {point.p99_ms:.2f} ms {where(point)}")
-    yield check_limit(Kind.LATENCY, "p99", p99, slo.p99_ms, "ms")
+    yield check_limit(CheckKind.LATENCY, "p99", p99, slo.p99_ms, "ms")
     rate = _load_point_reading(
         point.throughput_per_s, point, f"{point.throughput_per_s:.0f} inferences/s {where(point)}"
     )
-    yield check_limit(Kind.THROUGHPUT, "throughput", rate, slo.throughput_per_s, "inferences/s", upper=False)
+    yield check_limit(CheckKind.THROUGHPUT, "throughput", rate, slo.throughput_per_s, "inferences/s", upper=False)
     for kind, name, metric, limit, unit, upper in (
-        (Kind.LATENCY, "time to first token", "ttft_p99_ms", slo.ttft_p99_ms, "ms", True),
-        (Kind.TOKENS, "tokens", "tokens_per_s", slo.tokens_per_s, "tokens/s", False),
+        (CheckKind.LATENCY, "time to first token", "ttft_p99_ms", slo.ttft_p99_ms, "ms", True),
+        (CheckKind.TOKENS, "tokens", "tokens_per_s", slo.tokens_per_s, "tokens/s", False),
     ):
         if limit is not None or point.streaming is not None:
             yield check_limit(kind, name, _streaming_reading(metric, point), limit, unit, upper=upper)
-    failures = Reading.exact(report.failures, f"{report.failures} requests failed")
-    yield check_limit(Kind.FAILURES, "failures", failures, slo.failures, "requests")
-    yield check_limit(Kind.MEMORY, "memory", _memory_reading(report), slo.memory_mb, "MiB")
+    failures = CheckReading.exact(report.failures, f"{report.failures} requests failed")
+    yield check_limit(CheckKind.FAILURES, "failures", failures, slo.failures, "requests")
+    yield check_limit(CheckKind.MEMORY, "memory", _memory_reading(report), slo.memory_mb, "MiB")
 
 
 def champion_checks(
@@ -328,6 +330,6 @@ def champion_checks(
         yield worse
     if comparison is None:
         reason = uncompared or "the champion was not measured with it"
-        yield check(Kind.CHAMPION, "champion", None, None, "", Outcome.INCONCLUSIVE, reason)
+        yield check(CheckKind.CHAMPION, "champion", None, None, "", Outcome.INCONCLUSIVE, reason)
         return
     yield from speed_checks(comparison, limits.slo.regression)

@@ -6,8 +6,8 @@ The metric is judged against its limit and against the champion's score on the s
 import math
 from collections.abc import Iterator
 
-from shiplift.runtime.gates.checks import Reading, check, fail_if, judged
-from shiplift.runtime.gates.remedies import Kind
+from shiplift.runtime.gates.checks import CheckReading, check, fail_if, judged
+from shiplift.runtime.gates.remedies import CheckKind
 from shiplift.runtime.precision.scoring.estimates import Estimate, score_of, worse_of
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.model import ParityCase
@@ -28,7 +28,7 @@ def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check | Non
     worst = max(failing or cases, key=lambda case: case.max_abs)
     reason = _parity_reason(worst, limit) if failing else ""
     return check(
-        Kind.PARITY, "parity", worst.max_abs, limit.max_abs, "absolute difference", fail_if(bool(failing)), reason
+        CheckKind.PARITY, "parity", worst.max_abs, limit.max_abs, "absolute difference", fail_if(bool(failing)), reason
     )
 
 
@@ -47,7 +47,7 @@ def answers_check(scored: Scored) -> Check | None:
     if scored.proof is None:
         return None
     asked = sum(each.rows for each in scored.proof.asked)
-    return check(Kind.ANSWERS, "answers", asked, None, "rows through the server", Outcome.PASS, str(scored.proof))
+    return check(CheckKind.ANSWERS, "answers", asked, None, "rows through the server", Outcome.PASS, str(scored.proof))
 
 
 def no_data(data: Data) -> str:
@@ -96,7 +96,7 @@ def score_check(challenger: Scored, quality: Quality, data: Data) -> Check | Non
         Outcome.INCONCLUSIVE: f"{reading.text} against the budget of {limit:g}: {reading.remedy}",
     }
     return check(
-        Kind.SCORE,
+        CheckKind.SCORE,
         str(metric),
         score,
         limit,
@@ -119,10 +119,10 @@ def _jpeg_check(plain: JpegScore, file: JpegScore, metric: TaskMetricName, quali
     limit, name = quality.max_jpeg_drop, f"{metric} as JPEG {file.quality}"
     if plain.score is None or file.score is None:
         why = "its answers can't be scored"
-        return check(Kind.JPEG, name, None, limit, f"{metric} worse", Outcome.INCONCLUSIVE, why)
+        return check(CheckKind.JPEG, name, None, limit, f"{metric} worse", Outcome.INCONCLUSIVE, why)
     worse = worse_of(plain, file, metric, quality.confidence_percent / 100)
     text = f"{metric} {file.score:.4f} is {worse.text} worse than {plain.score:.4f} on the images as they are"
-    return _worse_check(Kind.JPEG, name, metric, worse, limit, text, quality)
+    return _worse_check(CheckKind.JPEG, name, metric, worse, limit, text, quality)
 
 
 def jpeg_notes(jpegs: tuple[JpegScore, ...]) -> Iterator[str]:
@@ -139,12 +139,12 @@ def jpeg_notes(jpegs: tuple[JpegScore, ...]) -> Iterator[str]:
 
 
 def _undecided(metric: TaskMetricName | OwnMetric, score: float | None, limit: float, reason: str) -> Check:
-    return check(Kind.SCORE, str(metric), score, limit, str(metric), Outcome.INCONCLUSIVE, reason)
+    return check(CheckKind.SCORE, str(metric), score, limit, str(metric), Outcome.INCONCLUSIVE, reason)
 
 
-def score_reading(estimate: Estimate, limit: float, text: str, quality: Quality) -> Reading:
+def score_reading(estimate: Estimate, limit: float, text: str, quality: Quality) -> CheckReading:
     """A score, or a loss of score, in the form that the gates read."""
-    return Reading(
+    return CheckReading(
         value=estimate.value,
         low=estimate.low,
         high=estimate.high,
@@ -187,11 +187,11 @@ def regression_check(
     )
     allowed = _WORSE * challenger.constant_score if limit is None else limit
     name = f"{metric} against the champion"
-    return _worse_check(Kind.SCORE_WORSE, name, metric, worse, allowed, text, quality)
+    return _worse_check(CheckKind.SCORE_WORSE, name, metric, worse, allowed, text, quality)
 
 
 def _worse_check(
-    kind: Kind,
+    kind: CheckKind,
     name: str,
     metric: TaskMetricName | None,
     worse: Estimate,

@@ -22,14 +22,14 @@ _NAME, _REASON = 80, 1000  # characters, as they come from others
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noted:
+class RegistryDecision:
     """The decision that the registry has about a version, if any, and why another one does not count."""
 
     decision: Decision | None = None
     ignored: str = ""
 
 
-def noted(info: VersionInfo, policy: SitePolicy, now: float) -> Noted:
+def noted(info: VersionInfo, policy: SitePolicy, now: float) -> RegistryDecision:
     """What the registry says about a version that waits; a rejection wins. `now` is in seconds since the epoch."""
     ignored: list[str] = []
     for key, approved in ((REJECT_TAG, False), (APPROVE_TAG, True)):
@@ -40,13 +40,13 @@ def noted(info: VersionInfo, policy: SitePolicy, now: float) -> Noted:
         by = printable(name.strip(), limit=_NAME)
         if allowed(by, policy):
             why = printable(reason.strip(), limit=_REASON)
-            return Noted(decision=Decision(approved=approved, by=by, reason=why, at=now, via="tag"))
+            return RegistryDecision(decision=Decision(approved=approved, by=by, reason=why, at=now, via="tag"))
         who = f"{by} may not decide" if by else "it names nobody"
         ignored.append(f"the tag {key} does not count: {who}, only {', '.join(policy.approvers)} (`NAME: REASON`)")
     alias = policy.approvals.alias
     if alias and alias in info.aliases:
-        return Noted(decision=Decision(approved=True, by="", reason=alias, at=now, via="alias"))
-    return Noted(ignored="; ".join(ignored))
+        return RegistryDecision(decision=Decision(approved=True, by="", reason=alias, at=now, via="alias"))
+    return RegistryDecision(ignored="; ".join(ignored))
 
 
 def take_away(registry: "Registry", info: VersionInfo, policy: SitePolicy) -> None:

@@ -8,8 +8,8 @@ parts of the time, like rounds of the load test.
 import math
 from collections.abc import Iterator, Mapping
 
-from shiplift.runtime.gates.checks import Reading, Severity, check, check_limit
-from shiplift.runtime.gates.remedies import Kind
+from shiplift.runtime.gates.checks import CheckReading, Severity, check, check_limit
+from shiplift.runtime.gates.remedies import CheckKind
 from shiplift.runtime.gates.statistics import ratio_interval
 from shiplift.runtime.records.shadowing import OutputAgreement, Shadowed
 from shiplift.runtime.records.verdict import Check, Outcome
@@ -24,17 +24,17 @@ def shadow_checks(shadowed: Shadowed | None, wanted: Shadow | None, p99_ms: floa
         return
     if shadowed is None or not shadowed.champion:
         why = shadowed.why_not if shadowed and shadowed.why_not else "it was not tried on real requests"
-        yield check(Kind.SHADOW, "shadow", None, None, "", Outcome.INCONCLUSIVE, why, severity="warn")
+        yield check(CheckKind.SHADOW, "shadow", None, None, "", Outcome.INCONCLUSIVE, why, severity="warn")
         return
     yield _requests(shadowed, wanted)
     if not shadowed.requests:
         return
     yield check_limit(
-        Kind.SHADOW_ERRORS, "shadow errors", _errors(shadowed, wanted), wanted.errors_percent, "% of requests"
+        CheckKind.SHADOW_ERRORS, "shadow errors", _errors(shadowed, wanted), wanted.errors_percent, "% of requests"
     )
-    yield check_limit(Kind.SHADOW_LATENCY, "shadow p99", _p99(shadowed), wanted.p99_ms or p99_ms, "ms")
+    yield check_limit(CheckKind.SHADOW_LATENCY, "shadow p99", _p99(shadowed), wanted.p99_ms or p99_ms, "ms")
     worse, limit = _worse(shadowed, wanted), wanted.p99_worse_percent
-    yield check_limit(Kind.SHADOW_LATENCY_WORSE, "shadow p99 against the champion", worse, limit, "% worse")
+    yield check_limit(CheckKind.SHADOW_LATENCY_WORSE, "shadow p99 against the champion", worse, limit, "% worse")
     yield from _agreements(shadowed, wanted)
 
 
@@ -56,11 +56,11 @@ def _requests(shadowed: Shadowed, wanted: Shadow) -> Check:
     outcome, severity = Outcome.INCONCLUSIVE if few else Outcome.PASS, _SEVERITY[wanted.if_fewer]
     seen, limit = float(shadowed.requests), float(wanted.min_requests)
     return check(
-        Kind.SHADOW_REQUESTS, "shadow requests", seen, limit, "requests", outcome, reason if few else "", severity
+        CheckKind.SHADOW_REQUESTS, "shadow requests", seen, limit, "requests", outcome, reason if few else "", severity
     )
 
 
-def _errors(shadowed: Shadowed, wanted: Shadow) -> Reading:
+def _errors(shadowed: Shadowed, wanted: Shadow) -> CheckReading:
     """How much larger the challenger's share of failed requests is than the champion's."""
     level = wanted.confidence_percent / 100
     low, high = share_bounds(shadowed.failed, shadowed.requests, level)
@@ -70,7 +70,7 @@ def _errors(shadowed: Shadowed, wanted: Shadow) -> Reading:
         least, most = share_bounds(shadowed.champion_failed, shadowed.champion_requests, level)
         other = shadowed.champion_failed / shadowed.champion_requests
     value = max(0.0, own - other) * 100
-    return Reading(
+    return CheckReading(
         value=value,
         low=max(0.0, low - most) * 100,
         high=max(0.0, high - least) * 100,
@@ -80,11 +80,11 @@ def _errors(shadowed: Shadowed, wanted: Shadow) -> Reading:
     )
 
 
-def _p99(shadowed: Shadowed) -> Reading:
+def _p99(shadowed: Shadowed) -> CheckReading:
     latency = shadowed.challenger_latency
     if latency is None:
-        return Reading.missing("the challenger's latency could not be measured")
-    return Reading(
+        return CheckReading.missing("the challenger's latency could not be measured")
+    return CheckReading(
         value=latency.p99_ms,
         low=latency.low_ms,
         high=latency.high_ms,
@@ -94,45 +94,47 @@ def _p99(shadowed: Shadowed) -> Reading:
     )
 
 
-def _worse(shadowed: Shadowed, wanted: Shadow) -> Reading:
+def _worse(shadowed: Shadowed, wanted: Shadow) -> CheckReading:
     interval = ratio_interval(shadowed.p99_ratios, confidence=wanted.confidence_percent / 100)
     if not shadowed.p99_ratios or math.isnan(interval.estimate):
-        return Reading.missing("there were too few requests to compare the p99 of both in parts of the time")
+        return CheckReading.missing("there were too few requests to compare the p99 of both in parts of the time")
     value, low, high = ((each - 1) * 100 for each in (interval.estimate, interval.low, interval.high))
     text = f"{value:.1f} % worse ({low:.1f} to {high:.1f} %)"
     remedy = f"{interval.rounds} parts of the time don't decide it: shadow for longer (`promotion.shadow.for`)"
-    return Reading(value=value, low=low, high=high, text=text, remedy=remedy, judge_by="score")
+    return CheckReading(value=value, low=low, high=high, text=text, remedy=remedy, judge_by="score")
 
 
 def _agreements(shadowed: Shadowed, wanted: Shadow) -> Iterator[Check]:
     known = {each.output: each for each in shadowed.outputs if not each.slice}
     if shadowed.uncompared and not wanted.agreement_percent:
         yield check(
-            Kind.SHADOW_AGREEMENT, "shadow agreement", None, None, "% of rows", Outcome.PASS, shadowed.uncompared
+            CheckKind.SHADOW_AGREEMENT, "shadow agreement", None, None, "% of rows", Outcome.PASS, shadowed.uncompared
         )
         return
     for name in dict.fromkeys([*known, *wanted.named]) or [""]:
-        reading = _agreement(known[name], wanted) if name in known else Reading.missing(_unknown(name, shadowed))
+        reading = _agreement(known[name], wanted) if name in known else CheckReading.missing(_unknown(name, shadowed))
         label = f"shadow agreement of {name}" if name else "shadow agreement"
         limit = wanted.least_agreement(name) if name else None
         if name or wanted.agreement_percent is not None:
             limit = limit if name else 100.0
-            yield check_limit(Kind.SHADOW_AGREEMENT, label, reading, limit, "% of rows", upper=False)
+            yield check_limit(CheckKind.SHADOW_AGREEMENT, label, reading, limit, "% of rows", upper=False)
     for each in shadowed.outputs:
         limit = wanted.least_agreement(each.output)
         if each.slice and limit is not None and each.requests >= wanted.min_requests:
             label = f"shadow agreement of {each.output} in {each.slice}"
-            yield check_limit(Kind.SHADOW_AGREEMENT, label, _agreement(each, wanted), limit, "% of rows", upper=False)
+            yield check_limit(
+                CheckKind.SHADOW_AGREEMENT, label, _agreement(each, wanted), limit, "% of rows", upper=False
+            )
 
 
 def _unknown(name: str, shadowed: Shadowed) -> str:
     return shadowed.uncompared or (f"no answer had an output {name!r}" if name else "no answers could be compared")
 
 
-def _agreement(output: OutputAgreement, wanted: Shadow) -> Reading:
+def _agreement(output: OutputAgreement, wanted: Shadow) -> CheckReading:
     share = output.percent / 100
     low, high = share_bounds(share * output.requests, output.requests, wanted.confidence_percent / 100)
-    return Reading(
+    return CheckReading(
         value=output.percent,
         low=low * 100,
         high=high * 100,

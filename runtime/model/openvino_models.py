@@ -23,7 +23,7 @@ _CAPABILITIES: dict[Precision, str] = {"bf16": "BF16", "fp16": "FP16"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class Port:
     """An input or output of a model; dimensions of any size are -1."""
 
     name: str
@@ -37,17 +37,17 @@ class OpenVinoSession:
     compiled: Any
     outputs: tuple[str, ...]
 
-    def get_inputs(self) -> list[Node]:
+    def get_inputs(self) -> list[Port]:
         """The inputs, with their shapes."""
         ports = [(port.get_any_name(), port.get_partial_shape()) for port in self.compiled.inputs]
         return [
-            Node(name=name, shape=tuple(dim.get_length() if dim.is_static else -1 for dim in shape))
+            Port(name=name, shape=tuple(dim.get_length() if dim.is_static else -1 for dim in shape))
             for name, shape in ports
         ]
 
-    def get_outputs(self) -> list[Node]:
+    def get_outputs(self) -> list[Port]:
         """The outputs, in the model's order."""
-        return [Node(name=name) for name in self.outputs]
+        return [Port(name=name) for name in self.outputs]
 
     def run(self, names: Sequence[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """The outputs of these names, for one batch."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import MissingTool, QuantizeFailed
-from shiplift.runtime.model.openvino_models import Node
+from shiplift.runtime.model.openvino_models import Port
 from shiplift.runtime.model.sound_forests import sound
 from shiplift.runtime.model.tensors import Arrays, numpy_type
 from shiplift.runtime.records.tensor import Signature, TensorSpec
@@ -28,13 +28,13 @@ class TreesSession:
     signature: Signature
     threads: int = 1
 
-    def get_inputs(self) -> list[Node]:
+    def get_inputs(self) -> list[Port]:
         """The inputs, with their shapes."""
-        return [Node(name=spec.name, shape=spec.shape) for spec in self.signature.inputs]
+        return [Port(name=spec.name, shape=spec.shape) for spec in self.signature.inputs]
 
-    def get_outputs(self) -> list[Node]:
+    def get_outputs(self) -> list[Port]:
         """The outputs, in the signature's order."""
-        return [Node(name=spec.name, shape=spec.shape) for spec in self.signature.outputs]
+        return [Port(name=spec.name, shape=spec.shape) for spec in self.signature.outputs]
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[Any]]:
         """The outputs of these names, for one batch."""

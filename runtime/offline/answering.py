@@ -26,7 +26,7 @@ class Asks(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
+class ScoredRows:
     """Consecutive rows with their outputs, from row `start` on; or, with a `reason`, one row that was refused."""
 
     start: int
@@ -42,7 +42,7 @@ class Answering:
         self._model, self._servers = model, servers
         self._wanted = tuple(dict.fromkeys(part.tensor for part in model.form.parts))
 
-    async def answers(self, rows: pa.RecordBatch, start: int = 0) -> list[Answered]:
+    async def answers(self, rows: pa.RecordBatch, start: int = 0) -> list[ScoredRows]:
         """The answers to rows, in their order; they have the model's columns, and the first is number `start`.
 
         Raises:
@@ -55,11 +55,11 @@ class Answering:
             if problem.status >= 500 or problem.status in (404, *_LATER):
                 raise ServerFailed(str(problem), do="Run the same command again to go on.") from problem
             if rows.num_rows == 1:
-                return [Answered(start=start, rows=1, reason=str(problem))]
+                return [ScoredRows(start=start, rows=1, reason=str(problem))]
             half = rows.num_rows // 2
             first = await self.answers(rows.slice(0, half), start)
             return [*first, *await self.answers(rows.slice(half), start + half)]
-        return [Answered(start=start, rows=rows.num_rows, outputs=outputs)]
+        return [ScoredRows(start=start, rows=rows.num_rows, outputs=outputs)]
 
     async def _asked(self, inputs: Arrays) -> list[Arrays]:
         again = AsyncRetrying(

@@ -31,7 +31,7 @@ _ZERO = ((pa.types.is_boolean, False), (pa.types.is_string, "0"), (pa.types.is_l
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
+class SelectedColumns:
     """The columns that the model takes, in the order of its inputs if those have no names, and those that are kept."""
 
     taken: tuple[str, ...]
@@ -48,7 +48,7 @@ def types_of(schema: InputSchema) -> tuple[tuple[str, pa.DataType], ...]:
     return tuple((field.name, _KINDS[field.kind]) for field in schema.fields if field.name and field.kind in _KINDS)
 
 
-def columns_of(schema: InputSchema, found: pa.Schema, order: OfflineOrder, where: str) -> Columns:
+def columns_of(schema: InputSchema, found: pa.Schema, order: OfflineOrder, where: str) -> SelectedColumns:
     """The columns to read of a file that has the `found` ones; `where` names it.
 
     Raises:
@@ -63,7 +63,7 @@ def columns_of(schema: InputSchema, found: pa.Schema, order: OfflineOrder, where
     taken = _named(schema, names, where) if schema.named else _unnamed(schema, found, order.keep or (), where)
     kept = tuple(name for name in names if name not in taken) if order.keep is None else order.keep
     _check_types(schema, found, taken, where)
-    return Columns(taken=taken, kept=kept)
+    return SelectedColumns(taken=taken, kept=kept)
 
 
 def _named(schema: InputSchema, names: Sequence[str], where: str) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ def _is_number(kind: pa.DataType) -> bool:
 # --- the output ---
 
 
-def output_schema(model: Scorable, found: pa.Schema, columns: Columns, order: OfflineOrder) -> pa.Schema:
+def output_schema(model: Scorable, found: pa.Schema, columns: SelectedColumns, order: OfflineOrder) -> pa.Schema:
     """The columns of every part: those that are kept, the answer's, and with `--errors column` the reasons.
 
     Raises:

@@ -18,8 +18,8 @@ from pyarrow import parquet
 from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.base.storage import room_for
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.offline.answering import Answered, Answering, Asks
-from shiplift.runtime.offline.columns import ERROR, Columns, answer_columns
+from shiplift.runtime.offline.answering import Answering, Asks, ScoredRows
+from shiplift.runtime.offline.columns import ERROR, SelectedColumns, answer_columns
 from shiplift.runtime.offline.dataset import Dataset
 from shiplift.runtime.offline.output import Output, PartNote
 from shiplift.runtime.records.offline import InputPart, OnError
@@ -31,12 +31,12 @@ Tell = Callable[[int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ScoringJob:
     """Everything that scoring a part takes, besides the part."""
 
     dataset: Dataset
     output: Output
-    columns: Columns
+    columns: SelectedColumns
     schema: pa.Schema
     model: Scorable
     on_error: OnError
@@ -50,7 +50,7 @@ class _Counts:
     refused: int = 0
 
 
-async def score_part(job: Job, part: InputPart, servers: Asks, tell: Tell = lambda _: None) -> PartNote:
+async def score_part(job: ScoringJob, part: InputPart, servers: Asks, tell: Tell = lambda _: None) -> PartNote:
     """Scores a part, whose output then is there as a whole. `tell` gets the number of rows after each batch.
 
     Raises:
@@ -80,9 +80,9 @@ async def score_part(job: Job, part: InputPart, servers: Asks, tell: Tell = lamb
 
 
 async def _answer_all(
-    job: Job, part: InputPart, answering: Answering, writer: "_Writer", counts: _Counts, tell: Tell
+    job: ScoringJob, part: InputPart, answering: Answering, writer: "_Writer", counts: _Counts, tell: Tell
 ) -> None:
-    waiting: deque[tuple[pa.RecordBatch, asyncio.Task[list[Answered]]]] = deque()
+    waiting: deque[tuple[pa.RecordBatch, asyncio.Task[list[ScoredRows]]]] = deque()
     batches = job.dataset.batches(part, job.columns.read, min(job.rows, job.dataset.rows_at_once(part)))
     try:
         while (batch := await asyncio.to_thread(next, batches, None)) is not None:
@@ -112,7 +112,7 @@ async def _write_next(writer: "_Writer", waiting: deque[Any], counts: _Counts, t
 class _Writer:
     """The part's unfinished files."""
 
-    job: Job
+    job: ScoringJob
     part: InputPart
     file: Path
     refused: Path
@@ -121,7 +121,7 @@ class _Writer:
 
     @classmethod
     @contextmanager
-    def open(cls, job: Job, part: InputPart) -> Iterator["_Writer"]:
+    def open(cls, job: ScoringJob, part: InputPart) -> Iterator["_Writer"]:
         """A writer whose files are removed unless they have been placed."""
         with tempfile.TemporaryDirectory(prefix=f"{part.name}.", dir=job.scratch) as folder:
             writer = cls(job=job, part=part, file=Path(folder) / "part", refused=Path(folder) / "refused")
@@ -137,7 +137,7 @@ class _Writer:
         if self._reasons:
             self._reasons.close()
 
-    def write(self, batch: pa.RecordBatch, answered: list[Answered]) -> int:
+    def write(self, batch: pa.RecordBatch, answered: list[ScoredRows]) -> int:
         """Writes a batch's answers; returns how many rows were refused.
 
         Raises:
@@ -156,7 +156,7 @@ class _Writer:
             self._table.write_batch(table)
         return len(refused)
 
-    def _rows(self, batch: pa.RecordBatch, answered: list[Answered]) -> pa.RecordBatch:
+    def _rows(self, batch: pa.RecordBatch, answered: list[ScoredRows]) -> pa.RecordBatch:
         """The output's rows for a batch."""
         kept = {name: batch.column(name) for name in self.job.columns.kept}
         outputs = [chunk for each in answered for chunk in each.outputs]
@@ -179,7 +179,7 @@ class _Writer:
         names = [field for field in self.job.schema if field.name not in (*self.job.columns.kept, ERROR)]
         return {field.name: pa.array([], field.type) for field in names}
 
-    def _note(self, refused: list[Answered]) -> None:
+    def _note(self, refused: list[ScoredRows]) -> None:
         if not refused:
             return
         if self._reasons is None:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from shiplift.runtime.base.errors import DataInvalid, OutputTaken
-from shiplift.runtime.offline.columns import Columns, columns_of, output_schema, types_of
+from shiplift.runtime.offline.columns import SelectedColumns, columns_of, output_schema, types_of
 from shiplift.runtime.offline.dataset import PARQUET, Dataset, Unreadable, format_of
 from shiplift.runtime.offline.output import Output, StoredPlan
 from shiplift.runtime.records.kinds.package import Package
@@ -20,14 +20,14 @@ _HOW = "Name what it was begun with, use another --output, or --overwrite to beg
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class ScoringPlan:
     """What is to be scored: the plan as it is kept, the columns that are read, and the schema of the output.
 
     `unreadable` are files whose parts can't even be counted.
     """
 
     plan: StoredPlan
-    columns: Columns
+    columns: SelectedColumns
     schema: pa.Schema
     unreadable: tuple[PartFailure, ...] = ()
 
@@ -65,7 +65,7 @@ def require_rows(package: Package) -> None:
         raise DataInvalid(f"{package.model}/{package.version} {why}", do="Score with a model of tables or tensors.")
 
 
-def work_of(order: OfflineOrder, package: Package) -> Work:
+def work_of(order: OfflineOrder, package: Package) -> ScoringPlan:
     """What an order asks for. Every file's columns are checked.
 
     Raises:
@@ -78,7 +78,7 @@ def work_of(order: OfflineOrder, package: Package) -> Work:
     files = dataset.files()
     parts: list[InputPart] = []
     unreadable: list[PartFailure] = []
-    first: tuple[Columns, pa.Schema] | None = None
+    first: tuple[SelectedColumns, pa.Schema] | None = None
     for number, file in enumerate(files):
         try:
             found = dataset.schema(file.path)
@@ -112,10 +112,10 @@ def work_of(order: OfflineOrder, package: Package) -> Work:
         columns=columns.read,
         schema_text=str(schema),
     )
-    return Work(plan=plan, columns=columns, schema=schema, unreadable=tuple(unreadable))
+    return ScoringPlan(plan=plan, columns=columns, schema=schema, unreadable=tuple(unreadable))
 
 
-def begin(output: Output, work: Work, *, overwrite: bool) -> StoredPlan:
+def begin(output: Output, work: ScoringPlan, *, overwrite: bool) -> StoredPlan:
     """Settles the plan of an output: that of an earlier run of the same order, or else this one.
 
     Raises:
@@ -158,7 +158,7 @@ def _require_same(before: StoredPlan, now: StoredPlan, where: str) -> None:
         raise OutputTaken(f"{where} was begun when the dataset had other columns", do=_HOW)
 
 
-def _with_unchanged(output: Output, before: StoredPlan, work: Work) -> StoredPlan:
+def _with_unchanged(output: Output, before: StoredPlan, work: ScoringPlan) -> StoredPlan:
     """The earlier plan, if the dataset is the same. A file that was written to since may have the same bytes.
 
     Raises:

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from shiplift.runtime.base.errors import ShipliftError
-from shiplift.runtime.offline.columns import Columns, types_of
+from shiplift.runtime.offline.columns import SelectedColumns, types_of
 from shiplift.runtime.offline.dataset import Dataset, Unreadable
 from shiplift.runtime.offline.output import Output
-from shiplift.runtime.offline.part import Job, score_part
+from shiplift.runtime.offline.part import ScoringJob, score_part
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.offline import InputPart, OnError
@@ -38,13 +38,13 @@ class WorkerJob(Record):
     rows: int
     scratch: str
 
-    def job(self) -> Job:
+    def job(self) -> ScoringJob:
         """The same with what is only known here."""
         model = Scorable(served=self.served)
-        return Job(
+        return ScoringJob(
             dataset=Dataset(self.input, types_of(model.schema)),
             output=Output(self.output),
-            columns=Columns(taken=self.taken, kept=self.kept),
+            columns=SelectedColumns(taken=self.taken, kept=self.kept),
             schema=pa.ipc.read_schema(pa.BufferReader(base64.b64decode(self.arrow_schema))),
             model=model,
             on_error=self.on_error,
@@ -68,7 +68,7 @@ async def work() -> None:
         await servers.close()
 
 
-async def _done(job: Job, part: InputPart, servers: Servers) -> dict[str, Any]:
+async def _done(job: ScoringJob, part: InputPart, servers: Servers) -> dict[str, Any]:
     try:
         note = await score_part(job, part, servers, lambda rows: say(rows=rows))
     except Unreadable as error:

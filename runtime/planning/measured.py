@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator
 from statistics import median
 
-from shiplift.runtime.planning.profiles import Configuration
+from shiplift.runtime.planning.profiles import MemberConfiguration
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport, MemberLoad, Trial, Tuned
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.serving import ServingConfig
@@ -21,7 +21,7 @@ Point = tuple[float, float]
 """The mean batch, and the mean time of its execution in ms."""
 
 
-def configurations_of(tuned: Tuned, report: LoadReport | None) -> tuple[Configuration, ...]:
+def configurations_of(tuned: Tuned, report: LoadReport | None) -> tuple[MemberConfiguration, ...]:
     """The measured configurations, grouped by what distinguishes them; empty if no trial shows execution times."""
     usable = [trial for trial in tuned.trials if not trial.error and trial.throughput_per_s > 0 < trial.compute_ms]
     groups: dict[Key, list[Trial]] = {}
@@ -36,9 +36,9 @@ def configurations_of(tuned: Tuned, report: LoadReport | None) -> tuple[Configur
     )
 
 
-def configuration_under_load(load: MemberLoad, config: ServingConfig) -> Configuration:
+def configuration_under_load(load: MemberLoad, config: ServingConfig) -> MemberConfiguration:
     """A member as it was served in a load test of the whole pipeline: one batch size and its mean time are known."""
-    return Configuration(
+    return MemberConfiguration(
         threads=config.threads,
         max_batch=config.max_batch,
         batch_ms={round(min(max(load.batch, 1.0), config.max_batch), 2): load.compute_ms},
@@ -76,10 +76,10 @@ def _key(engine: Engine, precision: Precision, config: ServingConfig) -> Key:
     return engine, precision, config.threads, config.instances
 
 
-def _configuration(key: Key, trials: list[Trial], served: Iterable[Point], sigma: float) -> Configuration:
+def _configuration(key: Key, trials: list[Trial], served: Iterable[Point], sigma: float) -> MemberConfiguration:
     engine, precision, threads, instances = key
     points = [*served, *(_point(trial.throughput_per_s, trial.compute_ms, trial.config) for trial in trials)]
-    return Configuration(
+    return MemberConfiguration(
         engine=engine,
         precision=precision,
         threads=threads,

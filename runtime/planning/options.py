@@ -8,7 +8,7 @@ from pydantic import Field
 
 from shiplift.runtime.base.errors import NoPlan
 from shiplift.runtime.planning.arrivals import Arrivals
-from shiplift.runtime.planning.profiles import Configuration, Profiles
+from shiplift.runtime.planning.profiles import MemberConfiguration, Profiles
 from shiplift.runtime.planning.scenario import Graph, Scenario
 from shiplift.runtime.planning.settings import MemberSettings
 from shiplift.runtime.records.base import Record
@@ -62,7 +62,7 @@ def options_of(problem: Problem, member: str, scenario: Scenario) -> tuple[Membe
         NoPlan: none keeps up with the arrivals, or none takes the requests' rows.
     """
     rate, least = scenario.rows_per_s(problem.graph, member), _least_batch(problem, member)
-    ways: dict[object, list[Configuration]] = {}
+    ways: dict[object, list[MemberConfiguration]] = {}
     for configuration in sorted(problem.profiles.members[member], key=lambda configuration: configuration.instances):
         ways.setdefault(configuration.way, []).append(configuration)
     options = [option for way in ways.values() for option in _of_way(problem.grid, way, rate, least)]
@@ -75,7 +75,7 @@ def options_of(problem: Problem, member: str, scenario: Scenario) -> tuple[Membe
     return tuple(sorted(options, key=lambda option: option.cost))
 
 
-def _of_way(grid: Grid, way: list[Configuration], rate: float, least: int) -> Iterator[MemberSettings]:
+def _of_way(grid: Grid, way: list[MemberConfiguration], rate: float, least: int) -> Iterator[MemberSettings]:
     """The options of configurations that differ only in the number of instances that was measured."""
     largest = max(configuration.max_batch for configuration in way)
     for size in sorted({size for size in (*grid.max_batch, largest) if least <= size <= largest}):
@@ -96,12 +96,12 @@ def _of_way(grid: Grid, way: list[Configuration], rate: float, least: int) -> It
                 yield option
 
 
-def _measured_with(way: list[Configuration], instances: int) -> Configuration:
+def _measured_with(way: list[MemberConfiguration], instances: int) -> MemberConfiguration:
     """The configuration that was measured with this many instances, or else with the next fewer."""
     return next((each for each in reversed(way) if each.instances <= instances), way[0])
 
 
-def _most(configurations: tuple[Configuration, ...]) -> float:
+def _most(configurations: tuple[MemberConfiguration, ...]) -> float:
     return max(
         MemberSettings(configuration=each, max_batch=each.max_batch, instances=each.most_instances).rows_per_s
         for each in configurations

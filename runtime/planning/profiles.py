@@ -44,7 +44,7 @@ class Cold:
         return self.longer_s[at - 1] + share * (self.longer_s[at] - self.longer_s[at - 1])
 
 
-class Configuration(Section):
+class MemberConfiguration(Section):
     """One way to compute a member, as measured with `instances` instances of `threads` threads side by side.
 
     `batch_ms` is the mean time of an execution by its number of rows; between the sizes it is interpolated. `cold_ms`
@@ -117,7 +117,7 @@ class Profiles(Section):
     BLS, each of the pipeline's instances uses `pipeline_mb`, and each worker that runs its Python uses `worker_mb`.
     """
 
-    members: dict[str, tuple[Configuration, ...]] = Field(default_factory=dict)
+    members: dict[str, tuple[MemberConfiguration, ...]] = Field(default_factory=dict)
     steps: dict[str, StepProfile] = Field(default_factory=dict)
     request_ms: NotNegative = 0.0
     step_ms: NotNegative = 0.0

@@ -4,7 +4,7 @@ from functools import cached_property
 
 from pydantic import Field
 
-from shiplift.runtime.planning.profiles import Configuration
+from shiplift.runtime.planning.profiles import MemberConfiguration
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.serving import ServingConfig
 
@@ -12,7 +12,7 @@ from shiplift.runtime.records.serving import ServingConfig
 class MemberSettings(Record):
     """A member's serving configuration, with the measured configuration that it is based on."""
 
-    configuration: Configuration
+    configuration: MemberConfiguration
     max_batch: int = Field(ge=1)
     queue_delay_us: int = Field(0, ge=0)
     instances: int = Field(ge=1)

@@ -62,7 +62,7 @@ _LADDER: tuple[Precision, ...] = ("fp16", "bf16", "int8", "fp8")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dataset:
+class LoggedDataset:
     """A logged file; `name` says what kind it is."""
 
     file: Path
@@ -97,8 +97,8 @@ class Builder:
     settings: Quantization
     memory_mb: int
     limits: DataLimits
-    validation: Dataset | None = None
-    calibration: Dataset | None = None
+    validation: LoggedDataset | None = None
+    calibration: LoggedDataset | None = None
     text: Text | None = None
     trees: Trees | None = None
     precision: Precision = "fp32"
@@ -245,7 +245,7 @@ class Builder:
             self._images(logged, self.text), qualities, validation, lambda feeds: answers(running, feeds)
         )
 
-    def _images(self, logged: Dataset, text: Text) -> jpegs.ValidationImages:
+    def _images(self, logged: LoggedDataset, text: Text) -> jpegs.ValidationImages:
         inputs, _, own = self._logged(logged.file.read_bytes(), logged.name)
         if own:
             return jpegs.ValidationImages(front=text.front, tensors=next(iter(inputs.values())))
@@ -286,8 +286,8 @@ class Builder:
 
     def _built(
         self,
-        jobs: list[rungs.Job],
-        later: list[rungs.Job],
+        jobs: list[rungs.RungJob],
+        later: list[rungs.RungJob],
         validation: Validation,
         evaluation: Evaluation,
         *,
@@ -319,7 +319,7 @@ class Builder:
 
     def _jobs(
         self, validation: Validation, calibration: Arrays | None, evaluation: Evaluation, wins: str
-    ) -> tuple[list[rungs.Job], list[rungs.Job], list[str]]:
+    ) -> tuple[list[rungs.RungJob], list[rungs.RungJob], list[str]]:
         """What to build, what to build if none of that is accurate enough, and notes. `wins`: how bf16 wins, if so."""
         kinds, notes = self._kinds(calibrated=calibration is not None)
         kinds, later = self._without_need(kinds, notes, wins) if wins else (kinds, [])
@@ -331,7 +331,7 @@ class Builder:
             folder = self.work / kind.replace(" ", "-")
             folder.mkdir()
             jobs.append(
-                rungs.Job(
+                rungs.RungJob(
                     kind=kind,
                     model=str(self.model),
                     folder=str(folder),

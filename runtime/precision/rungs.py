@@ -61,7 +61,7 @@ class Rung(Record):
         return self.kind.split()[0]  # type: ignore[return-value]
 
 
-class Job(Record):
+class RungJob(Record):
     """What a rung is built from.
 
     `arrays` is an NPZ with `calibration/NAME`, `validation/NAME`, `asked/NAME`, `reference/NAME`, `column/NAME` and
@@ -106,7 +106,7 @@ def write_arrays(to: Path, calibration: Arrays | None, validation: Validation) -
     return to
 
 
-def build_all(jobs: Sequence[Job], *, memory_mb: int) -> tuple[Rung, ...]:
+def build_all(jobs: Sequence[RungJob], *, memory_mb: int) -> tuple[Rung, ...]:
     """Builds every job: small models in this process, others in as many processes as `memory_mb` and cores allow."""
     if not jobs:
         return ()
@@ -127,7 +127,7 @@ def parallel_builds(jobs: int, model_bytes: int, free_bytes: int, cores: int) ->
     return max(1, min(jobs, cores, free_bytes // each))
 
 
-def _build_in_processes(jobs: Sequence[Job], memory_mb: int) -> tuple[Rung, ...]:
+def _build_in_processes(jobs: Sequence[RungJob], memory_mb: int) -> tuple[Rung, ...]:
     cores = usable_cores()
     size = quantization.model_bytes(Path(jobs[0].model))
     free = min(psutil.virtual_memory().available, (memory_mb << 20) - int(own_memory_mb()[0] * 2**20))
@@ -157,11 +157,11 @@ def _build_in_processes(jobs: Sequence[Job], memory_mb: int) -> tuple[Rung, ...]
 class _Child:
     """A job in its own process, which dies with this one."""
 
-    job: Job
+    job: RungJob
     process: "subprocess.Popen[bytes]"
 
     @classmethod
-    def start(cls, job: Job) -> "_Child":
+    def start(cls, job: RungJob) -> "_Child":
         folder = Path(job.folder)
         (folder / "job.json").write_text(job.model_dump_json())
         environment = {**inherited(), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
@@ -186,7 +186,7 @@ class _Child:
 # --- building -------------------------------------------------------------------------------------------------------
 
 
-def build(job: Job) -> Rung:
+def build(job: RungJob) -> Rung:
     """Builds the job's rung. A failure becomes a rung with a reason, since the other rungs may succeed."""
     started, arrays = time.monotonic(), _Arrays.of(job)
     before, _ = own_memory_mb()
@@ -206,7 +206,7 @@ class _Arrays:
     validation: Validation
 
     @classmethod
-    def of(cls, job: Job) -> "_Arrays":
+    def of(cls, job: RungJob) -> "_Arrays":
         flat = load_npz(Path(job.arrays))
         specs = {spec.name: spec for spec in job.signature.inputs}
 
@@ -227,7 +227,7 @@ class _Arrays:
         return cls(calibration=group("calibration"), validation=validation)
 
 
-def _half(job: Job, arrays: _Arrays) -> Rung:
+def _half(job: RungJob, arrays: _Arrays) -> Rung:
     kind = job.kind
     if kind == "bf16" and not job.target.gpu:
         raise QuantizeFailed("bf16 can't be built: ONNX Runtime has no BF16 kernels for CPUs", do="Leave bf16 out.")
@@ -242,14 +242,14 @@ def _half(job: Job, arrays: _Arrays) -> Rung:
     return _rung(job, arrays, file, "mixed, FP32 inputs and outputs")
 
 
-def _dynamic(job: Job, arrays: _Arrays) -> Rung:
+def _dynamic(job: RungJob, arrays: _Arrays) -> Rung:
     form = quantization.scheme(Path(job.model), job.target, job.settings)
     method = "dynamic" + (", per channel" if form.per_channel else "")
     file = quantization.quantize_dynamic(_prepared(job), form, _output_path(job, "model.onnx"))
     return _rung(job, arrays, file, method)
 
 
-def _nncf(job: Job, arrays: _Arrays) -> Rung:
+def _nncf(job: RungJob, arrays: _Arrays) -> Rung:
     form = quantization.scheme(Path(job.model), job.target, job.settings)
     return _rung(job, arrays, _by_nncf(_prepared(job), arrays, form, _output_path(job, "model.onnx")), "NNCF")
 
@@ -262,7 +262,7 @@ def _by_nncf(
     )
 
 
-def _fp8(job: Job, arrays: _Arrays) -> Rung:
+def _fp8(job: RungJob, arrays: _Arrays) -> Rung:
     if not job.by_modelopt:
         raise MissingTool(
             f"{job.kind} can't be built here: its graphs come from NVIDIA's modelopt, which is in the image for GPUs",
@@ -271,14 +271,14 @@ def _fp8(job: Job, arrays: _Arrays) -> Rung:
     return _by_modelopt(job, arrays, "fp8", "minmax")
 
 
-def _by_modelopt(job: Job, arrays: _Arrays, mode: Literal["int8", "fp8"], method: Method) -> Rung:
+def _by_modelopt(job: RungJob, arrays: _Arrays, mode: Literal["int8", "fp8"], method: Method) -> Rung:
     samples = modelopt.write_samples(arrays.calibration, Path(job.folder) / "samples.npz")
     to = _output_path(job, method, "model.onnx")
     command = modelopt.quantize_command(job.modelopt, Path(job.model), to, mode, method, samples)
     return _rung(job, arrays, modelopt.run(command, to), f"modelopt {mode}, {modelopt.METHODS[method]}")
 
 
-def _static(job: Job, arrays: _Arrays) -> Rung:
+def _static(job: RungJob, arrays: _Arrays) -> Rung:
     """The rung of the calibration method that is closest to fp32."""
     if job.by_modelopt:
         methods: list[Method] = [method for method in job.settings.methods if method in modelopt.METHODS] or ["minmax"]
@@ -324,7 +324,7 @@ def worth_improving(rung: Rung, accurate: Collection[Kind]) -> bool:
     return scored and not makes_up.intersection(accurate)
 
 
-def _improve(job: Job, arrays: _Arrays, rung: Rung) -> Rung:
+def _improve(job: RungJob, arrays: _Arrays, rung: Rung) -> Rung:
     """The rung with the fewest layers in float that bring it within the budget; unchanged if none do."""
     if job.by_modelopt:
         return rung
@@ -353,7 +353,7 @@ def _improve(job: Job, arrays: _Arrays, rung: Rung) -> Rung:
     return rung if count is None else tried[count]
 
 
-def _rung(job: Job, arrays: _Arrays, file: Path, method: str, float_layers: tuple[str, ...] = ()) -> Rung:
+def _rung(job: RungJob, arrays: _Arrays, file: Path, method: str, float_layers: tuple[str, ...] = ()) -> Rung:
     try:
         session = onnx_models.session(file, gpu=job.target.gpu, lean=True, threads=job.threads)
         evaluation = arrays.validation.evaluate(session)
@@ -367,15 +367,15 @@ def _rung(job: Job, arrays: _Arrays, file: Path, method: str, float_layers: tupl
     return Rung(kind=job.kind, method=method, file=str(file), float_layers=float_layers, evaluation=evaluation)
 
 
-def _prepared(job: Job) -> Path:
+def _prepared(job: RungJob) -> Path:
     return quantization.prepare(Path(job.model), _prepared_path(job))
 
 
-def _prepared_path(job: Job) -> Path:
+def _prepared_path(job: RungJob) -> Path:
     return _output_path(job, "prepared", "model.onnx")
 
 
-def _output_path(job: Job, *parts: str) -> Path:
+def _output_path(job: RungJob, *parts: str) -> Path:
     path = Path(job.folder).joinpath("built" if len(parts) == 1 else "", *parts)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
@@ -394,7 +394,7 @@ _BUILDERS = {
 def main(job: Path) -> None:
     """Builds one job and writes its rung next to it."""
     quantization.import_tools()  # so that these imports don't count as the rung's memory
-    rung = build(Job.model_validate_json(job.read_text()))
+    rung = build(RungJob.model_validate_json(job.read_text()))
     (job.parent / "rung.json").write_text(rung.model_dump_json())
 
 

@@ -23,7 +23,7 @@ _MOST_TIMING_S = 2.0  # of all candidates together; then the fewest rounds do, s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forest:
+class TimedForest:
     """How a checkpoint of trees answers with the tensors of a signature."""
 
     form: TreesForm
@@ -42,7 +42,7 @@ class RunnableCandidate:
     engine: Engine = "onnxruntime"
     precision: Precision = "fp32"
     gpu: bool = False
-    forest: Forest | None = None
+    forest: TimedForest | None = None
 
     def session(self, *, threads: int = 1) -> Any:
         """A session that computes on `threads` cores.

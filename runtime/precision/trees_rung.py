@@ -7,7 +7,7 @@ from shiplift.runtime.base.errors import MissingTool, QuantizeFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.host.processor import usable_cores
 from shiplift.runtime.precision.evaluation import Validation
-from shiplift.runtime.precision.timing import Forest, RunnableCandidate
+from shiplift.runtime.precision.timing import RunnableCandidate, TimedForest
 from shiplift.runtime.records.precision import Built
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.trees import TreesForm
@@ -34,7 +34,7 @@ def scored(
         file=trees.file,
         outputs=tuple(spec.name for spec in signature.outputs),
         engine="trees",
-        forest=Forest(form=trees.form, signature=signature),
+        forest=TimedForest(form=trees.form, signature=signature),
     )
     progress("scoring exact trees")
     evaluation = validation.evaluate(run.session(threads=usable_cores()))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shiplift.runtime.model.tensors import Arrays, concatenate
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.bisection import Apart, Flags, asked, bisected, far, taken
-from shiplift.runtime.proof.paths import ORDINARY, PAIRS, Column, Path, Values, across
+from shiplift.runtime.proof.paths import ORDINARY, PAIRS, NumberColumn, Path, Values, across
 from shiplift.runtime.proof.settings import Ask, count_of, rows_of
 
 _MOST = 240  # rows
@@ -26,7 +26,7 @@ def of_labels(
     ask: Ask,
     rows: Arrays,
     right: Answers,
-    columns: Sequence[Column],
+    columns: Sequence[NumberColumn],
     rng: np.random.Generator,
     in_time: Callable[[], bool],
 ) -> Arrays | None:
@@ -49,7 +49,7 @@ def _near_boundary(
     ask: Ask,
     rows: Arrays,
     right: Answers,
-    columns: Sequence[Column],
+    columns: Sequence[NumberColumn],
     apart: Apart,
     rng: np.random.Generator,
     in_time: Callable[[], bool],

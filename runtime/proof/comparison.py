@@ -13,14 +13,14 @@ import numpy as np
 
 from shiplift.runtime.model.tensors import Arrays, text_of
 from shiplift.runtime.proof.answers import Answers
-from shiplift.runtime.proof.parts import Part, parts
+from shiplift.runtime.proof.parts import ComparedPart, parts
 from shiplift.runtime.records.proof import ColumnDifference, Counterexample, RowsAsked
 
 _SHOWN = 300  # characters of a row
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class AnswerComparison:
     """The first difference (None: there is none), the worst column, and how many rows of each origin are wrong."""
 
     first: Counterexample | None
@@ -33,11 +33,11 @@ class Comparison:
         return self.first is None
 
 
-def compare(original: Answers, served: Answers, origins: Sequence[str], *, setting: str = "") -> Comparison:
+def compare(original: Answers, served: Answers, origins: Sequence[str], *, setting: str = "") -> AnswerComparison:
     """Compares the answers to rows that come from these `origins`, asked as `setting` says."""
     found = list(parts(original, served))
     wrong = np.flatnonzero(np.logical_or.reduce([part.wrong for part in found])).tolist()
-    return Comparison(
+    return AnswerComparison(
         first=_told(found, wrong[0], origins, setting) if wrong else None,
         worst=worst_of([part.worst for part in found]),
         wrong=counted([origins[row] for row in wrong]),
@@ -76,6 +76,6 @@ def counted(origins: Sequence[str]) -> tuple[RowsAsked, ...]:
     return tuple(RowsAsked(origin=each, rows=list(origins).count(each)) for each in dict.fromkeys(origins))
 
 
-def _told(found: Sequence[Part], row: int, origins: Sequence[str], setting: str) -> Counterexample:
+def _told(found: Sequence[ComparedPart], row: int, origins: Sequence[str], setting: str) -> Counterexample:
     part = next(part for part in found if part.wrong[row])
     return Counterexample(row=row, origin=origins[row], setting=setting, **part.tell(row))

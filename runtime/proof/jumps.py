@@ -17,7 +17,7 @@ from shiplift.runtime.model.tensors import Arrays, concatenate
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.bisection import SMALL, Apart, Flags, asked, bisected, far
 from shiplift.runtime.proof.boundaries import clear, of_labels
-from shiplift.runtime.proof.paths import Column, Path, Values, columns_of, from_rows, movable, ordinary
+from shiplift.runtime.proof.paths import NumberColumn, Path, Values, columns_of, from_rows, movable, ordinary
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.proof.settings import Ask, alone, count_of, rows_of, together
 
@@ -55,7 +55,7 @@ def _of_floats(
     ask: Ask,
     rows: Arrays,
     right: Answers,
-    columns: Sequence[Column],
+    columns: Sequence[NumberColumn],
     rng: np.random.Generator,
     in_time: Callable[[], bool],
 ) -> list[Arrays | None]:
@@ -75,7 +75,7 @@ def _of_floats(
     return [pairs, clear(ask, computed, right) if len(computed.low) else None]
 
 
-def _firm(ask: Ask, path: Path, values: Values, columns: Sequence[Column], apart: Apart) -> Flags:
+def _firm(ask: Ask, path: Path, values: Values, columns: Sequence[NumberColumn], apart: Apart) -> Flags:
     """Which rows are answered alone as together, and the same if other columns move by some last places."""
     if not len(values):
         return np.zeros(0, dtype=np.bool_)
@@ -86,7 +86,7 @@ def _firm(ask: Ask, path: Path, values: Values, columns: Sequence[Column], apart
     return np.asarray(~np.logical_or.reduce([apart(by_itself.outputs, each.outputs) for each in others]))
 
 
-def _nudged(path: Path, rows: Arrays, columns: Sequence[Column]) -> Iterator[Arrays]:
+def _nudged(path: Path, rows: Arrays, columns: Sequence[NumberColumn]) -> Iterator[Arrays]:
     """The rows with the floats in all columns but the path's a little larger, and a little smaller."""
     for way in (1, -1):
         inputs = {name: array.copy() for name, array in rows.items()}

@@ -20,7 +20,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ComparedPart:
     """One thing to compare: in which rows it is `wrong`, how to tell of such a row, and which column is the worst.
 
     `tell` returns fields of a counterexample.
@@ -31,7 +31,7 @@ class Part:
     worst: ColumnDifference | None = None
 
 
-def parts(original: Answers, served: Answers) -> Iterator[Part]:
+def parts(original: Answers, served: Answers) -> Iterator[ComparedPart]:
     """Everything that is compared: errors first, then each output of the rows that both answered."""
     yield _errors(original, served)
     both = original.answered & served.answered
@@ -44,7 +44,7 @@ def parts(original: Answers, served: Answers) -> Iterator[Part]:
             yield _whole(name, both, *("has it" if name in each.outputs else "lacks it" for each in (original, served)))
 
 
-def _errors(original: Answers, served: Answers) -> Part:
+def _errors(original: Answers, served: Answers) -> ComparedPart:
     """Rows of which only one side has an answer."""
 
     def tell(row: int) -> dict[str, Any]:
@@ -53,15 +53,15 @@ def _errors(original: Answers, served: Answers) -> Part:
         )
         return {"original": original_said, "served": served_said}
 
-    return Part(wrong=original.answered != served.answered, tell=tell)
+    return ComparedPart(wrong=original.answered != served.answered, tell=tell)
 
 
-def _whole(name: str, both: Flags, original: str, served: str) -> Part:
+def _whole(name: str, both: Flags, original: str, served: str) -> ComparedPart:
     """An output that differs in its name, type or shape, so in every row."""
-    return Part(wrong=both, tell=lambda _: {"output": name, "original": original, "served": served})
+    return ComparedPart(wrong=both, tell=lambda _: {"output": name, "original": original, "served": served})
 
 
-def _output(name: str, both: Flags, right: Answers, given: Answers) -> Part:
+def _output(name: str, both: Flags, right: Answers, given: Answers) -> ComparedPart:
     original, served = right.outputs[name], given.outputs[name]
     if _kind(original) != _kind(served) or _row_shape(original) != _row_shape(served):
         said = (f"answers {_kind(array)} of shape {list(array.shape[1:])}" for array in (original, served))
@@ -73,7 +73,7 @@ def _output(name: str, both: Flags, right: Answers, given: Answers) -> Part:
         expected, actual = _texts(expected), _texts(actual)
         actual = _with_same_numbers(expected, actual, right.noise.get(name))
     off = np.asarray(expected != actual, dtype=np.bool_) & both[:, None]
-    return Part(wrong=np.any(off, axis=1), tell=lambda row: _told(name, row, off, expected, actual))
+    return ComparedPart(wrong=np.any(off, axis=1), tell=lambda row: _told(name, row, off, expected, actual))
 
 
 def _with_same_numbers(expected: NDArray[Any], actual: NDArray[Any], noise: Floats | None) -> NDArray[Any]:
@@ -86,7 +86,7 @@ def _with_same_numbers(expected: NDArray[Any], actual: NDArray[Any], noise: Floa
     return np.where(np.array(same, dtype=np.bool_).reshape(expected.shape), expected, actual)
 
 
-def _floats(name: str, both: Flags, original: NDArray[Any], served: NDArray[Any], right: Answers) -> Part:
+def _floats(name: str, both: Flags, original: NDArray[Any], served: NDArray[Any], right: Answers) -> ComparedPart:
     expected, actual = original.astype(np.float64), served.astype(np.float64)
     with np.errstate(over="ignore"):  # what is too large for the type that is served is infinite in it
         same = original.astype(served.dtype) == served
@@ -103,7 +103,7 @@ def _floats(name: str, both: Flags, original: NDArray[Any], served: NDArray[Any]
         measured = {"difference": float(distances[row, column]), "tolerance": float(allowed[row, column])}
         return _told(name, row, off, original, served) | (measured if np.isfinite(distances[row, column]) else {})
 
-    return Part(wrong=np.any(off, axis=1), tell=tell, worst=_worst(name, distances, allowed))
+    return ComparedPart(wrong=np.any(off, axis=1), tell=tell, worst=_worst(name, distances, allowed))
 
 
 def _worst(name: str, distances: Floats, allowed: Floats) -> ColumnDifference | None:

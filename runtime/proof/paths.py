@@ -21,7 +21,7 @@ Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class NumberColumn:
     """A column of numbers: its input and place, the width of its ordinary values, and the grid that they are on."""
 
     input: str
@@ -51,7 +51,7 @@ class Path:
     """Pairs of rows that differ in one column each: from its value in `low` to that in `high`."""
 
     rows: Arrays
-    columns: tuple[Column, ...]
+    columns: tuple[NumberColumn, ...]
     low: Values
     high: Values
 
@@ -73,7 +73,7 @@ class Path:
         return inputs
 
 
-def columns_of(rows: Arrays, *, coarse: bool) -> tuple[Column, ...]:
+def columns_of(rows: Arrays, *, coarse: bool) -> tuple[NumberColumn, ...]:
     """The columns of numbers that have several values. `coarse`: those of FP64 hold what FP32 holds."""
     return tuple(
         _column(name, place, array, coarse=coarse)
@@ -89,7 +89,7 @@ def _varies(values: NDArray[Any]) -> bool:
     return len(finite) > 0 and bool(finite.min() < finite.max())
 
 
-def _column(name: str, place: int, array: NDArray[Any], *, coarse: bool) -> Column:
+def _column(name: str, place: int, array: NDArray[Any], *, coarse: bool) -> NumberColumn:
     values = array[:, place].astype(np.float64)
     values = values[np.isfinite(values)]
     low, high = (float(end) for end in np.percentile(values, (_LOW, _HIGH)))
@@ -97,17 +97,21 @@ def _column(name: str, place: int, array: NDArray[Any], *, coarse: bool) -> Colu
         low, high = float(values.min()), float(values.max())
     single = coarse and array.dtype == np.float64
     dtype = np.dtype(np.float32) if single else array.dtype
-    return Column(input=name, place=place, low=low, width=min(high - low, float(np.finfo(np.float32).max)), dtype=dtype)
+    return NumberColumn(
+        input=name, place=place, low=low, width=min(high - low, float(np.finfo(np.float32).max)), dtype=dtype
+    )
 
 
-def ordinary(rows: Arrays, columns: Sequence[Column]) -> Places:
+def ordinary(rows: Arrays, columns: Sequence[NumberColumn]) -> Places:
     """The rows whose numbers are all usual."""
     count = count_of(rows)
     usual = [column.ordinary(rows[column.input][:, column.place].astype(np.float64)) for column in columns]
     return np.flatnonzero(np.logical_and.reduce(usual)) if usual else np.arange(count)
 
 
-def movable(ask: Ask, rows: Arrays, columns: Sequence[Column], rng: np.random.Generator) -> tuple[Column, ...]:
+def movable(
+    ask: Ask, rows: Arrays, columns: Sequence[NumberColumn], rng: np.random.Generator
+) -> tuple[NumberColumn, ...]:
     """The columns that may have values between those of rows; an encoder, for one, may refuse what it never saw.
 
     Of very many columns some are tried, first those that FP32 rounds most.
@@ -117,7 +121,7 @@ def movable(ask: Ask, rows: Arrays, columns: Sequence[Column], rng: np.random.Ge
     return tuple(column for column in tried if _answered(ask, _moved(rows, column, rng)))
 
 
-def _moved(rows: Arrays, column: Column, rng: np.random.Generator) -> Path:
+def _moved(rows: Arrays, column: NumberColumn, rng: np.random.Generator) -> Path:
     at, others = rng.integers(0, count_of(rows), (2, _TRIED))
     values = rows[column.input][:, column.place].astype(np.float64)
     return Path(rows=rows_of(rows, at), columns=(column,) * _TRIED, low=values[at], high=values[others])
@@ -127,7 +131,7 @@ def _answered(ask: Ask, path: Path) -> bool:
     return bool(together(ask, path.with_values(path.between())).answered.all())
 
 
-def from_rows(rows: Arrays, columns: Sequence[Column], rng: np.random.Generator) -> Path:
+def from_rows(rows: Arrays, columns: Sequence[NumberColumn], rng: np.random.Generator) -> Path:
     """Pairs that begin at known rows, and end with another row's value in the column."""
     chosen = chosen_of(columns, rng)
     at, others = rng.integers(0, count_of(rows), (2, len(chosen)))
@@ -138,7 +142,7 @@ def from_rows(rows: Arrays, columns: Sequence[Column], rng: np.random.Generator)
     return Path(rows=rows_of(rows, at), columns=chosen, low=_held(chosen, low), high=_held(chosen, high))
 
 
-def across(rows: Arrays, columns: Sequence[Column], rng: np.random.Generator) -> Path:
+def across(rows: Arrays, columns: Sequence[NumberColumn], rng: np.random.Generator) -> Path:
     """Pairs around these rows, as wide as ordinary values of the column are."""
     at = np.arange(PAIRS) % count_of(rows)
     chosen = chosen_of(columns, rng)
@@ -148,12 +152,12 @@ def across(rows: Arrays, columns: Sequence[Column], rng: np.random.Generator) ->
     return Path(rows=rows_of(rows, at), columns=chosen, low=_held(chosen, low), high=_held(chosen, high))
 
 
-def _limits(columns: Sequence[Column]) -> tuple[Values, Values]:
+def _limits(columns: Sequence[NumberColumn]) -> tuple[Values, Values]:
     kinds = [np.iinfo(each.dtype) if each.dtype.kind in "iu" else np.finfo(each.dtype) for each in columns]
     return np.array([float(kind.min) for kind in kinds]), np.array([float(kind.max) for kind in kinds])
 
 
-def chosen_of(columns: Sequence[Column], rng: np.random.Generator) -> tuple[Column, ...]:
+def chosen_of(columns: Sequence[NumberColumn], rng: np.random.Generator) -> tuple[NumberColumn, ...]:
     """The column of each pair, in turn; every second one is of those that FP32 rounds most, if there are any."""
     rounded = [column for column in columns if column.rounded_by_float32] or list(columns)
     order, first = rng.permutation(len(columns)).tolist(), rng.permutation(len(rounded)).tolist()
@@ -163,5 +167,5 @@ def chosen_of(columns: Sequence[Column], rng: np.random.Generator) -> tuple[Colu
     )
 
 
-def _held(columns: Sequence[Column], values: Values) -> Values:
+def _held(columns: Sequence[NumberColumn], values: Values) -> Values:
     return np.array([column.held(value) for column, value in zip(columns, values, strict=True)], np.float64)

@@ -17,7 +17,7 @@ _NEAR = 4  # requests before and after one
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class AnsweredRequests:
     """The requests that were answered, with their answers, and how many rows were not.
 
     For `late` ones the time was up; for `busy` ones the server took no more requests.
@@ -40,7 +40,9 @@ class Seen:
         return tuple(dict.fromkeys(each for each in near if each != row))
 
 
-def send(ask: Ask, asked: Asked, requests: Requests, clients: int, end: float, clock: Callable[[], float]) -> Seen:
+def send(
+    ask: Ask, asked: Asked, requests: Requests, clients: int, end: float, clock: Callable[[], float]
+) -> AnsweredRequests:
     """Sends the requests, from the first one on, until the time is up: at least one from each client."""
     answers: dict[int, Answers] = {}
     busy: list[int] = []
@@ -57,7 +59,7 @@ def send(ask: Ask, asked: Asked, requests: Requests, clients: int, end: float, c
         list(pool.map(one, range(len(requests))))
     known = tuple((*requests[at], answers[at]) for at in sorted(answers))
     unknown = sum(len(rows) for at, (_, rows) in enumerate(requests) if at not in answers)
-    return Seen(answered=known, late=unknown - sum(busy), busy=sum(busy))
+    return AnsweredRequests(answered=known, late=unknown - sum(busy), busy=sum(busy))
 
 
 def drawn(asked: Asked, draw: np.random.Generator) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare, counted, worst_of
 from shiplift.runtime.proof.ordinary import ORDINARY
 from shiplift.runtime.proof.parts import parts
-from shiplift.runtime.proof.requests import Asked, Requests, Seen, batches, drawn, send, shuffled
+from shiplift.runtime.proof.requests import AnsweredRequests, Asked, Requests, batches, drawn, send, shuffled
 from shiplift.runtime.proof.settings import Ask, joined
 from shiplift.runtime.proof.tolerances import NOISE_FACTOR
 from shiplift.runtime.records.proof import ColumnDifference, Counterexample, ServedProof, SettingAsked
@@ -29,7 +29,7 @@ _SEED = 20240229
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class JudgedForm:
     """How a form is judged: by the original's answers, or if None by its own alone, within this share of a column."""
 
     lossy: float | None = None
@@ -51,7 +51,7 @@ class Difference:
 def prove_served(
     ask: Ask,
     asked: Asked,
-    form: Form,
+    form: JudgedForm,
     *,
     most: int,
     seconds: float = SECONDS,
@@ -89,13 +89,13 @@ class _Proving:
     """What was seen so far; `own` are the form's answers to rows alone, by set and row."""
 
     asked: Asked
-    form: Form
+    form: JudgedForm
     own: dict[int, tuple[list[int], Answers]]
     worst: list[ColumnDifference | None]
     settings: list[SettingAsked]
     left_out: list[str]
 
-    def compare(self, name: str, seen: Seen, clients: int) -> Difference | None:
+    def compare(self, name: str, seen: AnsweredRequests, clients: int) -> Difference | None:
         """Compares what was answered, and notes how many rows were not."""
         total = 0
         for of, (questions, right) in enumerate(self.asked):

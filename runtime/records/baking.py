@@ -23,7 +23,7 @@ class Alarm(Record):
     below: bool = False
 
 
-class Reading(Record):
+class BakeReading(Record):
     """One look at a version that bakes.
 
     `at_s` is from a clock that never goes back. `answered` and `failed` count its requests since its server started.

@@ -126,7 +126,7 @@ class DriftState(Record):
         return self.report.sentence if self.report.drifted else ""
 
 
-class Compared(Record):
+class ColumnStatistics(Record):
     """The statistics of one column before correction: what a sandbox hands back.
 
     `p` is the test's; None: the column could not be judged, and `note` says why; `few`: for want of rows.

@@ -103,7 +103,7 @@ class Moving(Record):
         return self.before if revision == self.revision and not (self.committed or self.abort) else ""
 
 
-class Drift(Record):
+class AliasDrift(Record):
     """An alias that was moved by hand: it names `named` (0: none), but should name `version` (0: none)."""
 
     model: str
@@ -122,4 +122,4 @@ class Drift(Record):
 class Reinstated(Record):
     """The aliases of a model that were moved back to what production serves."""
 
-    moved: tuple[Drift, ...] = ()
+    moved: tuple[AliasDrift, ...] = ()

@@ -13,7 +13,7 @@ from shiplift.runtime.proof.comparison import compare
 from shiplift.runtime.proof.file import from_file, sets_in
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.proof.requests import send
-from shiplift.runtime.proof.served import Form, lost, padded, unsteady
+from shiplift.runtime.proof.served import JudgedForm, lost, padded, unsteady
 from shiplift.runtime.proof.settings import Ask, alone, together
 from shiplift.runtime.records.proof import Counterexample
 
@@ -53,7 +53,9 @@ def found_rows(arrays: Arrays, rows: Sequence[int]) -> tuple[Questions, Answers]
     return questions.take(own), right.take(own)
 
 
-def ask_form(ask: Ask, questions: Questions, right: Answers, form: Form, clients: int, most: int) -> Iterator[Again]:
+def ask_form(
+    ask: Ask, questions: Questions, right: Answers, form: JudgedForm, clients: int, most: int
+) -> Iterator[Again]:
     """Asks rows: each alone, and then from several `clients` at once, or in one request of at most `most`."""
     own, count = alone(ask, questions.inputs), len(questions.origins)
     among: list[tuple[int, Answers]] = []
@@ -72,7 +74,7 @@ def ask_form(ask: Ask, questions: Questions, right: Answers, form: Form, clients
         yield Again(alone=mine, among=shown[0], difference=str(found or shown[1] or ""))
 
 
-def _judged(right: Answers, answers: Answers, origin: str, form: Form) -> Counterexample | None:
+def _judged(right: Answers, answers: Answers, origin: str, form: JudgedForm) -> Counterexample | None:
     if form.lossy is None:
         return _found(right, answers, origin, "among others")
     return unsteady(right, padded(answers, right), [origin], form.lossy, "among others")

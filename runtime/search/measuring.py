@@ -28,7 +28,7 @@ _FINAL_SHARE = 0.3  # of the time budget goes to the finals
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measuring:
+class SearchMeasuring:
     """A search, the workbench that measures for it, the journal that keeps its trials, and who disturbs them."""
 
     workbench: Workbench

@@ -33,7 +33,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 _METER_S = 10
 
 
-class Pod(Protocol):
+class MeasuringPod(Protocol):
     """What this bench needs from a pod; see `runtime.serving.kubernetes.bench_pod.BenchPod`."""
 
     def start(self) -> Running:
@@ -46,7 +46,7 @@ class Pod(Protocol):
 class PodServer:
     """A server in a pod of its own. See `runtime.search.bench.Bench`."""
 
-    def __init__(self, pod: Pod, store: ArtifactStore, folder: Path) -> None:
+    def __init__(self, pod: MeasuringPod, store: ArtifactStore, folder: Path) -> None:
         """Starts the pod; its owner ends it."""
         self._pod = pod
         self._store = store

@@ -16,7 +16,7 @@ from shiplift.runtime.model.tensors import Arrays, as_input, fits, load_npz, num
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.comparison import compare
 from shiplift.runtime.proof.questions.question import Questions
-from shiplift.runtime.proof.served import Form
+from shiplift.runtime.proof.served import JudgedForm
 from shiplift.runtime.proof.settings import Busy, alone, rows_of
 from shiplift.runtime.records.asked import AskedAgain, RowAsked
 from shiplift.runtime.records.kinds.contract import DeclaredGeneration, DeclaredPipeline, DeclaredPython
@@ -214,7 +214,7 @@ def _served(
     ):
         model = bench.serve(Point(package, config))
         with TritonClient(bench.address("grpc")) as client:
-            asking, form = Asking(client, model, package), Form(lossy=tolerance_of(package))
+            asking, form = Asking(client, model, package), JudgedForm(lossy=tolerance_of(package))
             try:
                 right = recorded or alone(asking, asked.inputs)
                 return list(ask_form(asking, asked, right, form, clients, count if batched else 1))

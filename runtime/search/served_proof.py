@@ -9,7 +9,7 @@ from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.proof.file import from_file, sets_in
 from shiplift.runtime.proof.requests import Asked
-from shiplift.runtime.proof.served import PATIENCE_S, Difference, Form, prove_served
+from shiplift.runtime.proof.served import PATIENCE_S, Difference, JudgedForm, prove_served
 from shiplift.runtime.proof.settings import Busy, rows_of
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import Differing
@@ -40,7 +40,9 @@ def served_proof(
     most = 1 if package.signature.batch == 1 else config.max_batch
     with TritonClient(bench.address("grpc")) as client:
         asking = Asking(client, model, package)
-        proof = prove_served(asking, asked, Form(lossy=tolerance_of(package)), most=most, patience=_patience(package))
+        proof = prove_served(
+            asking, asked, JudgedForm(lossy=tolerance_of(package)), most=most, patience=_patience(package)
+        )
     if asking.lost:
         raise asking.lost
     if isinstance(proof, ServedProof):

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from shiplift.runtime.base.exposition import samples_of
-from shiplift.runtime.records.baking import Alarm, Reading
+from shiplift.runtime.records.baking import Alarm, BakeReading
 
 _QUERY_S = 2.0
 _MOST_BYTES = 1 << 20
@@ -20,13 +20,13 @@ _ANSWERED, _FAILED = "nv_inference_request_success", "nv_inference_request_failu
 _LATENCY = "nv_inference_request_summary_us"
 
 
-def reading_of(page: str | None, name: str, version: int, at_s: float) -> Reading:
+def reading_of(page: str | None, name: str, version: int, at_s: float) -> BakeReading:
     """What a server's metrics say of a version under its served name; None: they could not be read.
 
     Requests that a client cancelled did not fail.
     """
     if page is None:
-        return Reading(at_s=at_s)
+        return BakeReading(at_s=at_s)
     answered = failed = 0.0
     latency: dict[float, float] = {}
     for sample, labels, value in samples_of(page, name):
@@ -38,7 +38,7 @@ def reading_of(page: str | None, name: str, version: int, at_s: float) -> Readin
             failed += value
         elif sample == _LATENCY and (found := _QUANTILE.search(labels)) and not math.isnan(value):
             latency[float(found.group(1))] = value / 1000
-    return Reading(at_s=at_s, answered=int(answered), failed=int(failed), latency_ms=latency)
+    return BakeReading(at_s=at_s, answered=int(answered), failed=int(failed), latency_ms=latency)
 
 
 def values_of(prometheus: str, alarms: Iterable[Alarm], client: httpx.Client) -> dict[str, float | None]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from shiplift.runtime.base.errors import NotFound, ShipliftError
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.records.promotion import Drift, Promotion
+from shiplift.runtime.records.promotion import AliasDrift, Promotion
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.production import Production
@@ -38,7 +38,7 @@ class ChampionState:
     aliases: dict[str, int]
 
     @property
-    def drift(self) -> tuple[Drift, ...]:
+    def drift(self) -> tuple[AliasDrift, ...]:
         """The aliases that name the wrong version.
 
         Without a promotion, `champion` may stay where it is, but no alias is moved to what production serves: in the
@@ -50,7 +50,7 @@ class ChampionState:
         right = {CHAMPION: self.champion if self.promotion or named == self.champion else 0}
         right |= {PREVIOUS: self.previous} if self.promotion else {}
         return tuple(
-            Drift(model=self.model, alias=alias, named=self.aliases[alias], version=version)
+            AliasDrift(model=self.model, alias=alias, named=self.aliases[alias], version=version)
             for alias, version in right.items()
             if self.aliases[alias] != version
         )
@@ -93,7 +93,7 @@ def promoted(site: Site, model: str, version: int, registry: Registry) -> Promot
         return None
 
 
-def restore_aliases(site: Site, now: ChampionState, registry: Registry, place: Production) -> tuple[Drift, ...]:
+def restore_aliases(site: Site, now: ChampionState, registry: Registry, place: Production) -> tuple[AliasDrift, ...]:
     """Moves back the aliases that were moved by hand, and returns them; the caller holds the model's promotion lock.
 
     If production has no record of the champion, as after a new installation, it is declared again. The version that an
@@ -153,7 +153,7 @@ def move_traffic(
         raise
 
 
-def _explain(registry: Registry, drift: Drift) -> None:
+def _explain(registry: Registry, drift: AliasDrift) -> None:
     progress(f"{drift.sentence}: moved back")
     at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     try:

@@ -23,7 +23,7 @@ from shiplift.runtime.records.promotion import Promotion
 from shiplift.runtime.records.request import Request, same_time
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.runtime.store.published import Texts
+from shiplift.runtime.store.published import TextStore
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import FOLDER, VersionInfo
 from shiplift.runtime.store.same_version import is_unchanged, require_registration
@@ -194,7 +194,7 @@ class UncheckedLedger:
     Raises `Temporary` if the registry does not answer.
     """
 
-    def __init__(self, texts: Texts, run_id: str) -> None:
+    def __init__(self, texts: TextStore, run_id: str) -> None:
         self._texts = texts
         self._run_id = run_id
         self._kept: dict[str, str | None] = {}

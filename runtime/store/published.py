@@ -12,7 +12,7 @@ from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.store.registry.terms import FOLDER, RETIRED_TAG, TAG, VersionInfo
 
 
-class Texts(Protocol):
+class TextStore(Protocol):
     """A registry's interface for small files of runs."""
 
     def read_text(self, run_id: str, path: str) -> str | None:
@@ -38,7 +38,7 @@ def retired_since(info: VersionInfo) -> str:
 class PublishedRelease:
     """The newest release of a version, as the registry keeps it."""
 
-    texts: Texts
+    texts: TextStore
     info: VersionInfo
 
     def report(self) -> ReleaseReport:

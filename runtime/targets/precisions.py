@@ -9,7 +9,7 @@ import numpy as np
 
 from shiplift.runtime.model.small_graph import write_small_graph, write_small_samples
 from shiplift.runtime.model.tensors import DataLimits
-from shiplift.runtime.precision.ladder import Builder, Dataset, Text
+from shiplift.runtime.precision.ladder import Builder, LoggedDataset, Text
 from shiplift.runtime.precision.trees_rung import Trees
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.tensor import Signature
@@ -85,8 +85,8 @@ def _text(seen: dict[str, Any] | None) -> Text | None:
     return Text(inputs=Signature.model_validate(seen["signature"]).inputs, front=Path(seen["front"]))
 
 
-def _dataset(logged: list[str] | None) -> Dataset | None:
-    return Dataset(file=Path(logged[0]), name=logged[1]) if logged else None
+def _dataset(logged: list[str] | None) -> LoggedDataset | None:
+    return LoggedDataset(file=Path(logged[0]), name=logged[1]) if logged else None
 
 
 def rehearse(_flavor: str) -> None:
@@ -113,6 +113,6 @@ def _rehearsed() -> None:
             data=Data(),
             settings=Quantization(max_score_drop=1),  # as built: no layer is left in float
             memory_mb=1024,
-            validation=Dataset(file=validation, name=validation.name),
+            validation=LoggedDataset(file=validation, name=validation.name),
             limits=DataLimits(),
         ).rehearse()

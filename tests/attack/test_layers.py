@@ -41,7 +41,7 @@ def test_without_a_layer_of_the_sandbox_attacks_succeed(tmp_path: Path, layers: 
 def test_without_the_inspection_a_wheel_replaces_the_interpreter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def attacked(name: str) -> inspection.Inspected:
+    def attacked(name: str) -> inspection.InstalledFiles:
         environment = tmp_path / name
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", environment], check=True)
         before = inspection.seen(environment)

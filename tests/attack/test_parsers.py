@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shiplift.pipelines.triggers import pushes, signatures
 from shiplift.pipelines.triggers.intake import WebhookBody
 from shiplift.runtime.base.errors import ShipliftError
-from shiplift.runtime.confinement.messages import Received
+from shiplift.runtime.confinement.messages import MessageReceiver
 from shiplift.runtime.guest.fronts.encoded import BadImage, scans_of
 from shiplift.runtime.guest.fronts.pixel_front import decoded
 from shiplift.runtime.guest.python.wire import BadMessage, Reader, pack
@@ -111,7 +111,7 @@ def test_a_message_between_host_and_worker(body: bytes) -> None:
 
 @given(st.lists(BYTES))
 def test_what_a_sandbox_sends(pieces: list[bytes]) -> None:
-    received = Received()
+    received = MessageReceiver()
     for piece in pieces:
         received.take(piece + b"\n")
     assert all(isinstance(error, ShipliftError) for error in received.errors)

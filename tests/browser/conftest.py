@@ -18,7 +18,7 @@ import pytest
 import uvicorn
 
 from shiplift.pipelines.page.app import create_app
-from shiplift.pipelines.page.asking import Asking
+from shiplift.pipelines.page.asking import AnswerCache
 from shiplift.pipelines.page.doors import Access
 from shiplift.runtime.host.listeners import ConnectionLimits, listener
 from tests.integration.conftest import lab, until
@@ -159,7 +159,7 @@ def opened(
 def serving(engine: FakeEngine, *, port: int = 0, **options: Any) -> Iterator[str]:
     """The page of an engine on loopback, as `shiplift up` serves it; gives its address."""
     access = Access(host="127.0.0.1")
-    app = create_app(engine, access, asking=Asking(fresh_s=0.1, patience_s=60, slow_s=60), **options)  # type: ignore[arg-type]
+    app = create_app(engine, access, asking=AnswerCache(fresh_s=0.1, patience_s=60, slow_s=60), **options)  # type: ignore[arg-type]
     limits = ConnectionLimits(connections=1024, connections_per_source=512)
     server = uvicorn.Server(listener(app, access.host, port, limits, grace_s=1, keep_alive_s=75))
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]

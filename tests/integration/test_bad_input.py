@@ -29,7 +29,7 @@ from shiplift.runtime.host.processes import alive
 from shiplift.runtime.records.process import Process
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.verdict import Outcome
-from shiplift.runtime.serving.machine.served import Served, every_served
+from shiplift.runtime.serving.machine.served import ServedPackage, every_served
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION
@@ -478,7 +478,7 @@ def test_production_is_the_same_after_triton_died(lab: Lab, champion: Released) 
     model = champion.model
     noted = lab.home / "production" / "served" / f"{model}.json"
     now = noted.read_text()
-    served_now = Served.model_validate_json(now)
+    served_now = ServedPackage.model_validate_json(now)
     noted.write_text(json.dumps({"package": package_of_0_1(served_now.package), "former": []}))
     images, _ = digits()
     before = lab.ask(model, {"input": images[:3]})

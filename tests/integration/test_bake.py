@@ -3,7 +3,7 @@
 import pytest
 
 from shiplift.runtime.base.errors import StillInUse
-from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.kinds import EventKind
 from shiplift.runtime.events.outbox import Outbox
 from shiplift.runtime.serving.machine import baking
 from shiplift.runtime.serving.production import production
@@ -35,7 +35,7 @@ def test_an_alarm_rolls_back_and_quiet_passes(lab: Lab) -> None:
     assert tags[f"{TAG}outcome"] == "rolled back"
     assert tags[f"{TAG}reason"].startswith("rolled back while baking: at least ")
     assert (lab.registry.alias(model, CHAMPION), lab.registry.alias(model, PREVIOUS)) == (first, second)
-    (event,) = [each for _, each in Outbox(lab.home).events(model=model) if each.kind is Kind.ROLLED_BACK]
+    (event,) = [each for _, each in Outbox(lab.home).events(model=model) if each.kind is EventKind.ROLLED_BACK]
     assert (event.version, event.text) == (first, f"instead of version {second}, {tags[f'{TAG}reason']}")
 
     third = lab.log_classifier(model, samples=1100, spec=QUIET)

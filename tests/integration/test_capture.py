@@ -17,7 +17,7 @@ from shiplift.runtime.capture.elsewhere import RowsElsewhere
 from shiplift.runtime.capture.folder import CaptureFolder
 from shiplift.runtime.capture.forwarding import Captured, Forwarder
 from shiplift.runtime.capture.parts import HASHES, READER, SENDER, Sender
-from shiplift.runtime.capture.writer import Writer
+from shiplift.runtime.capture.writer import CaptureWriter
 from shiplift.runtime.confinement.watch import worker
 from shiplift.runtime.host.processes import free_port, own_module
 from shiplift.runtime.records.capturing import Capturing
@@ -57,7 +57,7 @@ def rows(work: Path) -> pa.Table:
 
 def test_requests_over_grpc_and_http_are_kept_with_their_answers(tmp_path: Path) -> None:
     with captured_server(tmp_path) as server:
-        writer = Writer(tmp_path / "kept", "secret", flush_s=0)
+        writer = CaptureWriter(tmp_path / "kept", "secret", flush_s=0)
         assert until(lambda: _sees(writer, server, tmp_path))
         before = rows(tmp_path).num_rows
         ask(server, {"x": np.array([[1], [2]], np.int64)})
@@ -78,7 +78,7 @@ def test_requests_over_grpc_and_http_are_kept_with_their_answers(tmp_path: Path)
 
 def test_a_full_ring_drops_and_counts_and_a_request_is_answered_all_the_same(tmp_path: Path) -> None:
     with captured_server(tmp_path) as server:
-        writer = Writer(tmp_path / "kept", "secret", capacity=4096, flush_s=3600)
+        writer = CaptureWriter(tmp_path / "kept", "secret", capacity=4096, flush_s=3600)
         assert until(lambda: _look(writer, server) or _counted(tmp_path, server, writer) > 0)
         for _ in range(100):
             ask(server, {"x": np.array([[1]], np.int64)})
@@ -92,19 +92,19 @@ def ask_all(server: Server, values: list[int]) -> list[float]:
     return [float(ask(server, {"x": np.array([[each]], np.int64)}).as_numpy("y")[0, 0]) for each in values]
 
 
-def _look(writer: Writer, server: Server) -> bool:
+def _look(writer: CaptureWriter, server: Server) -> bool:
     writer.look(rings(server), ALL)
     return False
 
 
-def _sees(writer: Writer, server: Server, work: Path) -> bool:
+def _sees(writer: CaptureWriter, server: Server, work: Path) -> bool:
     """Whether the server has seen the ring, which it looks for a few times a second."""
     ask(server, {"x": np.array([[1]], np.int64)})
     _look(writer, server)
     return bool(rows(work).num_rows > 0)
 
 
-def _counted(work: Path, server: Server, writer: Writer) -> int:
+def _counted(work: Path, server: Server, writer: CaptureWriter) -> int:
     ask(server, {"x": np.array([[1]], np.int64)})
     _look(writer, server)
     return CaptureFolder(work / "kept" / "m").state().captured

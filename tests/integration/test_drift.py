@@ -4,7 +4,7 @@ import pytest
 
 from shiplift.pipelines.engines.local.drifting import state_of
 from shiplift.pipelines.engines.local.site_file import FILE
-from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.kinds import EventKind
 from shiplift.runtime.events.outbox import Outbox
 from shiplift.runtime.records.drift import DriftReport
 from tests.integration.conftest import ONE_FORM, Lab, digits, until
@@ -36,7 +36,7 @@ def test_production_is_compared_with_the_validation_data(lab: Lab) -> None:
         until(lambda: state_of(lab.home, model))
         until(lambda: lab.engine.data_drift(model, now=False).drifted, seconds=180)
         (event,) = until(
-            lambda: [each for _, each in Outbox(lab.home).events(model=model) if each.kind is Kind.DRIFTED]
+            lambda: [each for _, each in Outbox(lab.home).events(model=model) if each.kind is EventKind.DRIFTED]
         )
         assert (event.hook, event.version) == ("retrain", 1)
         shown = lab.engine.status(model)

@@ -15,7 +15,7 @@ from shiplift.pipelines.engines.answers import ModelVersions
 from shiplift.pipelines.engines.replay import replay
 from shiplift.runtime.base.secrets import load_secrets, sign
 from shiplift.runtime.records.verdict import Outcome
-from shiplift.runtime.serving.machine.served import Served
+from shiplift.runtime.serving.machine.served import ServedPackage
 from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import PROMOTION, Ledger
@@ -45,7 +45,7 @@ def test_a_registration_alone_leads_to_a_champion(lab: Lab, champion: Released) 
     assert lab.registry.alias(model, CHALLENGER) == 0
 
     config = parse((lab.home / "production" / "models" / model / "config.pbtxt").read_text())
-    served = Served.model_validate_json((lab.home / "production" / "served" / f"{model}.json").read_text())
+    served = ServedPackage.model_validate_json((lab.home / "production" / "served" / f"{model}.json").read_text())
     assert config.parameters["memory_mb"].string_value == str(served.package.limits.memory_mb)  # what tuning saw
 
     images, _ = digits()

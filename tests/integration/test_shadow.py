@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 from shiplift.runtime.base.errors import PromotionConflict
 from shiplift.runtime.capture.ring import Ring
 from shiplift.runtime.confinement.watch import worker
-from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.kinds import EventKind
 from shiplift.runtime.events.outbox import Outbox
 from shiplift.runtime.measure.shadowing.on_machine import READER, LocalShadow
 from shiplift.runtime.records.deployment import Deployment, Endpoint, ServerProcess
@@ -85,7 +85,7 @@ def test_copies_of_requests_are_answered_and_compared_and_nothing_is_left_on(tmp
             note_served(tmp_path, CHALLENGER)
             with pytest.raises(PromotionConflict, match="version 2 serves m now, not version 1"):
                 mirror.look()
-        (event,) = [each for _, each in Outbox(tmp_path).events(model="m") if each.kind is Kind.SHADOWING]
+        (event,) = [each for _, each in Outbox(tmp_path).events(model="m") if each.kind is EventKind.SHADOWING]
         assert event.text == "for 1m it gets 100 % of version 1's requests"
         before = counted(champion)
         clients(champion, 0, 1)

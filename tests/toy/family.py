@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from shiplift.runtime.admission.inspection import Inspected
+from shiplift.runtime.admission.inspection import InspectedVersion
 from shiplift.runtime.families import spec_checks
 from shiplift.runtime.families.export_summary import converted
 from shiplift.runtime.families.graph.answers import GraphAnswers
@@ -53,16 +53,16 @@ class ToyFamily:
     kind = "toy"
     takes_images = False
 
-    def recognises(self, inspected: Inspected) -> bool:
+    def recognises(self, inspected: InspectedVersion) -> bool:
         return inspected.signature.inputs[0].name == "toy"
 
-    def check(self, _site: Site, spec: ReleaseSpec, _inspected: Inspected) -> None:
+    def check(self, _site: Site, spec: ReleaseSpec, _inspected: InspectedVersion) -> None:
         spec_checks.refuse({"serving.lengths": spec.serving.lengths}, "a toy has no lengths")
 
     def check_target(self, target: Target) -> None:
         spec_checks.require_tensor_engine(target)
 
-    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: Inspected) -> DeclaredToy:
+    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: InspectedVersion) -> DeclaredToy:
         return DeclaredToy(signature=inspected.signature, example=inspected.example, motto="play")
 
     def export(self, work: Exporting[DeclaredToy]) -> ExportedToy:

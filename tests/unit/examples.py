@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from shiplift.runtime.admission.inspection import Inspected
+from shiplift.runtime.admission.inspection import InspectedVersion
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.calibration import Calibration
 from shiplift.runtime.records.deployment import Deployment, Endpoint, ServerProcess
@@ -165,7 +165,7 @@ def isolation() -> Isolation:
     return Isolation(network="namespace", files="landlock", memory_limit_mb=512, timeout_s=30)
 
 
-def inspected(flavor: str = "onnx", **changes: Any) -> Inspected:
+def inspected(flavor: str = "onnx", **changes: Any) -> InspectedVersion:
     """What the sandbox read of a version."""
     defaults: dict[str, Any] = {
         "scan": Scan(scanner="modelaudit 0", files=1),
@@ -179,7 +179,7 @@ def inspected(flavor: str = "onnx", **changes: Any) -> Inspected:
         "notes": (),
         "example": artifact("e"),
     }
-    return Inspected(**defaults | changes)
+    return InspectedVersion(**defaults | changes)
 
 
 def exported(*parity: ParityCase, kind: str = "graph", **changes: Any) -> Exported:

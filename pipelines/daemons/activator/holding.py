@@ -16,7 +16,7 @@ _FRESH_S = 1.0  # how long a backend counts as ready after the last check
 _SERVICES = 1000
 
 
-class Limit(Enum):
+class HoldingLimit(Enum):
     """Which limit a request exceeded."""
 
     FULL = "full"
@@ -26,7 +26,7 @@ class Limit(Enum):
 class NotHeld(Exception):
     """A request that is not held, or no longer; the message is for the client."""
 
-    def __init__(self, limit: Limit, message: str) -> None:
+    def __init__(self, limit: HoldingLimit, message: str) -> None:
         super().__init__(message)
         self.limit = limit
 
@@ -94,11 +94,11 @@ class Holding:
         self.refused[target.service] += 1
         do = f"See `kubectl describe tritonservice {target.service}`."
         message = f"{target.service} had no pod, and none was ready within {self.bounds.seconds:g} s. {do}"
-        return NotHeld(Limit.LATE, message)
+        return NotHeld(HoldingLimit.LATE, message)
 
     def _admit(self, service: str, size_bytes: int) -> None:
         if service not in self.arrived and len(self.arrived) >= _SERVICES:
-            raise NotHeld(Limit.FULL, f"requests of {_SERVICES} services have been held: restart the activator")
+            raise NotHeld(HoldingLimit.FULL, f"requests of {_SERVICES} services have been held: restart the activator")
         self.arrived[service] += 1
         if self.held[service] >= self.bounds.requests:
             why = f"{self.bounds.requests} requests already wait for a pod of {service}, which is the limit"
@@ -110,7 +110,7 @@ class Holding:
             self._size_bytes += size_bytes
             return
         self.refused[service] += 1
-        raise NotHeld(Limit.FULL, f"{why}: try again when a pod is ready")
+        raise NotHeld(HoldingLimit.FULL, f"{why}: try again when a pod is ready")
 
     async def _wait(self, target: AskedService) -> str:
         """Polls the backends as long as a request waits."""

@@ -9,12 +9,12 @@ import grpc
 import grpc.aio
 
 from shiplift.pipelines.daemons.activator.forwarding import OWN_PREFIX, Addresses, target_of
-from shiplift.pipelines.daemons.activator.holding import AskedService, Holding, Limit, NotHeld
+from shiplift.pipelines.daemons.activator.holding import AskedService, Holding, HoldingLimit, NotHeld
 from shiplift.runtime.serving.kubernetes.objects.activator import ANSWERED_HEADER, PROBE_HEADER
 
 _STREAMS = ("/inference.GRPCInferenceService/ModelStreamInfer",)
 _YES = b"\x08\x01"  # a message whose first field is 1: SERVING for a health check, true for ServerLive
-_CODE = {Limit.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED, Limit.LATE: grpc.StatusCode.UNAVAILABLE}
+_CODE = {HoldingLimit.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED, HoldingLimit.LATE: grpc.StatusCode.UNAVAILABLE}
 _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 _CHANNELS = 64
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from shiplift.pipelines.daemons.activator.forwarding import OWN_PREFIX, Addresses, target_of
-from shiplift.pipelines.daemons.activator.holding import AskedService, Holding, Limit, NotHeld
+from shiplift.pipelines.daemons.activator.holding import AskedService, Holding, HoldingLimit, NotHeld
 from shiplift.runtime.base.plain_http import NO_AUTHORITIES
 from shiplift.runtime.serving.kubernetes.objects.activator import ANSWERED_HEADER, PROBE_HEADER
 
@@ -27,7 +27,7 @@ _HOP_BY_HOP = {
     "upgrade",
     "expect",
 }
-_STATUS = {Limit.FULL: 429, Limit.LATE: 503}
+_STATUS = {HoldingLimit.FULL: 429, HoldingLimit.LATE: 503}
 _AGAIN_S = 0.1
 
 
@@ -77,7 +77,9 @@ class HttpFront:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > limit:
-                raise NotHeld(Limit.FULL, f"the request has more than {limit} bytes, the limit for held requests")
+                raise NotHeld(
+                    HoldingLimit.FULL, f"the request has more than {limit} bytes, the limit for held requests"
+                )
             if not message.get("more_body"):
                 return b"".join(parts)
 

@@ -19,7 +19,7 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.plain_http import NO_AUTHORITIES
 from shiplift.runtime.gates.alarms import LOOK_S
 from shiplift.runtime.gates.baking import Watch
-from shiplift.runtime.records.baking import Baking, Reading
+from shiplift.runtime.records.baking import BakeReading, Baking
 from shiplift.runtime.records.measurement import Counts
 from shiplift.runtime.serving.alarm_readings import reading_of, values_of
 from shiplift.runtime.serving.kubernetes.connection import Conflict
@@ -93,7 +93,7 @@ class BakeWatch:
             known.written = known.baking
             self._log.info("bakes", service=observed.name, said=known.baking.sentence)
 
-    def _read(self, known: _Bake, observed: Observed, evidence: Evidence) -> Reading:
+    def _read(self, known: _Bake, observed: Observed, evidence: Evidence) -> BakeReading:
         baking, cluster = known.baking, observed.cluster
         name, at_s = serving_name(baking.model), self._clock()
         pages = self._pages(observed, baking.package)
@@ -102,7 +102,7 @@ class BakeWatch:
         more = since(known.last, {pod: each for pod, each in counts.items() if pod in known.last})
         known.total = Counts(answered=known.total.answered + more.answered, failed=known.total.failed + more.failed)
         known.last = {**known.last, **counts}
-        return Reading(
+        return BakeReading(
             at_s=at_s,
             answered=known.total.answered if readings else None,
             failed=known.total.failed if readings else None,
@@ -123,7 +123,7 @@ def _pages_of(observed: Observed, revision: str) -> Pages:
     return {pod: page for _, pod, page in pages_of(observed, revision, _READ_S)}
 
 
-def _slowest(readings: Mapping[str, Reading]) -> dict[float, float]:
+def _slowest(readings: Mapping[str, BakeReading]) -> dict[float, float]:
     """The quantiles of the slowest pod: clients meet every pod."""
     found: dict[float, float] = {}
     for reading in readings.values():

@@ -19,7 +19,7 @@ _VALUES = {"True": 1, "False": 0, "Unknown": -1}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class SeenService:
     """A service at the last look; `failing` counts the pods of each revision that failed their last golden request."""
 
     status: ServiceStatus
@@ -31,7 +31,7 @@ class ServiceMetrics(Collector):
     """The metrics of services."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, SeenService] = {}
         self._lock = threading.Lock()
         registry.register(self)
 
@@ -45,7 +45,7 @@ class ServiceMetrics(Collector):
         if status.activation:  # scaled to zero: the operator checks the routes instead of pods
             failing.setdefault(status.revision, 0)
         with self._lock:
-            self._seen[observed.name] = Seen(status=status, most=_most(observed), failing=failing)
+            self._seen[observed.name] = SeenService(status=status, most=_most(observed), failing=failing)
 
     def forget(self, name: str) -> None:
         """Call when a service was deleted."""

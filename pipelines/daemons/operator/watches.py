@@ -10,7 +10,7 @@ import structlog
 
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
-from shiplift.runtime.serving.kubernetes.kinds import TRITON_REVISION, TRITON_SERVICE, Kind
+from shiplift.runtime.serving.kubernetes.kinds import TRITON_REVISION, TRITON_SERVICE, ResourceKind
 from shiplift.runtime.serving.kubernetes.objects.names import SERVICES
 from shiplift.runtime.serving.operator.resources import MODEL, SERVICE_KIND
 
@@ -53,7 +53,7 @@ class Watches:
     def __init__(
         self,
         api: KubernetesClient,
-        kinds: Sequence[Kind],
+        kinds: Sequence[ResourceKind],
         wake: Callable[[str], None],
         gone: Callable[[Any], object] = lambda _: None,
     ) -> None:
@@ -82,7 +82,7 @@ class Watches:
         oldest = min(self._failing.copy().values(), default=time.monotonic())
         return all(thread.is_alive() for thread in self._threads) and time.monotonic() - oldest < _UNHEALTHY_S
 
-    def _run(self, kind: Kind) -> None:
+    def _run(self, kind: ResourceKind) -> None:
         since = ""
         while not self._stop.is_set():
             began = time.monotonic()
@@ -96,7 +96,7 @@ class Watches:
                 structlog.get_logger().warning("failed", part="watches", kind=kind.name, error=message)
                 self._stop.wait(_jittered(_REST_S))
 
-    def _watch(self, kind: Kind, since: str) -> str:
+    def _watch(self, kind: ResourceKind, since: str) -> str:
         """Watches once; returns the resource version up to which all events were seen."""
         events = self._api.watch(kind, since=since, seconds=_WATCH_S)
         self._failing.pop(kind.plural, None)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from shiplift.pipelines.engines.answers import (
     AbortedRelease,
     Accepted,
-    Answer,
     Catalogue,
     CatalogueEntry,
     ClusterStatus,
+    Prediction,
     Status,
     WorkflowStatus,
     champion_drift,
@@ -311,7 +311,7 @@ class ArgoEngine:
 
     # --- serving ---
 
-    def infer(self, model: str, file: Path, *, version: int | None = None, sequence: bool = False) -> Answer:
+    def infer(self, model: str, file: Path, *, version: int | None = None, sequence: bool = False) -> Prediction:
         """Sends the content of a file, as one request, to the pods with the largest share of the model's traffic.
 
         The request bypasses the gateway, whose address may not be reachable from here. The requests of a sequence all

@@ -14,7 +14,7 @@ from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import CONFIG_MAP
 
 
-class Told(Place):
+class TargetPosition(Place):
     """How far a target is; `seq` means nothing here.
 
     `until` is when the newest event happened that it has got, or lost, in seconds since the epoch. `recent` are the ids
@@ -31,13 +31,13 @@ class ToldTargets:
     def __init__(self, api: KubernetesClient) -> None:
         self._api = api
 
-    def read(self) -> dict[str, Told]:
+    def read(self) -> dict[str, TargetPosition]:
         """Every target's entry, without those that can't be read; empty if the cluster tells nobody of events."""
         body = self._api.get(CONFIG_MAP, EVENTS)
         entries = ((name, _parsed(text)) for name, text in ((body or {}).get("data") or {}).items())
         return {name: entry for name, entry in entries if entry}
 
-    def write(self, entries: Mapping[str, Told | None]) -> None:
+    def write(self, entries: Mapping[str, TargetPosition | None]) -> None:
         """Records how far targets are; None removes an entry.
 
         Raises:
@@ -46,8 +46,8 @@ class ToldTargets:
         write_records(self._api, EVENTS, entries)
 
 
-def _parsed(text: str) -> Told | None:
+def _parsed(text: str) -> TargetPosition | None:
     try:
-        return Told.model_validate_json(text)
+        return TargetPosition.model_validate_json(text)
     except ValidationError:
         return None

@@ -20,7 +20,7 @@ from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.drift.judging import judged
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz, under
-from shiplift.runtime.records.drift import Compared, Drifting, DriftReport
+from shiplift.runtime.records.drift import ColumnStatistics, Drifting, DriftReport
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.triton.client import OWN_REQUESTS, TritonClient
@@ -74,7 +74,7 @@ def _compared(home: Path, package: Package, drifting: Drifting, report: DriftRep
             "since": report.at - drifting.window_s,
         }
         found, _ = place.sandbox.run(order, _LIMITS)
-    columns = judged((Compared.model_validate(each) for each in found["columns"]), drifting)
+    columns = judged((ColumnStatistics.model_validate(each) for each in found["columns"]), drifting)
     fields = {name: int(found[name]) for name in ("rows", "requests", "reference_rows")}
     broken = list(map(str, found["broken"]))
     problem = f"captured files can't be read: {'; '.join(broken)}"[:500] if broken and not fields["rows"] else ""

@@ -9,9 +9,9 @@ from typing import Any
 from shiplift.pipelines.engines.answers import (
     AbortedRelease,
     Accepted,
-    Answer,
     Catalogue,
     CatalogueEntry,
+    Prediction,
     Status,
     require_approver,
 )
@@ -23,7 +23,7 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.events.emit import emit
 from shiplift.runtime.events.event import ModelEvent, model_event
-from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.kinds import EventKind
 from shiplift.runtime.events.outbox import Outbox, Place
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.gates.story import story_of
@@ -228,7 +228,7 @@ class LocalEngine:
             ended = {"state": "ended", "reason": why}
             baking.change(self.home, known, lambda now: now.model_copy(update=ended) if now.active else now)
         text = f"instead of version {promotion.previous}" if promotion.previous else ""
-        emit(self.home, model_event(Kind.ROLLED_BACK, model, promotion.version, at=time.time(), text=text))
+        emit(self.home, model_event(EventKind.ROLLED_BACK, model, promotion.version, at=time.time(), text=text))
         return promotion
 
     def retire(self, model: str, version: int, *, reason: str, force: bool) -> Retired:
@@ -239,7 +239,7 @@ class LocalEngine:
         retirement = Retirement(by=this_user(), reason=reason, at=time.time())
         answer = retired(site, check_name(model), Retiring(retirement=retirement, version=version, force=force))
         first = answer.retirement
-        told = model_event(Kind.RETIRED, model, version, at=first.at, text=first.sentence, key=str(first.at))
+        told = model_event(EventKind.RETIRED, model, version, at=first.at, text=first.sentence, key=str(first.at))
         emit(self.home, told)
         return answer
 
@@ -332,7 +332,7 @@ class LocalEngine:
 
     # --- serving ---
 
-    def infer(self, model: str, file: Path, *, version: int | None = None, sequence: bool = False) -> Answer:
+    def infer(self, model: str, file: Path, *, version: int | None = None, sequence: bool = False) -> Prediction:
         """Sends the content of a file to production as one request."""
         from shiplift.pipelines.engines.inference import ask  # noqa: PLC0415 - 0.2 s
         from shiplift.runtime.serving.triton.client import TritonClient  # noqa: PLC0415

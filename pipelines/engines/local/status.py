@@ -7,7 +7,7 @@ from pathlib import Path
 from shiplift.pipelines.engines.answers import (
     ModelStatus,
     ModelVersions,
-    Part,
+    StackProcess,
     StackStatus,
     UnderWay,
     VersionStatus,
@@ -68,7 +68,7 @@ def of_stack(home: Path) -> StackStatus:
         "page": where.page,
     }
     parts = tuple(
-        Part(
+        StackProcess(
             name=name,
             running=saved.runs(name),
             pid=saved.processes[name].pid if saved.runs(name) else 0,

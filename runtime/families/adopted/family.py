@@ -1,6 +1,6 @@
 """The family of adopted models: those of a Triton repository, served as they are."""
 
-from shiplift.runtime.admission.inspection import Inspected
+from shiplift.runtime.admission.inspection import InspectedVersion
 from shiplift.runtime.base.errors import PolicyRefused, SpecInvalid
 from shiplift.runtime.families import spec_checks
 from shiplift.runtime.families.adopted.package import package_adopted
@@ -27,11 +27,11 @@ class AdoptedFamily:
     kind = "adopted"
     takes_images = False
 
-    def recognises(self, inspected: Inspected) -> bool:
+    def recognises(self, inspected: InspectedVersion) -> bool:
         """Whether it was logged as one."""
         return bool(inspected.flavor == ADOPTED)
 
-    def check(self, site: Site, spec: ReleaseSpec, inspected: Inspected) -> None:
+    def check(self, site: Site, spec: ReleaseSpec, inspected: InspectedVersion) -> None:
         """Checks that the site lets its Python run, and that the spec asks for nothing that would change it."""
         if inspected.code and "sandbox" not in site.policy.python:
             raise PolicyRefused(
@@ -54,7 +54,7 @@ class AdoptedFamily:
                 do="Name such a target, or release the model itself.",
             )
 
-    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: Inspected) -> DeclaredAdopted:
+    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: InspectedVersion) -> DeclaredAdopted:
         """The requests."""
         return DeclaredAdopted(signature=inspected.signature, example=inspected.example, notes=inspected.notes)
 

@@ -1,6 +1,6 @@
 """The family of models that continue texts."""
 
-from shiplift.runtime.admission.inspection import Inspected
+from shiplift.runtime.admission.inspection import InspectedVersion
 from shiplift.runtime.families import spec_checks
 from shiplift.runtime.families.export_summary import converted
 from shiplift.runtime.families.generation.checks import check_generation, check_target
@@ -31,11 +31,11 @@ class GenerationFamily:
     kind = "generation"
     takes_images = False
 
-    def recognises(self, inspected: Inspected) -> bool:
+    def recognises(self, inspected: InspectedVersion) -> bool:
         """Whether its task is to generate text."""
         return inspected.task == GENERATION
 
-    def check(self, _site: Site, spec: ReleaseSpec, _inspected: Inspected) -> None:
+    def check(self, _site: Site, spec: ReleaseSpec, _inspected: InspectedVersion) -> None:
         """Checks that the spec asks for no graph, and that the libraries are installed."""
         check_generation(spec)
 
@@ -43,7 +43,7 @@ class GenerationFamily:
         """Allows x86 CPUs with OpenVINO, and GPUs whose engine generates text."""
         check_target(target)
 
-    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: Inspected) -> DeclaredGeneration:
+    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: InspectedVersion) -> DeclaredGeneration:
         """The prompts."""
         return DeclaredGeneration(signature=inspected.signature, example=inspected.example, notes=inspected.notes)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from shiplift.runtime.families.packaging.draft import Answered, Draft
+from shiplift.runtime.families.packaging.draft import Draft, GoldenAnswers
 from shiplift.runtime.families.packaging.questions import of_reference
 from shiplift.runtime.families.packaging.recorded import RecordedMaker
 from shiplift.runtime.model.generation.signature import ROOM, SURE
@@ -24,7 +24,7 @@ class GenerationMaker(RecordedMaker[ExportedGeneration]):
         """Says that such a model needs no buckets."""
         return "a model that generates text already batches prompts of any length"
 
-    def requests(self, answered: Answered) -> tuple[Arrays, Arrays]:
+    def requests(self, answered: GoldenAnswers) -> tuple[Arrays, Arrays]:
         """The prompts; the golden ones come with the room that the context has after each."""
         inputs, golden = super().requests(answered)
         room = batch_of({ROOM: self.arrays[ROOM]}, GOLDEN_SAMPLES) if ROOM in self.arrays else {}

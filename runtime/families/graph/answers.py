@@ -9,7 +9,7 @@ from typing import Any
 
 from shiplift.runtime.confinement.policy import SandboxLimits
 from shiplift.runtime.confinement.workplace import Workplace
-from shiplift.runtime.families.packaging.draft import Answered
+from shiplift.runtime.families.packaging.draft import GoldenAnswers
 from shiplift.runtime.families.packaging.maker import E, Maker
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.tensors import load_npz
@@ -43,7 +43,7 @@ class GraphAnswers(Maker[E]):
         if stamp := tensorrt_plans.read_stamp(model):
             tensorrt_plans.require_match(stamp, self.work.target)
 
-    def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: SandboxLimits) -> list[Answered]:
+    def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: SandboxLimits) -> list[GoldenAnswers]:
         """Each candidate's answers. Equal files on equal engines are asked only once."""
         asked = [self._asked(candidate) for candidate in candidates]
         index = {key: number for number, key in enumerate(dict.fromkeys((m.sha256, *engine) for m, *engine in asked))}
@@ -63,7 +63,7 @@ class GraphAnswers(Maker[E]):
         result, _ = place.sandbox.run(order, limits)
         require_regular(place.sandbox.work)
         return [
-            Answered(
+            GoldenAnswers(
                 outputs=load_npz(place.sandbox.work / f"{number}.npz"),
                 padding=self.refusal(candidate) or _proven(result["padding"].get(str(number))),
             )

@@ -1,6 +1,6 @@
 """The family of graphs."""
 
-from shiplift.runtime.admission.inspection import Inspected
+from shiplift.runtime.admission.inspection import InspectedVersion
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.families import spec_checks
 from shiplift.runtime.families.export_summary import summary
@@ -30,11 +30,11 @@ class GraphFamily:
     kind = "graph"
     takes_images = False
 
-    def recognises(self, inspected: Inspected) -> bool:
+    def recognises(self, inspected: InspectedVersion) -> bool:
         """Whether MLflow's flavor is one of a graph."""
         return inspected.flavor == "onnx" or inspected.flavor in FALL_BACK
 
-    def check(self, site: Site, spec: ReleaseSpec, inspected: Inspected) -> None:
+    def check(self, site: Site, spec: ReleaseSpec, inspected: InspectedVersion) -> None:
         """Checks the spec. A model that has to be possible as a Python model is checked as one, too."""
         if spec.export.fallback == "python" and inspected.flavor in FALL_BACK:
             check_python(site, spec)
@@ -47,7 +47,7 @@ class GraphFamily:
         """Allows every target, except those whose engine generates text."""
         spec_checks.require_tensor_engine(target)
 
-    def contract(self, site: Site, spec: ReleaseSpec, inspected: Inspected) -> DeclaredGraph:
+    def contract(self, site: Site, spec: ReleaseSpec, inspected: InspectedVersion) -> DeclaredGraph:
         """The signature and the example; the packages of its own library, and why that can't serve it, if it can't."""
         return DeclaredGraph(
             signature=inspected.signature,

@@ -38,7 +38,7 @@ Work = Exporting[DeclaredGraph]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rung:
+class FormRung:
     """A form to try: what makes it, why it is out of the question (None: it isn't), and what a report says of it."""
 
     form: Form
@@ -48,8 +48,8 @@ class Rung:
 
 
 RUNGS = (
-    Rung(form=Form(name="FP32 graph"), make=export_graph),
-    Rung(
+    FormRung(form=Form(name="FP32 graph"), make=export_graph),
+    FormRung(
         form=Form(name="Python"),
         make=export_python,
         obstacle=lambda work: work.contract.no_python,
@@ -58,13 +58,13 @@ RUNGS = (
 )
 
 
-def rungs_of(work: Work) -> Sequence[Rung]:
+def rungs_of(work: Work) -> Sequence[FormRung]:
     """The forms to try: Python is none where the spec or the flavor excludes it."""
     falls_back = work.conversion.fallback != "none" and work.version.flavor in FALL_BACK
     return RUNGS if falls_back else RUNGS[:1]
 
 
-def export_first(work: Work, rungs: Sequence[Rung]) -> Exported:
+def export_first(work: Work, rungs: Sequence[FormRung]) -> Exported:
     """The first form that is proved right, with those that were dropped before it.
 
     One that answers rows which the original refuses is served where the next ones can't. One that takes more memory or
@@ -135,7 +135,7 @@ def _one_line(site: Site, spec: ReleaseSpec) -> str:
     return f"This site allows no `admission: {{{line}}}`: ask its owner for `policy.python`, or log the model as data."
 
 
-def _made(work: Work, rung: Rung) -> Exported:
+def _made(work: Work, rung: FormRung) -> Exported:
     """One form.
 
     Raises:

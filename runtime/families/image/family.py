@@ -1,6 +1,6 @@
 """The family of models that take images."""
 
-from shiplift.runtime.admission.inspection import Inspected
+from shiplift.runtime.admission.inspection import InspectedVersion
 from shiplift.runtime.families.front_family import FrontFamily
 from shiplift.runtime.families.image.package import ImageMaker
 from shiplift.runtime.model.text.tasks import IMAGE_TASKS, TEXT_FLAVORS
@@ -19,10 +19,10 @@ class ImageFamily(FrontFamily):
     takes_images = True
     maker = ImageMaker
 
-    def recognises(self, inspected: Inspected) -> bool:
+    def recognises(self, inspected: InspectedVersion) -> bool:
         """Whether its task is about images."""
         return inspected.flavor in TEXT_FLAVORS and inspected.task in IMAGE_TASKS
 
-    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: Inspected) -> DeclaredImage:
+    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: InspectedVersion) -> DeclaredImage:
         """The images that its task names, and the example."""
         return DeclaredImage(signature=inspected.signature, example=inspected.example, notes=inspected.notes)

@@ -17,7 +17,7 @@ from shiplift.runtime.serving.triton.config import ModelDescription, server_need
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
+class GoldenAnswers:
     """A candidate's answers to the golden requests, and what is proven about padding if the spec asks for buckets."""
 
     outputs: Arrays
@@ -38,7 +38,7 @@ class Draft:
     described: ModelDescription
     inputs: Arrays
     golden: Arrays
-    answered: Answered
+    answered: GoldenAnswers
 
 
 def described(

@@ -12,7 +12,7 @@ from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import name_endings
 from shiplift.runtime.confinement.policy import SandboxLimits
 from shiplift.runtime.confinement.workplace import Workplace
-from shiplift.runtime.families.packaging.draft import Answered, Draft, common_fields, described
+from shiplift.runtime.families.packaging.draft import Draft, GoldenAnswers, common_fields, described
 from shiplift.runtime.families.packaging.questions import of_reference
 from shiplift.runtime.families.work import Packaging
 from shiplift.runtime.model.tensors import GOLDEN_SAMPLES, Arrays, batch_of, dump_npz, inputs_in, load_npz
@@ -75,7 +75,7 @@ class Maker(ABC, Generic[E]):
         return list(kept)
 
     @abstractmethod
-    def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: SandboxLimits) -> list[Answered]:
+    def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: SandboxLimits) -> list[GoldenAnswers]:
         """Each candidate's answers to the golden requests."""
 
     def model_of(self, candidate: Candidate) -> Artifact:
@@ -94,7 +94,7 @@ class Maker(ABC, Generic[E]):
             QuantizeFailed: they were built for another target.
         """
 
-    def requests(self, answered: Answered) -> tuple[Arrays, Arrays]:
+    def requests(self, answered: GoldenAnswers) -> tuple[Arrays, Arrays]:
         """The inputs of the example, and the golden requests with the right answers."""
         inputs = inputs_in(self.arrays, self.visible()[0])
         return inputs, golden_arrays(batch_of(inputs, GOLDEN_SAMPLES), answered.outputs)
@@ -153,7 +153,7 @@ class Maker(ABC, Generic[E]):
         work = self.work
         return first_config(work.search_space, work.serving, work.target.server, work.exported.signature, self.tuned_as)
 
-    def make(self, folder: Path, candidate: Candidate, answered: Answered, incumbent: Incumbent | None) -> Package:
+    def make(self, folder: Path, candidate: Candidate, answered: GoldenAnswers, incumbent: Incumbent | None) -> Package:
         """The package of one candidate, made in `folder`, with golden requests that its engine answered."""
         draft = self._draft(folder, candidate, answered)
         self.write(draft)
@@ -174,7 +174,7 @@ class Maker(ABC, Generic[E]):
         shutil.rmtree(folder)
         return self.record(draft, common)
 
-    def _draft(self, folder: Path, candidate: Candidate, answered: Answered) -> Draft:
+    def _draft(self, folder: Path, candidate: Candidate, answered: GoldenAnswers) -> Draft:
         visible, states = self.visible()
         model = self.work.store.fetch(self.model_of(candidate), folder / "model")
         self.check_model(model)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from shiplift.runtime.confinement.policy import SandboxLimits
 from shiplift.runtime.confinement.workplace import Workplace
-from shiplift.runtime.families.packaging.draft import Answered
+from shiplift.runtime.families.packaging.draft import GoldenAnswers
 from shiplift.runtime.families.packaging.maker import E, Maker
 from shiplift.runtime.model.tensors import GOLDEN_SAMPLES, batch_of
 from shiplift.runtime.records.precision import Candidate
@@ -13,8 +13,8 @@ from shiplift.runtime.records.precision import Candidate
 class RecordedMaker(Maker[E]):
     """Makes packages whose golden answers are the original's own."""
 
-    def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: SandboxLimits) -> list[Answered]:  # noqa: ARG002
+    def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: SandboxLimits) -> list[GoldenAnswers]:  # noqa: ARG002
         """The recorded answers, the same for each candidate."""
         outputs = {spec.name: self.arrays[f"output/{spec.name}"] for spec in self.work.exported.signature.outputs}
         recorded = batch_of(outputs, GOLDEN_SAMPLES)
-        return [Answered(outputs=recorded, padding=self.refusal(candidate)) for candidate in candidates]
+        return [GoldenAnswers(outputs=recorded, padding=self.refusal(candidate)) for candidate in candidates]

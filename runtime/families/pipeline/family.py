@@ -1,6 +1,6 @@
 """The family of pipelines of models."""
 
-from shiplift.runtime.admission.inspection import Inspected
+from shiplift.runtime.admission.inspection import InspectedVersion
 from shiplift.runtime.base.errors import PolicyRefused, SpecInvalid
 from shiplift.runtime.families import spec_checks
 from shiplift.runtime.families.as_logged import as_logged
@@ -26,11 +26,11 @@ class PipelineFamily:
     kind = "pipeline"
     takes_images = False
 
-    def recognises(self, inspected: Inspected) -> bool:
+    def recognises(self, inspected: InspectedVersion) -> bool:
         """Whether it was logged as a pipeline."""
         return bool(inspected.flavor == PIPELINE)
 
-    def check(self, site: Site, spec: ReleaseSpec, inspected: Inspected) -> None:
+    def check(self, site: Site, spec: ReleaseSpec, inspected: InspectedVersion) -> None:
         """Checks that the site lets its Python files run, and that the spec asks for nothing that only models have."""
         if inspected.code and "sandbox" not in site.policy.python:
             raise PolicyRefused(
@@ -55,7 +55,7 @@ class PipelineFamily:
     def check_target(self, _target: Target) -> None:
         """Allows any: the members' target is checked when they are put together."""
 
-    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: Inspected) -> DeclaredPipeline:
+    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: InspectedVersion) -> DeclaredPipeline:
         """The requests."""
         return DeclaredPipeline(signature=inspected.signature, example=inspected.example, notes=inspected.notes)
 

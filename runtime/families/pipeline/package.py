@@ -13,7 +13,7 @@ from shiplift.runtime.records.kinds.exported import ExportedPipeline
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.verdict import Outcome, Packages
 from shiplift.runtime.serving.bundles.composing import compose, described
-from shiplift.runtime.serving.bundles.scoring import Scoring
+from shiplift.runtime.serving.bundles.scoring import ValidationScoring
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.store.artifacts import ArtifactStore
 
@@ -27,7 +27,7 @@ def package_pipeline(work: Packaging[ExportedPipeline]) -> Packages:
     """
     site = work.site
     limits = limits_of(work.quantization, "scoring the pipeline", site.policy)
-    scoring = Scoring(
+    scoring = ValidationScoring(
         site=site, signature=work.exported.signature, datasets=work.datasets, data=work.data, limits=limits
     )
     with scratch_folder(Path(site.home)) as folder:

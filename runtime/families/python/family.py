@@ -1,6 +1,6 @@
 """The family of Python models."""
 
-from shiplift.runtime.admission.inspection import Inspected
+from shiplift.runtime.admission.inspection import InspectedVersion
 from shiplift.runtime.families import spec_checks
 from shiplift.runtime.families.export_summary import summary
 from shiplift.runtime.families.packaging.packages import judged_packages
@@ -29,11 +29,11 @@ class PythonFamily:
     kind = "python"
     takes_images = False
 
-    def recognises(self, inspected: Inspected) -> bool:
+    def recognises(self, inspected: InspectedVersion) -> bool:
         """Whether MLflow knows it by no other flavor."""
         return bool(inspected.flavor == PYTHON)
 
-    def check(self, site: Site, spec: ReleaseSpec, _inspected: Inspected) -> None:
+    def check(self, site: Site, spec: ReleaseSpec, _inspected: InspectedVersion) -> None:
         """Checks that there is a package index, and that the spec asks for no graph."""
         check_python(site, spec)
         for target in spec_checks.targets_of(spec):
@@ -44,7 +44,7 @@ class PythonFamily:
         spec_checks.require_tensor_engine(target)
         check_target(target)
 
-    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: Inspected) -> DeclaredPython:
+    def contract(self, _site: Site, _spec: ReleaseSpec, inspected: InspectedVersion) -> DeclaredPython:
         """The signature, the example, and the requirements of its environment."""
         return DeclaredPython(
             signature=inspected.signature,

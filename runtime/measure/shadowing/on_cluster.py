@@ -17,7 +17,7 @@ from shiplift.runtime.base.errors import PromotionConflict, ServerFailed, Shipli
 from shiplift.runtime.base.names import dns_name, serving_name
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.gates.alarms import MINUTE_S, counted, quantile
-from shiplift.runtime.records.baking import Reading
+from shiplift.runtime.records.baking import BakeReading
 from shiplift.runtime.records.deployment import Deployment, ServerPods
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.shadowing import Latency, Mirror, Shadowed
@@ -82,11 +82,11 @@ class _Side:
     """What the pods of one side said: all readings of each pod, and the 99th percentile once a minute."""
 
     version: int
-    readings: dict[str, list[Reading]] = field(default_factory=dict)
+    readings: dict[str, list[BakeReading]] = field(default_factory=dict)
     minutes: list[float] = field(default_factory=list)
     p50_ms: list[float] = field(default_factory=list)
 
-    def read(self, pod: str, reading: Reading) -> None:
+    def read(self, pod: str, reading: BakeReading) -> None:
         """Keeps a pod's reading: the first, the last, and those where a counter went back."""
         if reading.answered is None:
             return
@@ -225,5 +225,5 @@ class ClusterMirror:
             side.read(pod, reading_of(page, serving_name(self._model), side.version, self._clock()))
 
 
-def _grew(before: Reading, now: Reading) -> bool:
+def _grew(before: BakeReading, now: BakeReading) -> bool:
     return (now.answered or 0) >= (before.answered or 0) and (now.failed or 0) >= (before.failed or 0)

@@ -16,11 +16,11 @@ from pathlib import Path
 from shiplift.runtime.base.durations import in_short
 from shiplift.runtime.base.errors import PromotionConflict, ServerFailed, ShipliftError
 from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.capture.ring import FOLDER, Counters, Request, Ring, RingBroken
+from shiplift.runtime.capture.ring import FOLDER, CapturedRequest, Ring, RingBroken, RingCounters
 from shiplift.runtime.confinement.watch import worker
 from shiplift.runtime.events.emit import emit
 from shiplift.runtime.events.event import model_event
-from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.kinds import EventKind
 from shiplift.runtime.host.processes import alive, step_back, thread_steps_back
 from shiplift.runtime.measure.shadowing.tally import Tally
 from shiplift.runtime.model.tensors import Arrays
@@ -58,7 +58,7 @@ class LocalShadow:
         step_back(process)
         told = f"for {in_short(wanted.for_s)} it gets {wanted.share * 100:g} % of version {champion.version}'s requests"
         package = deployment.package
-        emit(self._home, model_event(Kind.SHADOWING, package.model, package.version, at=time.time(), text=told))
+        emit(self._home, model_event(EventKind.SHADOWING, package.model, package.version, at=time.time(), text=told))
         with ExitStack() as stack:
             client = stack.enter_context(TritonClient(deployment.endpoint.grpc, timeout_s=_TIMEOUT_S))
             pool = stack.enter_context(ThreadPoolExecutor(_CLIENTS, initializer=thread_steps_back))
@@ -118,7 +118,7 @@ class LocalMirror:
     def _elapsed(self) -> float:
         return time.monotonic() - self._began
 
-    def _replay(self, requests: list[Request]) -> None:
+    def _replay(self, requests: list[CapturedRequest]) -> None:
         answered = [each for each in requests if not each.failed]  # the challenger needs no fault of the champion
         for request, given in zip(answered, self._pool.map(self._asked, answered), strict=True):
             self._tally.took(request.took_us, self._elapsed, challenger=False)
@@ -127,7 +127,7 @@ class LocalMirror:
             else:
                 self._tally.answers(request.outputs, given, request.inputs)
 
-    def _asked(self, request: Request) -> Arrays | None:
+    def _asked(self, request: CapturedRequest) -> Arrays | None:
         """The challenger's answer, with the outputs that the client asked for; None if it gives none."""
         try:
             given = self._client.infer(self._name, self._signature, request.inputs)
@@ -143,7 +143,7 @@ class _Tap:
         self._name = name
         self._ring: Ring | None = None
         self._of: Process | None = None
-        self._before, self._lost = Counters(), 0
+        self._before, self._lost = RingCounters(), 0
 
     @property
     def lost(self) -> int:
@@ -163,7 +163,7 @@ class _Tap:
             self._ring.keep_open(LEASE_S)
             self._ring.set_share(share)
 
-    def take(self) -> list[Request]:
+    def take(self) -> list[CapturedRequest]:
         """The requests that wait, but not too many at once."""
         if self._ring is None:
             return []
@@ -180,7 +180,7 @@ class _Tap:
         """Ends the copying; what waits is dropped."""
         if self._ring:
             self._lost += self._since()
-            self._before = Counters()
+            self._before = RingCounters()
             with suppress(OSError):
                 self._ring.set_share(0)
                 self._ring.empty()

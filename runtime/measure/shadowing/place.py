@@ -10,7 +10,7 @@ from shiplift.runtime.records.site import Cluster, Machine, Site
 from shiplift.runtime.spec.shadowing import Shadow
 
 
-class Mirror(Protocol):
+class RequestMirror(Protocol):
     """Requests that are copied. If its process dies, they are copied for a few more seconds at most."""
 
     def look(self) -> Shadowed:
@@ -25,7 +25,9 @@ class Mirror(Protocol):
 class ShadowPlace(Protocol):
     """A place where production's requests can be copied to a staged challenger."""
 
-    def mirroring(self, deployment: Deployment, champion: Package, wanted: Shadow) -> AbstractContextManager[Mirror]:
+    def mirroring(
+        self, deployment: Deployment, champion: Package, wanted: Shadow
+    ) -> AbstractContextManager[RequestMirror]:
         """Copies requests for as long as the context lasts."""
 
 

@@ -17,14 +17,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import forests
-from shiplift.runtime.model.conversion.columns import FEATURES, Columns
+from shiplift.runtime.model.conversion.columns import FEATURES, FeatureColumns
 from shiplift.runtime.model.conversion.double_graphs import consistent, with_own_operators
 from shiplift.runtime.model.conversion.forests import Forest, NotExactError
 from shiplift.runtime.model.conversion.lightgbm_doubles import Numbered
 from shiplift.runtime.model.conversion.original import Original, classified, failed, wants_probabilities
 from shiplift.runtime.model.reading import recording
 from shiplift.runtime.model.reading.found import Tree
-from shiplift.runtime.model.reading.reader import Reader
+from shiplift.runtime.model.reading.reader import ModelReader
 from shiplift.runtime.model.reading.rounding import down_to_float32
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.facts import ModelFacts
@@ -59,7 +59,7 @@ class Boosted(Original):
         self.spec = inputs[0]
         self.probable = wants_probabilities(folder, outputs)
         self.columns = (
-            Columns(specs=inputs, categories=self._categories(inputs), unknown=self.unknown) if tabular else None
+            FeatureColumns(specs=inputs, categories=self._categories(inputs), unknown=self.unknown) if tabular else None
         )
 
     @abstractmethod
@@ -101,7 +101,7 @@ class Boosted(Original):
 
     def trees(self) -> tuple[Tree, ...]:
         """The booster's trees, in its own arrays."""
-        return Reader(np.dtype(np.float32)).predictor(self.model).trees
+        return ModelReader(np.dtype(np.float32)).predictor(self.model).trees
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Converts through the library's converter, which computes with features as FP32."""

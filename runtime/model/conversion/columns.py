@@ -25,7 +25,7 @@ _TYPES = {datatype: number for number, datatype in onnx_models.DATATYPES.items()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
+class FeatureColumns:
     """The columns of a data frame, in the order of the features.
 
     `categories` are the values of each categorical column in the order of their codes, as in training. Any other value

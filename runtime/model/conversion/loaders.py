@@ -28,7 +28,7 @@ from shiplift.runtime.model.conversion import (
     sklearn_words,
     torch_models,
 )
-from shiplift.runtime.model.conversion.columns import Columns
+from shiplift.runtime.model.conversion.columns import FeatureColumns
 from shiplift.runtime.model.conversion.forests import Forest
 from shiplift.runtime.model.conversion.frames import matrices
 from shiplift.runtime.model.conversion.lightgbm_doubles import Numbered
@@ -36,7 +36,7 @@ from shiplift.runtime.model.conversion.original import Original, failed, wants_p
 from shiplift.runtime.model.onnx_models import unknown_locale
 from shiplift.runtime.model.reading import onnx_graphs, recording
 from shiplift.runtime.model.reading.found import Tree
-from shiplift.runtime.model.reading.reader import Reader
+from shiplift.runtime.model.reading.reader import ModelReader
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.model.text.tasks import EXTRA, IMAGE_TASKS, TEXT_FLAVORS, task_of
 from shiplift.runtime.records.facts import ModelFacts
@@ -128,7 +128,7 @@ class Sklearn(Original):
         with without_shims():
             self.model = mlflow.sklearn.load_model(str(folder))
         self.specs = inputs
-        self.columns = Columns(specs=inputs, none=learned_none(self.model)) if tabular else None
+        self.columns = FeatureColumns(specs=inputs, none=learned_none(self.model)) if tabular else None
         self.probable = wants_probabilities(folder, outputs)
         self.method = sklearn_methods.method_of(folder, self.model)
 
@@ -174,7 +174,7 @@ class Sklearn(Original):
 
     def trees(self) -> tuple[Tree, ...]:
         """An ensemble's trees, in its own arrays."""
-        return Reader(np.dtype(np.float32)).predictor(self.model).trees
+        return ModelReader(np.dtype(np.float32)).predictor(self.model).trees
 
     def _converted(self, model: Any, types: list[tuple[str, Any]], opset: int, *, double: bool) -> onnx.ModelProto:
         import skl2onnx  # noqa: PLC0415 - only for sklearn models

@@ -42,7 +42,7 @@ class Chat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class ChatCheck:
     """Whether conversations can be served: if not, the reason; if so, the first one that the model can take."""
 
     same: bool
@@ -77,26 +77,26 @@ def _ids(tokenizer: Any, messages: Messages) -> list[int] | None:
         return None
 
 
-def compared(path: Path, front: GenerationFront, chats: Sequence[Mapping[str, Any]]) -> Compared:
+def compared(path: Path, front: GenerationFront, chats: Sequence[Mapping[str, Any]]) -> ChatCheck:
     """Compares the template at `path` with the results of `transformers` for conversations."""
     if not path.exists():
-        return Compared(same=False, problem="it has no chat template")
+        return ChatCheck(same=False, problem="it has no chat template")
     golden = None
     try:
         renderer = Renderer(path)
     except Exception as error:
-        return Compared(same=False, problem=f"its chat template can't be read: {_told(error)}")
+        return ChatCheck(same=False, problem=f"its chat template can't be read: {_told(error)}")
     for number, chat in enumerate(chats, 1):
         prompt, why = _prompt(renderer, chat["messages"])
         ids = None if prompt is None else front.tokenizer.encode(prompt, add_special_tokens=False).ids
         if ids != chat["ids"]:
             told = f" ({why})" if why else ""
-            return Compared(same=False, problem=f"conversation {number} gives other tokens than transformers{told}")
+            return ChatCheck(same=False, problem=f"conversation {number} gives other tokens than transformers{told}")
         if golden is None and prompt and _fits(front, prompt):
             golden = Chat(body=json.dumps(chat["messages"]), prompt=prompt)
     if golden is None:
-        return Compared(same=False, problem="its chat template refuses every conversation that was tried")
-    return Compared(same=True, golden=golden)
+        return ChatCheck(same=False, problem="its chat template refuses every conversation that was tried")
+    return ChatCheck(same=True, golden=golden)
 
 
 def _prompt(renderer: Renderer, messages: Messages) -> tuple[str | None, str]:

@@ -29,7 +29,7 @@ Seen = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inspected:
+class InstalledFiles:
     """What packages added to an environment. `native` are the libraries that are no Python."""
 
     files: int
@@ -42,7 +42,7 @@ def seen(environment: Path) -> Seen:
     return {name: _state(path) for name, path in _walk(environment)}
 
 
-def inspect(environment: Path, before: Seen) -> Inspected:
+def inspect(environment: Path, before: Seen) -> InstalledFiles:
     """Checks what was added since `before`, removes what Python would run at its start, and says what is there.
 
     Raises:
@@ -63,7 +63,7 @@ def inspect(environment: Path, before: Seen) -> Inspected:
         if _NATIVE.search(name):
             native.append(name)
     _check_unchanged(environment, before)
-    return Inspected(files=files, size_bytes=size, native=tuple(sorted(native)))
+    return InstalledFiles(files=files, size_bytes=size, native=tuple(sorted(native)))
 
 
 def check_count(files: int) -> None:

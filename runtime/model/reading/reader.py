@@ -53,7 +53,7 @@ _TRANSFORMERS: Mapping[str, Callable[[Any, Found, Reading], Found]] = {
 }
 
 
-class Reader:
+class ModelReader:
     """Reads a model by the tables. What no reader knows, or a reader fails at, has no facts, and a note says so."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:

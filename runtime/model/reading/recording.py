@@ -7,7 +7,7 @@ import numpy as np
 
 from shiplift.runtime.model.reading.found import Found, Values, together
 from shiplift.runtime.model.reading.leaves import boxes
-from shiplift.runtime.model.reading.reader import Reader
+from shiplift.runtime.model.reading.reader import ModelReader
 from shiplift.runtime.model.reading.transformers import plain
 from shiplift.runtime.records import facts as limits
 from shiplift.runtime.records.facts import ColumnFacts, ModelFacts
@@ -25,7 +25,7 @@ def facts_of(
     those that are known otherwise, by the column's name.
     """
     floats = {spec.datatype for spec in inputs if spec.datatype in ("FP32", "FP64")}
-    found = Reader(np.dtype(np.float32 if floats == {"FP32"} else np.float64)).predictor(model)
+    found = ModelReader(np.dtype(np.float32 if floats == {"FP32"} else np.float64)).predictor(model)
     columns = _columns(inputs)
     names = {name: at for at, (name, index) in enumerate(columns) if index is None}
     known = {names[name]: plain(values) for name, values in (categories or {}).items() if name in names}

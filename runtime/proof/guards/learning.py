@@ -15,7 +15,7 @@ import numpy as np
 
 from shiplift.runtime.guest.graphs.guards import Guards
 from shiplift.runtime.proof.answers import Answers
-from shiplift.runtime.proof.guards.seen import Flags, Seen
+from shiplift.runtime.proof.guards.seen import Flags, SeenInput
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.records.guards import MAX_BYTES, MAX_GUARDS, MAX_VALUES, Guard
 
@@ -32,7 +32,7 @@ def learned(asked: Asked, proposals: Sequence[Guard] = ()) -> tuple[Guard, ...]:
     if answered.all() or not answered.any():
         return ()
     names = [name for name in asked[0][0].inputs if _guarded(name, asked)]
-    inputs = {name: Seen.of(name, [questions.inputs[name] for questions, _ in asked], answered) for name in names}
+    inputs = {name: SeenInput.of(name, [questions.inputs[name] for questions, _ in asked], answered) for name in names}
     rows = _Rows(asked=asked, answered=answered, inputs=inputs)
     confirmed = rows.confirmed(proposals)
     unexplained = rows.blamed & ~refused_rows(confirmed, asked)
@@ -59,7 +59,7 @@ class _Rows:
 
     asked: Asked
     answered: Flags
-    inputs: dict[str, Seen]
+    inputs: dict[str, SeenInput]
 
     @cached_property
     def blamed(self) -> Flags:
@@ -93,7 +93,7 @@ class _Rows:
         return guard.model_copy(update={"values": values, "missing": missing})
 
 
-def _of_input(seen: Seen, unexplained: Flags) -> Iterator[Guard]:
+def _of_input(seen: SeenInput, unexplained: Flags) -> Iterator[Guard]:
     """What its columns show; NaN or infinities that two of them refuse, and none takes, are refused in all."""
     blamed = unexplained[:, None] & seen.strange
     for name, there in (("missing", seen.nan), ("infinite", seen.infinite)):
@@ -107,7 +107,7 @@ def _of_input(seen: Seen, unexplained: Flags) -> Iterator[Guard]:
         yield from _ranges(seen, blamed & seen.below, blamed & seen.above)
 
 
-def _ranges(seen: Seen, below: Flags, above: Flags) -> Iterator[Guard]:
+def _ranges(seen: SeenInput, below: Flags, above: Flags) -> Iterator[Guard]:
     """The ends of what columns take, where values below or above them were refused."""
     for at, column in enumerate(seen.columns):
         if below[:, at].any():

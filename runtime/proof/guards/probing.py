@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
-from shiplift.runtime.proof.guards.seen import Seen
+from shiplift.runtime.proof.guards.seen import SeenInput
 from shiplift.runtime.proof.oracle import answers_to
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.proof.settings import Ask, rows_of, together
@@ -64,7 +64,7 @@ def refusals(
     base = _base(rows, right)
     if base is None:
         return None
-    inputs = [Seen.of(name, [array], right.answered) for name, array in rows.items() if array.dtype.kind in "iuf"]
+    inputs = [SeenInput.of(name, [array], right.answered) for name, array in rows.items() if array.dtype.kind in "iuf"]
     probes = [probe for seen in inputs for probe in (*_special(seen, narrow), *_refused(seen))]
     if not probes:
         return None
@@ -99,7 +99,7 @@ def _base(rows: Arrays, right: Answers) -> Arrays | None:
     return rows_of(rows, usable[:1]) if len(usable) else None
 
 
-def _special(seen: Seen, narrow: bool) -> Iterator[_Probe]:
+def _special(seen: SeenInput, narrow: bool) -> Iterator[_Probe]:
     """NaN, infinities and very large numbers in each column of floats, or in a few all over a wide input."""
     if seen.dtype.kind != "f":
         return
@@ -111,7 +111,7 @@ def _special(seen: Seen, narrow: bool) -> Iterator[_Probe]:
             yield _Probe(input=seen.name, column=column, origin=origin, value=value)
 
 
-def _refused(seen: Seen) -> Iterator[_Probe]:
+def _refused(seen: SeenInput) -> Iterator[_Probe]:
     """Values of refused rows that are beyond all answered ones: the nearest on each side."""
     for at, column in enumerate(seen.columns):
         for values in (np.sort(seen.low[seen.below[:, at], at])[-1:], np.sort(seen.high[seen.above[:, at], at])[:1]):

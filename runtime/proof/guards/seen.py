@@ -15,7 +15,7 @@ Values = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class SeenInput:
     """One input over all rows: for each row and place, whether there are NaN and infinities, and the ends of the rest.
 
     `columns` are the places: numbers on the second axis, or None for the whole input. Arrays are (rows, places). Where
@@ -32,7 +32,7 @@ class Seen:
     high: Values
 
     @classmethod
-    def of(cls, name: str, arrays: Sequence[Values], answered: Flags) -> "Seen":
+    def of(cls, name: str, arrays: Sequence[Values], answered: Flags) -> "SeenInput":
         """The rows of all sets."""
         first = arrays[0]
         matrix = all(each.ndim == 2 and each.shape[1] == first.shape[1] for each in arrays)

@@ -10,18 +10,18 @@ from shiplift.runtime.proof.questions import known as rows_known
 from shiplift.runtime.proof.questions.boxes import of_boxes
 from shiplift.runtime.proof.questions.column import Column
 from shiplift.runtime.proof.questions.far import far
-from shiplift.runtime.proof.questions.groups import Group, Known
+from shiplift.runtime.proof.questions.groups import Known, QuestionGroup
 from shiplift.runtime.proof.questions.kinds import kind_of
 from shiplift.runtime.proof.questions.lengths import of_lengths
 from shiplift.runtime.proof.questions.numbers import takes_missing
-from shiplift.runtime.proof.questions.question import Asked, Budget, KnownRows, Questions
+from shiplift.runtime.proof.questions.question import Budget, KnownRows, Questions, QuestionSet
 from shiplift.runtime.records.facts import ModelFacts
 
 _BYTES = 64 << 20  # of all questions
 _LOOKED_AT, _FAR_FROM = 64, 4  # known rows, and those of which rows far away are made
 
 
-def questions(facts: ModelFacts, known: KnownRows, budget: Budget, seed: int, *, coarse: bool = False) -> Asked:
+def questions(facts: ModelFacts, known: KnownRows, budget: Budget, seed: int, *, coarse: bool = False) -> QuestionSet:
     """Rows to ask, sized by the budget; the same for the same arguments.
 
     `known.example` has at least one row. Rows of one shape are together, with the example's first. `coarse`: values
@@ -35,7 +35,7 @@ def questions(facts: ModelFacts, known: KnownRows, budget: Budget, seed: int, *,
     counts = sharing.shares([group.available for group in wanted], [group.weight for group in wanted], rows)
     made = [part for group, count in zip(wanted, counts, strict=True) if count for part in group.make(count)]
     left = [*_unasked(wanted, counts, why), *_unsent([each.column for each in columns]), *facts.notes]
-    return Asked(questions=tuple(_joined(made)), left_out=tuple(left), far=far(facts, _finite(bases)))
+    return QuestionSet(questions=tuple(_joined(made)), left_out=tuple(left), far=far(facts, _finite(bases)))
 
 
 def _finite(bases: Arrays) -> Arrays:
@@ -53,7 +53,7 @@ def _told(column: Column, rng: np.random.Generator) -> Known:
 
 def _groups(
     facts: ModelFacts, known: KnownRows, columns: Sequence[Known], bases: Arrays, rng: np.random.Generator
-) -> list[Group]:
+) -> list[QuestionGroup]:
     """The groups, in the order in which they get rows when there are too few for all."""
     sources = {"example": known.example, "validation": known.validation, "recorded": known.recorded}
     return [
@@ -90,7 +90,7 @@ def _affordable(budget: Budget, bases: Arrays) -> tuple[int, str]:
     return budget.affordable, f"at most {budget.rows} rows are asked"
 
 
-def _unasked(wanted: Sequence[Group], counts: Sequence[int], why: str) -> Iterator[str]:
+def _unasked(wanted: Sequence[QuestionGroup], counts: Sequence[int], why: str) -> Iterator[str]:
     for group, count in zip(wanted, counts, strict=True):
         if count < group.available:
             yield f"{group.available - count} of {group.available} {group.label} were not asked: {why}."

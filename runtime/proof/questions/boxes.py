@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.questions.column import Column
-from shiplift.runtime.proof.questions.groups import Group, Known, drawn
+from shiplift.runtime.proof.questions.groups import Known, QuestionGroup, drawn
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.records.facts import Bound, ModelFacts
 
@@ -22,7 +22,7 @@ Box = tuple[Bound, ...]
 Place = Mapping[int, float]  # a value for each bounded column
 
 
-def of_boxes(facts: ModelFacts, columns: Sequence[Known], bases: Arrays, rng: np.random.Generator) -> Group:
+def of_boxes(facts: ModelFacts, columns: Sequence[Known], bases: Arrays, rng: np.random.Generator) -> QuestionGroup:
     """Known rows moved into corners of leaves, of which each has two."""
     bounded = dict(_bounded(facts, [each.column for each in columns]))
     boxes = [box for box in facts.boxes if box and all(at in bounded for at, _, _ in box)]
@@ -38,7 +38,7 @@ def of_boxes(facts: ModelFacts, columns: Sequence[Known], bases: Arrays, rng: np
                 column.put(rows[column.input], np.array([row]), np.array([value], column.dtype))
         return (Questions(inputs=rows, origins=("leaf",) * count),)
 
-    return Group(label="rows in corners of leaves", available=len(places), make=make, weight=8.0)
+    return QuestionGroup(label="rows in corners of leaves", available=len(places), make=make, weight=8.0)
 
 
 def _bounded(facts: ModelFacts, columns: Sequence[Column]) -> Iterator[tuple[int, Column]]:

@@ -50,7 +50,7 @@ class Column:
             array[rows, self.index] = values
 
 
-class Kind(Protocol):
+class ColumnKind(Protocol):
     """A kind of column: which values tell a wrong model from a right one, and which are ordinary."""
 
     def recognises(self, column: Column) -> bool:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.questions import known as rows_known
-from shiplift.runtime.proof.questions.column import Candidates, Column, Kind
+from shiplift.runtime.proof.questions.column import Candidates, Column, ColumnKind
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.records.tensor import TensorSpec
 
@@ -22,7 +22,7 @@ _CHANGED = 4  # columns of a row at most, where several are changed at once
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class QuestionGroup:
     """`available` questions, called `label` in reports; `make` makes the first so many. `weight` is its share."""
 
     label: str
@@ -36,13 +36,13 @@ class Known:
     """A column with its kind, its special values by origin, and the rows that its values are put into."""
 
     column: Column
-    kind: Kind
+    kind: ColumnKind
     special: Candidates
 
 
 def of_source(
     origin: str, rows: Mapping[str, NDArray[Any]], specs: tuple[TensorSpec, ...], rng: np.random.Generator
-) -> Group:
+) -> QuestionGroup:
     """Rows as they are known; a part of them at random if not all may be asked."""
 
     def make(count: int) -> tuple[Questions, ...]:
@@ -50,10 +50,10 @@ def of_source(
         return (Questions(inputs=rows_known.pick(rows, specs, at), origins=(origin,) * len(at)),)
 
     total = rows_known.count(rows)
-    return Group(label=f"{origin} rows", available=total, make=make, weight=4.0)
+    return QuestionGroup(label=f"{origin} rows", available=total, make=make, weight=4.0)
 
 
-def of_special_values(columns: Sequence[Known], bases: Arrays, rng: np.random.Generator) -> list[Group]:
+def of_special_values(columns: Sequence[Known], bases: Arrays, rng: np.random.Generator) -> list[QuestionGroup]:
     """For each origin its special values, each in a known row that is otherwise unchanged; columns take turns."""
     origins: dict[str, list[tuple[str, Column, NDArray[Any]]]] = {}
     for each in columns:
@@ -65,7 +65,7 @@ def of_special_values(columns: Sequence[Known], bases: Arrays, rng: np.random.Ge
 
 def _of_values(
     origin: str, parts: list[tuple[str, Column, NDArray[Any]]], bases: Arrays, rng: np.random.Generator
-) -> Group:
+) -> QuestionGroup:
     sizes = [len(values) for _, _, values in parts]
     part = np.repeat(np.arange(len(parts)), sizes)
     rank = np.concatenate([np.arange(size) for size in sizes])
@@ -83,10 +83,10 @@ def _of_values(
             column.put(rows[column.input], places, values[rank[taken][places]])
         return (Questions(inputs=rows, origins=tuple(parts[at][0] for at in part[taken])),)
 
-    return Group(label=f"rows for {origin!r}", available=available, make=make, weight=_WEIGHTS.get(origin, 1.0))
+    return QuestionGroup(label=f"rows for {origin!r}", available=available, make=make, weight=_WEIGHTS.get(origin, 1.0))
 
 
-def of_several(columns: Sequence[Known], bases: Arrays, rng: np.random.Generator) -> Group:
+def of_several(columns: Sequence[Known], bases: Arrays, rng: np.random.Generator) -> QuestionGroup:
     """Known rows with special values in two to four columns at once."""
     lists = [[v for origin, v in each.special.items() if len(v) and origin not in _MOST] for each in columns]
     full = [(each.column, values) for each, values in zip(columns, lists, strict=True) if values]
@@ -100,10 +100,12 @@ def of_several(columns: Sequence[Known], bases: Arrays, rng: np.random.Generator
                 column.put(rows[column.input], np.array([at]), values[rng.integers(len(values), size=1)])
         return (Questions(inputs=rows, origins=("several",) * count),)
 
-    return Group(label="rows with several special values", available=_SEVERAL if len(full) > 1 else 0, make=make)
+    return QuestionGroup(
+        label="rows with several special values", available=_SEVERAL if len(full) > 1 else 0, make=make
+    )
 
 
-def of_ties(columns: Sequence[Known], bases: Arrays, rng: np.random.Generator) -> Group:
+def of_ties(columns: Sequence[Known], bases: Arrays, rng: np.random.Generator) -> QuestionGroup:
     """Rows that are on a threshold, or next to one, in every column that has any."""
     split = [
         (each.column, values)
@@ -118,10 +120,10 @@ def of_ties(columns: Sequence[Known], bases: Arrays, rng: np.random.Generator) -
             column.put(rows[column.input], np.arange(count), values[rng.integers(0, len(values), count)])
         return (Questions(inputs=rows, origins=("tie",) * count),)
 
-    return Group(label="rows on thresholds of all columns", available=_TIES if len(split) > 1 else 0, make=make)
+    return QuestionGroup(label="rows on thresholds of all columns", available=_TIES if len(split) > 1 else 0, make=make)
 
 
-def of_range(columns: Sequence[Known], bases: Arrays, rng: np.random.Generator) -> Group:
+def of_range(columns: Sequence[Known], bases: Arrays, rng: np.random.Generator) -> QuestionGroup:
     """Rows whose columns are drawn one by one, each from its own range."""
 
     def make(count: int) -> tuple[Questions, ...]:
@@ -131,7 +133,7 @@ def of_range(columns: Sequence[Known], bases: Arrays, rng: np.random.Generator) 
             column.put(rows[column.input], np.arange(count), each.kind.sample(column, count, rng))
         return (Questions(inputs=rows, origins=("range",) * count),)
 
-    return Group(label="rows across the range", available=_SAMPLED, make=make, weight=2.0)
+    return QuestionGroup(label="rows across the range", available=_SAMPLED, make=make, weight=2.0)
 
 
 def drawn(bases: Arrays, count: int, rng: np.random.Generator) -> Arrays:

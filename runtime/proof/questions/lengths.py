@@ -6,7 +6,7 @@ import numpy as np
 
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.questions import known as rows_known
-from shiplift.runtime.proof.questions.groups import Group
+from shiplift.runtime.proof.questions.groups import QuestionGroup
 from shiplift.runtime.proof.questions.question import Questions
 from shiplift.runtime.records.tensor import TensorSpec
 
@@ -17,7 +17,7 @@ _LONGEST = 4_096  # elements of an axis
 Axes = tuple[tuple[str, int], ...]  # the input, and its axis
 
 
-def of_lengths(specs: Sequence[TensorSpec], bases: Arrays, rng: np.random.Generator) -> Group:
+def of_lengths(specs: Sequence[TensorSpec], bases: Arrays, rng: np.random.Generator) -> QuestionGroup:
     """A few rows of each length; the most telling lengths first."""
     shapes = [(axes, length) for size, axes in free_axes(specs, bases).items() for length in _lengths(size)]
 
@@ -29,7 +29,7 @@ def of_lengths(specs: Sequence[TensorSpec], bases: Arrays, rng: np.random.Genera
                 made.append(_resized(bases, axes, length, size, rng))
         return tuple(made)
 
-    return Group(label="rows of other lengths", available=_ROWS * len(shapes), make=make)
+    return QuestionGroup(label="rows of other lengths", available=_ROWS * len(shapes), make=make)
 
 
 def free_axes(specs: Sequence[TensorSpec], rows: Arrays) -> Mapping[int, Axes]:

@@ -14,7 +14,7 @@ _KNOWN, _SPREAD = 0.5, 0.9  # of sampled values: up to the first share known one
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
+class ColumnRange:
     """A column's own range, both ends included."""
 
     low: float
@@ -26,7 +26,7 @@ class Interval:
         return min(self.high - self.low, float(np.finfo(np.float64).max))
 
 
-def interval(column: Column) -> Interval:
+def interval(column: Column) -> ColumnRange:
     """The range of known values and thresholds, without sentinels; wider if they are all the same."""
     known = np.asarray(column.known, np.float64).ravel()
     marks = [mark for mark in column.facts.sentinels if not isinstance(mark, str)]
@@ -34,10 +34,10 @@ def interval(column: Column) -> Interval:
     edges = np.asarray(column.facts.thresholds, np.float64)
     values = np.concatenate([known, edges[np.isfinite(edges)]])
     if not len(values):
-        return Interval(low=-1.0, high=1.0)
+        return ColumnRange(low=-1.0, high=1.0)
     low, high = float(values.min()), float(values.max())
     margin = max(1.0, abs(low)) if low == high else 0.0
-    return Interval(low=low - margin, high=high + margin)
+    return ColumnRange(low=low - margin, high=high + margin)
 
 
 class Numbers:
@@ -96,7 +96,7 @@ def _as_whole(values: NDArray[np.float64], known: NDArray[Any], share: NDArray[n
     return np.where(share < _SPREAD, np.round(values), values) if whole else values
 
 
-def _ends(own: Interval, rng: np.random.Generator) -> NDArray[np.float64]:
+def _ends(own: ColumnRange, rng: np.random.Generator) -> NDArray[np.float64]:
     """The ends, values across the range, round ones too, and beyond it: a little, by its width, and by far."""
     ends = [own.low, own.high, (own.low + own.high) / 2 if np.isfinite(own.low + own.high) else 0.0]
     inside = own.low + rng.random(_DRAWS) * own.span

@@ -58,7 +58,7 @@ NONE = Questions(inputs={}, origins=())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class QuestionSet:
     """All questions, an entry for each shape of rows, and in plain sentences what was left out and why.
 
     `far` are beside them, since a form may be limited to what it answers rightly of these.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shiplift.runtime.proof.questions.column import Candidates, Column, Kind
+from shiplift.runtime.proof.questions.column import Candidates, Column, ColumnKind
 from shiplift.runtime.proof.questions.integers import Flags
 from shiplift.runtime.proof.questions.numbers import fitting
 
@@ -18,7 +18,7 @@ _SCALES = (0.5, 2.0, -1.0)
 class Whole:
     """Tensors whose elements are of the kind `element`: all of them one value, drawn anew, or one of them changed."""
 
-    element: Kind
+    element: ColumnKind
 
     def recognises(self, column: Column) -> bool:
         """Whether a row has several elements, all of the kind."""

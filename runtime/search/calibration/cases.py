@@ -14,7 +14,7 @@ MOST_S = 40.0  # then one window is enough: on a slow machine a single call is l
 WINDOWS = 3  # of which the best counts: others can only make a machine seem slower
 
 
-class Form(Record):
+class CalibrationForm(Record):
     """A graph on an engine in a precision."""
 
     graph: GraphKind
@@ -25,7 +25,7 @@ class Form(Record):
 class Cases(Record):
     """All that is measured: each form on each placement (instances, threads), in each batch, for `window_s`."""
 
-    forms: tuple[Form, ...]
+    forms: tuple[CalibrationForm, ...]
     placements: tuple[tuple[int, int], ...]
     batches: tuple[int, ...]
     window_s: float
@@ -47,14 +47,14 @@ def placements_of(cores: int, *, quick: bool) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(ends if quick else ends | between))
 
 
-def _forms(target: Target) -> Iterator[Form]:
+def _forms(target: Target) -> Iterator[CalibrationForm]:
     """Each precision on each engine that serves it on a CPU. ONNX Runtime has no kernels for bf16 and fp16 there."""
     graphs: tuple[GraphKind, ...] = ("dense", "small")
     for graph in graphs:
         for engine in target.engines:
             for precision in target.precisions:
                 if engine == "openvino" or (engine == "onnxruntime" and precision in ("fp32", "int8")):
-                    yield Form(graph=graph, engine=engine, precision=precision)
+                    yield CalibrationForm(graph=graph, engine=engine, precision=precision)
     for engine in target.engines:
         if engine in ("onnxruntime", "trees"):
-            yield Form(graph="trees", engine=engine, precision="fp32")
+            yield CalibrationForm(graph="trees", engine=engine, precision="fp32")

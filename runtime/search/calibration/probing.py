@@ -17,10 +17,10 @@ from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model.openvino_models import OpenVinoSession
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.precision.timing import Forest, RunnableCandidate
+from shiplift.runtime.precision.timing import RunnableCandidate, TimedForest
 from shiplift.runtime.records.calibration import GraphKind, Rate, Unavailable
 from shiplift.runtime.search.calibration import graphs
-from shiplift.runtime.search.calibration.cases import MOST_S, WINDOWS, Cases, Form
+from shiplift.runtime.search.calibration.cases import MOST_S, WINDOWS, CalibrationForm, Cases
 from shiplift.runtime.spec.target import Target
 
 PRELOAD = ("onnxruntime.quantization",)
@@ -35,7 +35,7 @@ def probe(*, work: str, cases: dict[str, Any], target: dict[str, Any]) -> dict[s
     deadline = time.monotonic() + MOST_S
     kinds = tuple(dict.fromkeys(form.graph for form in wanted.forms))
     for at, graph in enumerate(kinds):
-        running: dict[Form, _Sessions] = {}
+        running: dict[CalibrationForm, _Sessions] = {}
         for form in wanted.forms:
             if form.graph == graph:
                 progress(f"{graph}: making {form.precision} on {form.engine}", at / len(kinds))
@@ -54,12 +54,12 @@ def probe(*, work: str, cases: dict[str, Any], target: dict[str, Any]) -> dict[s
     }
 
 
-def _unavailable(form: Form, error: Exception) -> Unavailable:
+def _unavailable(form: CalibrationForm, error: Exception) -> Unavailable:
     why = error.what if isinstance(error, ShipliftError) else " ".join(str(error).split())[:300] or repr(error)
     return Unavailable(graph=form.graph, engine=form.engine, precision=form.precision, why=why)
 
 
-def candidate(form: Form, target: Target, folder: Path) -> RunnableCandidate:
+def candidate(form: CalibrationForm, target: Target, folder: Path) -> RunnableCandidate:
     """A form of a graph, whose files are written below `folder` unless they are there.
 
     Raises:
@@ -68,7 +68,7 @@ def candidate(form: Form, target: Target, folder: Path) -> RunnableCandidate:
     """
     if form.engine == "trees":
         file = folder / form.graph / "checkpoint.tl"
-        forest = Forest(form=graphs.FOREST, signature=graphs.FOREST_SIGNATURE)
+        forest = TimedForest(form=graphs.FOREST, signature=graphs.FOREST_SIGNATURE)
         return RunnableCandidate(
             file=_made(file, lambda: graphs.write_forest(file)), outputs=graphs.OUTPUTS, engine="trees", forest=forest
         )
@@ -99,7 +99,9 @@ class _Sessions:
         return sessions[:instances]
 
 
-def _rates(graph: GraphKind, running: Mapping[Form, _Sessions], cases: Cases, deadline: float) -> Iterator[Rate]:
+def _rates(
+    graph: GraphKind, running: Mapping[CalibrationForm, _Sessions], cases: Cases, deadline: float
+) -> Iterator[Rate]:
     """The rate of each form in each case. Forms take turns, so that what disturbs one window disturbs all alike."""
     for (instances, threads), batch in product(cases.placements, cases.batches):
         feeds = graphs.samples(graph, batch)

@@ -31,7 +31,7 @@ from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.bundles.own_answers import own_golden, served_alone
 from shiplift.runtime.serving.bundles.package import package_bundle
-from shiplift.runtime.serving.bundles.scoring import Scoring
+from shiplift.runtime.serving.bundles.scoring import ValidationScoring
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.spec.pipeline import BUNDLE, PipelineSpec
@@ -46,7 +46,7 @@ def compose(
     version: ModelVersion,
     exported: Exported,
     members: Members,
-    scoring: Scoring,
+    scoring: ValidationScoring,
     folder: Path,
 ) -> tuple[Package, CheckedPipeline]:
     """The package of a pipeline's bundle for a target, made below the empty `folder`, and the checked pipeline.
@@ -59,7 +59,7 @@ def compose(
         ServerFailed: the bundle does not load.
         ArtifactCorrupt: a member's package is missing or altered.
         StorageFull: no space is left.
-        DataInvalid, SandboxLimit: as `Scoring.score`.
+        DataInvalid, SandboxLimit: as `ValidationScoring.score`.
     """
     store = ArtifactStore(site.artifacts_uri)
     pipeline = read_definition(store.fetch(version.files, folder / "logged"))

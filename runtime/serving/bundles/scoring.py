@@ -34,7 +34,7 @@ _INPUTS = "inputs.npz"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scoring:
+class ValidationScoring:
     """A pipeline's validation data, with the settings of the site and the spec for them."""
 
     site: Site

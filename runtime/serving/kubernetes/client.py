@@ -31,7 +31,7 @@ from shiplift.runtime.serving.kubernetes.connection import (
     send_bytes,
     unknown,
 )
-from shiplift.runtime.serving.kubernetes.kinds import KNOWN, POD, SELF_SUBJECT_REVIEW, Kind, group_path
+from shiplift.runtime.serving.kubernetes.kinds import KNOWN, POD, SELF_SUBJECT_REVIEW, ResourceKind, group_path
 from shiplift.runtime.serving.kubernetes.streams import event_of, read_lines
 from shiplift.runtime.serving.kubernetes.transport import SILENT_S, Transport, connect
 
@@ -50,20 +50,20 @@ class KubernetesClient:
 
     namespace: str = ""
     connect: Callable[[], Transport] = connect
-    _discovered: dict[tuple[str, str], Kind] = field(default_factory=dict, repr=False, compare=False)
+    _discovered: dict[tuple[str, str], ResourceKind] = field(default_factory=dict, repr=False, compare=False)
 
     # --- reading ---
 
-    def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
+    def get(self, kind: ResourceKind, name: str, namespace: str = "") -> Object | None:
         """An object; None if it does not exist."""
         return self._send("GET", kind, name, namespace).or_none()
 
-    def find(self, kind: Kind, selector: str = "", namespace: str = "") -> list[Object]:
+    def find(self, kind: ResourceKind, selector: str = "", namespace: str = "") -> list[Object]:
         """Every object whose labels match."""
         return list(self.each(kind, selector, namespace, page=500))
 
     def each(
-        self, kind: Kind, selector: str = "", namespace: str = "", *, page: int = 50, fields: str = ""
+        self, kind: ResourceKind, selector: str = "", namespace: str = "", *, page: int = 50, fields: str = ""
     ) -> Iterator[Object]:
         """Like `find`, but one page at a time, because all objects at once may take much memory.
 
@@ -79,7 +79,7 @@ class KubernetesClient:
                 return
             query["continue"] = answer["metadata"]["continue"]
 
-    def watch(self, kind: Kind, namespace: str = "", *, since: str = "", seconds: int) -> Iterator[Object]:
+    def watch(self, kind: ResourceKind, namespace: str = "", *, since: str = "", seconds: int) -> Iterator[Object]:
         """Watches the objects of a kind for so many seconds; gives the API server's events.
 
         It begins after the resource version `since`; without one, with an `ADDED` for each object that exists. A
@@ -125,7 +125,7 @@ class KubernetesClient:
         """
         return self._send("PUT", *self.locate(body), body=body).checked()
 
-    def merge(self, kind: Kind, name: str, body: Object, namespace: str = "") -> Object | None:
+    def merge(self, kind: ResourceKind, name: str, body: Object, namespace: str = "") -> Object | None:
         """Merges fields into an object (JSON merge patch, RFC 7396); None if it does not exist.
 
         Raises:
@@ -133,7 +133,7 @@ class KubernetesClient:
         """
         return self._send("PATCH", kind, name, namespace, body=body, content="application/merge-patch+json").or_none()
 
-    def delete(self, kind: Kind, name: str, namespace: str = "", *, uid: str = "") -> bool:
+    def delete(self, kind: ResourceKind, name: str, namespace: str = "", *, uid: str = "") -> bool:
         """Deletes an object and, in the background, what it owns; returns whether it existed.
 
         Raises:
@@ -156,26 +156,26 @@ class KubernetesClient:
 
     # --- kinds ---
 
-    def serves(self, kind: Kind) -> bool:
+    def serves(self, kind: ResourceKind) -> bool:
         """Whether the cluster knows a kind."""
         return self._discover(kind.version, kind.name) is not None
 
-    def locate(self, body: Object) -> tuple[Kind, str, str]:
+    def locate(self, body: Object) -> tuple[ResourceKind, str, str]:
         """The kind, name and namespace of an object: the arguments of `get` and `delete`."""
         version, name, meta = body["apiVersion"], body["kind"], body["metadata"]
         kind = KNOWN.get((version, name)) or self._discover(version, name)
         if kind is None:
-            raise unknown(Kind(name=name, version=version, plural=""))
+            raise unknown(ResourceKind(name=name, version=version, plural=""))
         return kind, meta.get("name", ""), meta.get("namespace", "")
 
-    def _discover(self, version: str, name: str) -> Kind | None:
+    def _discover(self, version: str, name: str) -> ResourceKind | None:
         """A kind as the cluster describes it; None if the cluster does not know it."""
         if (version, name) not in self._discovered:
             what = f"the kinds of {version}"
             answer = send(self._transport, "GET", group_path(version), what=what).or_none() or {}
             for item in answer.get("resources", []):
                 if "/" not in item["name"]:  # otherwise it is a subresource, such as an object's status
-                    self._discovered[version, item["kind"]] = Kind(
+                    self._discovered[version, item["kind"]] = ResourceKind(
                         name=item["kind"], version=version, plural=item["name"], namespaced=item["namespaced"]
                     )
         return self._discovered.get((version, name))
@@ -202,7 +202,7 @@ class KubernetesClient:
     def _transport(self) -> Transport:
         return self.connect()
 
-    def _send(self, method: Method, kind: Kind, name: str, namespace: str, **content: Any) -> ApiResponse:
+    def _send(self, method: Method, kind: ResourceKind, name: str, namespace: str, **content: Any) -> ApiResponse:
         namespace = (namespace or self.namespace) if kind.namespaced else ""
         where = f"{namespace}/" if namespace else ""
         what = f"{kind.name} {where}{name}" if name else f"{kind.plural} in {namespace or 'the cluster'}"

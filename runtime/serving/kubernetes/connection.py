@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from shiplift.runtime.base.errors import ClusterRefused, ClusterUnreachable, ShipliftError, Temporary
-from shiplift.runtime.serving.kubernetes.kinds import Kind
+from shiplift.runtime.serving.kubernetes.kinds import ResourceKind
 from shiplift.runtime.serving.kubernetes.transport import Transport, encoded, in_pod
 
 Object = dict[str, Any]
@@ -45,7 +45,7 @@ class ApiResponse:
     status: int
     body: Object
     doing: str
-    kind: Kind | None = None
+    kind: ResourceKind | None = None
 
     def checked(self) -> Object:
         """The answer's body.
@@ -93,7 +93,7 @@ def send(
     path: str,
     *,
     what: str,
-    kind: Kind | None = None,
+    kind: ResourceKind | None = None,
     body: Object | None = None,
     query: dict[str, str] | None = None,
     content: str = "application/json",
@@ -146,7 +146,7 @@ def translated_errors() -> Iterator[None]:
         raise _no_answer(error) from error
 
 
-def unknown(kind: Kind) -> ClusterRefused:
+def unknown(kind: ResourceKind) -> ClusterRefused:
     """The error for a kind that the cluster does not have."""
     return ClusterRefused(
         f"the cluster does not know the kind {kind.name} ({kind.version})",

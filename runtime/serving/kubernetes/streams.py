@@ -6,7 +6,7 @@ from typing import Any
 
 from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.serving.kubernetes.connection import ApiResponse, Object, json_object, translated_errors
-from shiplift.runtime.serving.kubernetes.kinds import Kind
+from shiplift.runtime.serving.kubernetes.kinds import ResourceKind
 from shiplift.runtime.serving.kubernetes.transport import Transport
 
 
@@ -17,7 +17,7 @@ def read_lines(
     what: str,
     query: list[tuple[str, str]],
     silent_s: float | None,
-    kind: Kind | None = None,
+    kind: ResourceKind | None = None,
     absent: tuple[int, ...] = (),
 ) -> Iterator[str]:
     """The lines of an answer as they arrive; none if its status is one of `absent`.
@@ -40,7 +40,7 @@ def read_lines(
     return iter(())
 
 
-def event_of(line: str, what: str, kind: Kind) -> Object:
+def event_of(line: str, what: str, kind: ResourceKind) -> Object:
     """An event of a watch from its line: its `type` and its `object`.
 
     Raises:

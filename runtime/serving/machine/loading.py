@@ -23,7 +23,7 @@ from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.serving.machine.pauses import pause_s
 from shiplift.runtime.serving.triton.config import parse
-from shiplift.runtime.serving.triton.loads import LOADING, READY, Loads
+from shiplift.runtime.serving.triton.loads import LOADING, READY, ModelLoads
 from shiplift.runtime.serving.triton.repository_key import key_of
 
 _POLL_S = 0.02
@@ -71,7 +71,7 @@ class Loader:
 
     def __init__(self, repository: Path, address: str, *, clock: Callable[[], float] = time.time) -> None:
         self._repository, self._clock = repository, clock
-        self._loads = Loads(address, key_of(repository))
+        self._loads = ModelLoads(address, key_of(repository))
 
     def look(self, *, but: frozenset[str] = frozenset(), again: Collection[str] = ()) -> frozenset[str]:
         """Begins to load what is due, except `but`. Returns the models that don't take requests now.

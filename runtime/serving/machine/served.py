@@ -17,7 +17,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.kinds.package import Package
 
 
-class Served(Record):
+class ServedPackage(Record):
     """The package that answers under a model's name; `former` are the member models of the previous package."""
 
     package: Package
@@ -29,10 +29,10 @@ class Served(Record):
         return (*self.former, *self.package.member_models)
 
 
-def served(home: Path, model: str) -> Served | None:
+def served(home: Path, model: str) -> ServedPackage | None:
     """What production in a home serves under a model's name; None if it serves nothing."""
     try:
-        return Served.model_validate_json(_file(home, model).read_bytes())
+        return ServedPackage.model_validate_json(_file(home, model).read_bytes())
     except (FileNotFoundError, ValidationError):  # never served, or truncated by a crash of the machine
         return None
 
@@ -43,11 +43,11 @@ def served_version(home: Path, model: str) -> int:
     return state.package.version if state else 0
 
 
-def every_served(home: Path) -> Iterator[Served]:
+def every_served(home: Path) -> Iterator[ServedPackage]:
     """What production in a home serves, for every model."""
     for file in sorted((home / "production" / "served").glob("*.json")):
         with suppress(FileNotFoundError, ValidationError):
-            yield Served.model_validate_json(file.read_bytes())
+            yield ServedPackage.model_validate_json(file.read_bytes())
 
 
 def note_served(home: Path, package: Package) -> None:
@@ -55,7 +55,7 @@ def note_served(home: Path, package: Package) -> None:
     before = served(home, package.model)
     moved = before is not None and before.package.member_models != package.member_models
     former = () if before is None else before.package.member_models if moved else before.former
-    write_atomically(_file(home, package.model), Served(package=package, former=former).model_dump_json())
+    write_atomically(_file(home, package.model), ServedPackage(package=package, former=former).model_dump_json())
 
 
 def forget_served(home: Path, model: str) -> None:

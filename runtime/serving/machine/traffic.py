@@ -26,7 +26,7 @@ _POLL_S = 0.2
 _UNTIL_LOOKED = "the heartbeat, which counts them, has not looked at the model for long enough"
 
 
-class Tally(Record):
+class PackageTraffic(Record):
     """What is counted of a package: since and until when (seconds since the epoch), and the requests of each minute.
 
     `counted` is the server's counter at the last reading, and `own` what the heartbeat has sent since.
@@ -40,7 +40,7 @@ class Tally(Record):
     minutes: tuple[tuple[int, int], ...] = ()
     last_at: float = 0.0
 
-    def after(self, counted: int, own: int, now: float) -> "Tally":
+    def after(self, counted: int, own: int, now: float) -> "PackageTraffic":
         """The tally after a reading; `own` is what the heartbeat sends after it.
 
         A counter that went back belongs to a model that was loaded again.
@@ -61,17 +61,17 @@ class Tally(Record):
         return Traffic(requests=requests, window_s=round(window_s, 1), last_at=self.last_at)
 
 
-_TALLIES = TypeAdapter(dict[str, Tally])
+_TALLIES = TypeAdapter(dict[str, PackageTraffic])
 
 
-def tallies(home: Path) -> dict[str, Tally]:
+def tallies(home: Path) -> dict[str, PackageTraffic]:
     """The tallies of all served models, by their served names."""
     with suppress(FileNotFoundError, ValidationError):
         return _TALLIES.validate_json(_file(home).read_bytes())
     return {}
 
 
-def write(home: Path, counted: Mapping[str, Tally]) -> None:
+def write(home: Path, counted: Mapping[str, PackageTraffic]) -> None:
     """Replaces the tallies of all served models."""
     write_atomically(_file(home), _TALLIES.dump_json(dict(counted)))
 
@@ -88,7 +88,7 @@ def traffic_of(home: Path, model: str, *, patience_s: float = _PATIENCE_S) -> Tr
         time.sleep(_POLL_S)
 
 
-def _tells(tally: Tally, package: Package) -> bool:
+def _tells(tally: PackageTraffic, package: Package) -> bool:
     same, fresh = tally.digest == package.repository.sha256, time.time() - tally.until <= _FRESH_S
     return same and fresh and tally.until - tally.since >= _LEAST_S
 

@@ -39,7 +39,7 @@ MAX_BODY_BYTES = 8 << 20  # several prompts of 1 MiB, the model's limit
 _KNOWN_S = 2.0  # how long a look-up of the serving models stays valid
 
 
-class Models:
+class GenerationModels:
     """The models that generate text now; `look_up` returns all served models."""
 
     def __init__(self, look_up: Callable[[], Sequence[ServedModel]]) -> None:
@@ -82,7 +82,7 @@ class Api:
     """The handlers of the routes."""
 
     def __init__(self, look_up: Callable[[], Sequence[ServedModel]]) -> None:
-        self._models, self._generators = Models(look_up), Generators()
+        self._models, self._generators = GenerationModels(look_up), Generators()
 
     async def healthz(self) -> dict[str, str]:
         """Whether this process answers."""

@@ -42,7 +42,7 @@ _NEUTRAL_IN_CHATS: dict[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class MessageForm:
     """How answers look on the wire: their names, whole and in parts, and where their text is.
 
     In a streamed chat, the first part of an answer has no text: it names the speaker's role.
@@ -70,8 +70,8 @@ class Form:
 
 
 _ASSISTANT = "assistant"
-COMPLETION = Form(prefix="cmpl", whole="text_completion", part="text_completion", chat=False)
-CHAT = Form(prefix="chatcmpl", whole="chat.completion", part="chat.completion.chunk", chat=True)
+COMPLETION = MessageForm(prefix="cmpl", whole="text_completion", part="text_completion", chat=False)
+CHAT = MessageForm(prefix="chatcmpl", whole="chat.completion", part="chat.completion.chunk", chat=True)
 
 
 def _choice(index: int, held: Mapping[str, Any], finish_reason: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class AnswerOptions(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    form: ClassVar[Form]
+    form: ClassVar[MessageForm]
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]]
 
     model: str = Field(min_length=1, max_length=256)

@@ -89,7 +89,7 @@ class Beat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traffic:
+class TrafficReading:
     """Clients' requests by the servers' own counters: when the last one was seen, and when all pods were last read.
 
     `counters` is None if a pod did not answer. `since`: when the service's activation changed.
@@ -102,7 +102,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Latency:
+class LatencyReading:
     """The last reading of the servers' latency, with each pod's requests so far; `asked_at` is 0 before the first.
 
     `per_minute` are the requests of clients since the reading before; None: they can't be told.
@@ -179,8 +179,8 @@ class Evidence:
     routes_at: float = 0
     put_back_at: float = 0
     restarts: tuple[float, ...] = ()
-    traffic: Traffic = Traffic()
-    latency: Latency = Latency()
+    traffic: TrafficReading = TrafficReading()
+    latency: LatencyReading = LatencyReading()
     demand: QueueDemand = QueueDemand()
     moves: Mapping[str, Move] = field(default_factory=dict)
     applied: Mapping[Key, Applied] = field(default_factory=dict)

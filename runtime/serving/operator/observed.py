@@ -39,7 +39,7 @@ class RetiredPod:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class TargetPods:
     """The pods of a revision that serve one target's package under a name of their own, and one pod's capacity."""
 
     name: str
@@ -59,7 +59,7 @@ class RevisionSeen:
     package: Package | None = None
     artifacts_uri: str = ""
     capacity: Capacity | None = None
-    others: tuple[Group, ...] = ()
+    others: tuple[TargetPods, ...] = ()
     problem: str = ""
     history_of: str = ""
     created_at: float = 0
@@ -157,12 +157,14 @@ class Observed:
         """A group's pods that take requests."""
         return tuple(pod for pod in self.pods.get(group, ()) if pod.ready)
 
-    def groups(self, revision: str) -> tuple[Group, ...]:
+    def groups(self, revision: str) -> tuple[TargetPods, ...]:
         """A revision's groups, the first of which has its name; none if it can't be used."""
         seen = self.revisions.get(revision)
         if seen is None or seen.package is None:
             return ()
-        first = Group(name=revision, package=seen.package, artifacts_uri=seen.artifacts_uri, capacity=seen.capacity)
+        first = TargetPods(
+            name=revision, package=seen.package, artifacts_uri=seen.artifacts_uri, capacity=seen.capacity
+        )
         return (first, *seen.others)
 
     def names(self, revision: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from shiplift.runtime.serving.operator.evidence import Weights
 from shiplift.runtime.serving.operator.groups.weighing import backends
 from shiplift.runtime.serving.operator.hosting.moving import hosting
 from shiplift.runtime.serving.operator.monitoring import seen
-from shiplift.runtime.serving.operator.observed import Group, Observed
+from shiplift.runtime.serving.operator.observed import Observed, TargetPods
 from shiplift.runtime.serving.operator.resources import API_VERSION, SERVICE_KIND, ServiceSpec
 from shiplift.runtime.serving.operator.scaling import autoscalers
 from shiplift.runtime.serving.operator.scaling.replicas import bounds, written
@@ -106,7 +106,9 @@ def is_owned(body: Object, observed: Observed) -> bool:
     return any(owner.get("uid") == observed.uid for owner in body["metadata"].get("ownerReferences") or [])
 
 
-def _of_group(observed: Observed, spec: ServiceSpec, revision: str, group: Group, revisions: set[str]) -> list[Object]:
+def _of_group(
+    observed: Observed, spec: ServiceSpec, revision: str, group: TargetPods, revisions: set[str]
+) -> list[Object]:
     name, package = group.name, group.package
     common = revision if observed.several(revision) else ""
     home = hosting(observed, name)

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import structlog
 
-from shiplift.runtime.serving.scoring.models import LookUp, Models, Scorable
+from shiplift.runtime.serving.scoring.models import LookUp, Scorable, ScoringModels
 from shiplift.runtime.serving.scoring.problems import BAD_REQUEST, ScoringProblem
 from shiplift.runtime.serving.scoring.requests import JSON, media_type
 from shiplift.runtime.serving.scoring.scorer import Scorer
@@ -33,7 +33,7 @@ class ScoringApp:
     """
 
     def __init__(self, look_up: LookUp, *, default: str = "", key: str = "") -> None:
-        self._models, self._scorer, self._key = Models(look_up, default), Scorer(), key.encode()
+        self._models, self._scorer, self._key = ScoringModels(look_up, default), Scorer(), key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, or the server's start and end."""

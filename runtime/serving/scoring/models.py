@@ -37,7 +37,7 @@ class Scorable:
         return form_of(self.served)
 
 
-class Models:
+class ScoringModels:
     """The served models; `look_up` returns all of them. `default` is the one that answers without a name."""
 
     def __init__(self, look_up: LookUp, default: str = "") -> None:

@@ -17,7 +17,7 @@ _FIELDS = "The input must be a JSON dictionary with exactly one of the input fie
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ScoringRequest:
     """What a request asks: the served tensors, and parameters as JSON (empty: those that were logged).
 
     `wrapped`: it came in one of the forms whose answers have the key `predictions`.
@@ -66,33 +66,33 @@ def decoded(body: bytes) -> dict[str, Any]:
     raise ScoringProblem(400, f"Invalid input. {_FIELDS}. {what}.")
 
 
-def read_other(kind: str, body: bytes, schema: InputSchema) -> Asked:
+def read_other(kind: str, body: bytes, schema: InputSchema) -> ScoringRequest:
     """What a body of that media type asks, whatever its form. It may take seconds.
 
     Raises:
         ScoringProblem: the request is wrong.
     """
     if kind == CSV:
-        return Asked(inputs=mlflow_rules.read_csv(body, schema))
+        return ScoringRequest(inputs=mlflow_rules.read_csv(body, schema))
     if kind == PARQUET:
-        return Asked(inputs=mlflow_rules.read_table(body, schema))
+        return ScoringRequest(inputs=mlflow_rules.read_table(body, schema))
     value = decoded(body)
     common = read_common(value, schema)
     if common is not None:
-        return Asked(inputs=common)
+        return ScoringRequest(inputs=common)
     require_shallow(value)
     inputs, params = mlflow_rules.read_json(value, schema)
-    return Asked(inputs=inputs, params=params, wrapped=not is_unwrapped(value))
+    return ScoringRequest(inputs=inputs, params=params, wrapped=not is_unwrapped(value))
 
 
-def read_at_once(kind: str, body: bytes, schema: InputSchema) -> Asked | None:
+def read_at_once(kind: str, body: bytes, schema: InputSchema) -> ScoringRequest | None:
     """What a small body in a common form asks; None: `read_other` reads it.
 
     Raises:
         ScoringProblem: it is not a JSON dictionary.
     """
     inputs = read_common(decoded(body), schema) if kind == JSON else None
-    return Asked(inputs=inputs) if inputs else None
+    return ScoringRequest(inputs=inputs) if inputs else None
 
 
 def require_shallow(value: Mapping[str, Any]) -> None:

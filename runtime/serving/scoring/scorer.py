@@ -15,7 +15,7 @@ from shiplift.runtime.serving.scoring.asking import Servers
 from shiplift.runtime.serving.scoring.conversing import WANTED, read_conversation
 from shiplift.runtime.serving.scoring.models import Scorable
 from shiplift.runtime.serving.scoring.problems import ScoringProblem
-from shiplift.runtime.serving.scoring.requests import JSON, Asked, read_at_once, read_other
+from shiplift.runtime.serving.scoring.requests import JSON, ScoringRequest, read_at_once, read_other
 from shiplift.runtime.serving.scoring.schema import InputSchema
 
 R = TypeVar("R")
@@ -64,13 +64,13 @@ class Scorer:
         conversation = read_conversation(kind, body)
         return conversation.body((await self._servers.ask(model.served, conversation.inputs, WANTED))[0])
 
-    async def _asked(self, model: Scorable, kind: str, body: bytes) -> Asked:
+    async def _asked(self, model: Scorable, kind: str, body: bytes) -> ScoringRequest:
         """What a body asks of a model that is not an agent."""
         if model.served.signature.streamed:
             raise ScoringProblem(400, f"{model.served.model!r} continues texts: `shiplift openai` serves it")
         return await self._read(model.schema, kind, body)
 
-    async def _chunks(self, model: Scorable, asked: Asked) -> list[Arrays]:
+    async def _chunks(self, model: Scorable, asked: ScoringRequest) -> list[Arrays]:
         """The outputs for consecutive rows of a request."""
         if is_split(model.served, model.form, rows := len(next(iter(asked.inputs.values())))):
             raise ScoringProblem(400, _ONE_ROW.format(rows=rows))
@@ -81,7 +81,7 @@ class Scorer:
         """Closes the connections."""
         await self._servers.close()
 
-    async def _read(self, schema: InputSchema, kind: str, body: bytes) -> Asked:
+    async def _read(self, schema: InputSchema, kind: str, body: bytes) -> ScoringRequest:
         if len(body) <= _SMALL_BYTES and (read := read_at_once(kind, body, schema)) is not None:
             return read
         async with self._large:

@@ -12,7 +12,7 @@ from shiplift.runtime.serving.triton.client import TritonClient, key_header
 LOADING, READY = "LOADING", "READY"
 
 
-class Loads:
+class ModelLoads:
     """The loads that were begun in the server at `address` (`host:port`, gRPC), with the key of its repository.
 
     Closing leaves them to the server.

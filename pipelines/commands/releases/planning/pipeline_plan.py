@@ -14,7 +14,7 @@ from shiplift.runtime.planning import measured, profiles
 from shiplift.runtime.planning.arrivals import Arrivals, recorded
 from shiplift.runtime.planning.options import Problem
 from shiplift.runtime.planning.plan import Plan, plan
-from shiplift.runtime.planning.profiles import Configuration, Profiles
+from shiplift.runtime.planning.profiles import MemberConfiguration, Profiles
 from shiplift.runtime.planning.scenario import graph_of
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.measurement import LoadReport, Tuned
@@ -120,7 +120,7 @@ def with_measured(engine: PastReleases, packages: dict[str, Package], known: Pro
     Raises:
         NotFound: a member's release measured no execution times; the message says how to get them.
     """
-    found: dict[str, tuple[Configuration, ...]] = {}
+    found: dict[str, tuple[MemberConfiguration, ...]] = {}
     reports: list[LoadReport] = []
     for name, package in packages.items():
         history = engine.history(engine.report(package.model, package.version))
@@ -140,7 +140,7 @@ def with_measured(engine: PastReleases, packages: dict[str, Package], known: Pro
 
 def _decoders(
     engine: PastReleases, spec: PipelineSpec, decoders: dict[str, Package]
-) -> dict[str, tuple[Configuration, ...]]:
+) -> dict[str, tuple[MemberConfiguration, ...]]:
     """Decoders of images, as the pipeline's newest load test measured them: they have no release of their own.
 
     Raises:
@@ -151,7 +151,7 @@ def _decoders(
     releases = sorted(engine.reports(spec.name), key=lambda report: report.version, reverse=True)
     tests = (engine.history(release).last(LoadReport) for release in releases)
     loads = {load.name: load for load in next((test.members for test in tests if test and test.members), ())}
-    found: dict[str, tuple[Configuration, ...]] = {}
+    found: dict[str, tuple[MemberConfiguration, ...]] = {}
     for name, package in decoders.items():
         if name not in loads or loads[name].compute_ms <= 0:
             raise NotFound(

@@ -46,7 +46,7 @@ class Reply:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class StageRequest:
     """A stage's request: the groups of its path, its query, and a file with its body."""
 
     permissions: StagePermissions
@@ -63,7 +63,7 @@ def _json(value: Any) -> Reply:
     return Reply(json.dumps(value).encode())
 
 
-def _list(asked: Asked) -> Reply:
+def _list(asked: StageRequest) -> Reply:
     path = asked.query.get("path", "")
     match = re.fullmatch(r"shiplift/sha256/([0-9a-f]{2})", path)
     if match is None:
@@ -71,32 +71,32 @@ def _list(asked: Asked) -> Reply:
     return _json({"files": asked.permissions.listing(match.group(1))})
 
 
-def _go_on(asked: Asked) -> Reply:
+def _go_on(asked: StageRequest) -> Reply:
     records = asked.permissions.go_on()
     if records is None:
         raise FileNotFoundError("the stages that follow can't run in this pod")
     return _json({name: record.model_dump(mode="json") for name, record in records.items()})
 
 
-def _put_blob(asked: Asked) -> Reply:
+def _put_blob(asked: StageRequest) -> Reply:
     (sha256,) = asked.at
     asked.permissions.store(sha256, asked.sent)
     return Reply()
 
 
-def _put_record(asked: Asked) -> Reply:
+def _put_record(asked: StageRequest) -> Reply:
     stage, name = asked.at
     asked.permissions.put_record(stage, name, _small(asked.sent))
     return Reply()
 
 
-def _put_tuned(asked: Asked) -> Reply:
+def _put_tuned(asked: StageRequest) -> Reply:
     asked.permissions.put_tuned(asked.query["name"], _small(asked.sent))
     return Reply()
 
 
 # Every request that is allowed, and the function that answers it.
-_ROUTES: tuple[tuple[str, str, Callable[[Asked], Reply]], ...] = (
+_ROUTES: tuple[tuple[str, str, Callable[[StageRequest], Reply]], ...] = (
     ("GET", "/ready", lambda _: Reply()),
     ("PUT", END, lambda _: Reply()),
     ("PUT", GO_ON, _go_on),
@@ -132,7 +132,7 @@ def answer(permissions: StagePermissions, method: str, target: str, sent: Path) 
         for verb, pattern, act in _ROUTES:
             match = re.fullmatch(pattern, unquote(parts.path))
             if verb == method and match:
-                return 200, act(Asked(permissions=permissions, at=match.groups(), query=query, sent=sent))
+                return 200, act(StageRequest(permissions=permissions, at=match.groups(), query=query, sent=sent))
         raise Denied(f"a broker does not answer {method} {parts.path}")
     except VersionReplaced as error:
         return FAILED, Reply(failure_of(error).model_dump_json().encode())

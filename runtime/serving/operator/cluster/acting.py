@@ -28,7 +28,7 @@ from shiplift.runtime.serving.kubernetes.kinds import (
     SERVICE,
     TRITON_REVISION,
     TRITON_SERVICE,
-    Kind,
+    ResourceKind,
 )
 from shiplift.runtime.serving.operator.conditions import KubernetesEvent
 from shiplift.runtime.serving.operator.deciding import Decision
@@ -153,7 +153,7 @@ class Actor:
             self._api.create(_event(observed, event))
 
 
-def _kind(key: Key) -> Kind:
+def _kind(key: Key) -> ResourceKind:
     return _DELETED[key[0]]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.model.tensors import Arrays, first_of_each_version
 from shiplift.runtime.records.kinds.package import Package
-from shiplift.runtime.serving.operator.observed import Group
+from shiplift.runtime.serving.operator.observed import TargetPods
 
 _KEPT = 64  # packages
 _REQUESTS = 8  # of each
@@ -43,7 +43,7 @@ class GoldenRequests:
         self._fetches: OrderedDict[str, _Fetch] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, group: Group, *, at_once: bool = False) -> Arrays:
+    def of(self, group: TargetPods, *, at_once: bool = False) -> Arrays:
         """The golden requests and answers of a group's package, by name as in its file; `at_once`: without waiting.
 
         Raises:
@@ -58,7 +58,7 @@ class GoldenRequests:
                 f"the golden requests of {group.name} are still being fetched", do="Check the artifact store."
             ) from error
 
-    def _begun(self, group: Group) -> "Future[Arrays]":
+    def _begun(self, group: TargetPods) -> "Future[Arrays]":
         digest, now = group.package.repository.sha256, time.monotonic()
         with self._lock:
             fetch = self._fetches.get(digest)

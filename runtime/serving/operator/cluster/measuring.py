@@ -46,7 +46,7 @@ from shiplift.runtime.serving.operator.measurements import (
     with_share,
     with_traffic,
 )
-from shiplift.runtime.serving.operator.observed import Group, Observed
+from shiplift.runtime.serving.operator.observed import Observed, TargetPods
 from shiplift.runtime.serving.operator.upkeep import latency
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 
@@ -151,7 +151,7 @@ class Measurer:
         with ThreadPoolExecutor(len(routes)) as pool:
             return with_routes(evidence, dict(zip(routes, pool.map(ask, routes), strict=True)))
 
-    def _row_of(self, group: Group, *, at_once: bool) -> Arrays | None:
+    def _row_of(self, group: TargetPods, *, at_once: bool) -> Arrays | None:
         """The inputs of the first golden request; None if they can't be had: routes must be asked all the same.
 
         `at_once`: doesn't wait for them, because a route is expected back, which must be reported at once.

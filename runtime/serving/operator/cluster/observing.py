@@ -33,7 +33,7 @@ from shiplift.runtime.serving.kubernetes.kinds import (
     TRAFFIC_POLICY,
     TRITON_REVISION,
     TRITON_SERVICE,
-    Kind,
+    ResourceKind,
 )
 from shiplift.runtime.serving.kubernetes.objects.names import BENCH, SERVER, Object, revision_of_group
 from shiplift.runtime.serving.operator.cluster.seeing import (
@@ -96,7 +96,9 @@ class Observer:
         self.gateway_address = ""  # as it was seen last
         self._cluster = cluster
         self._revisions: dict[tuple[str, str], RevisionSeen] = {}  # by name and version of the object
-        self._known: dict[Kind, tuple[bool, float]] = {}  # whether the cluster knows a kind, and when it was asked
+        self._known: dict[
+            ResourceKind, tuple[bool, float]
+        ] = {}  # whether the cluster knows a kind, and when it was asked
         self._may_read_nodes = True
         self._cordoned_nodes, self._cordoned_at = frozenset[str](), 0.0
         self._sharing = True  # whether there may be shared servers: without any, they are not asked for each time
@@ -104,7 +106,7 @@ class Observer:
         self.assigned: Mapping[str, str] = {}  # the server that placement wants for each group
 
     @property
-    def written(self) -> list[Kind]:
+    def written(self) -> list[ResourceKind]:
         """The kinds of objects that the operator writes on this cluster."""
         kinds = [DEPLOYMENT, SERVICE, POD_DISRUPTION_BUDGET, ENDPOINT_SLICE, HORIZONTAL_POD_AUTOSCALER]
         kinds += [kind for kind in _OPTIONAL if self._serves(kind)]
@@ -223,7 +225,7 @@ class Observer:
         pods = [slim(body) for body in self._shared(POD)] if shared else []
         return replace(seen, servers=servers_seen(shared.values(), pods, seen.cordoned), shared=shared)
 
-    def _shared(self, kind: Kind) -> list[Object]:
+    def _shared(self, kind: ResourceKind) -> list[Object]:
         """The objects of this kind that belong to shared servers."""
         return list(self._api.each(kind, SERVER, page=200)) if self._sharing else []
 
@@ -252,7 +254,7 @@ class Observer:
         self.gateway_address = str(addresses[0]["value"]) if addresses else ""
         return self.gateway_address
 
-    def _serves(self, kind: Kind) -> bool:
+    def _serves(self, kind: ResourceKind) -> bool:
         """Whether the cluster knows a kind. An unknown one is asked for again now and then: it may be installed."""
         knows, asked_at = self._known.get(kind, (False, 0.0))
         if not knows and (not asked_at or time.monotonic() - asked_at > _AGAIN_S):

@@ -15,7 +15,14 @@ from shiplift.runtime.serving.kubernetes import diagnosis
 from shiplift.runtime.serving.kubernetes.objects.deployment import DRAIN_S
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, Object, group_name, hosted_label
 from shiplift.runtime.serving.kubernetes.objects.shared import MEMBERS
-from shiplift.runtime.serving.operator.observed import Group, Observed, PodSeen, RetiredPod, RevisionSeen, ServerSeen
+from shiplift.runtime.serving.operator.observed import (
+    Observed,
+    PodSeen,
+    RetiredPod,
+    RevisionSeen,
+    ServerSeen,
+    TargetPods,
+)
 from shiplift.runtime.serving.operator.resources import (
     MODEL,
     GroupSpec,
@@ -169,9 +176,9 @@ def revision_seen(body: Object) -> RevisionSeen:
         return replace(seen, problem=first(error))
 
 
-def _group(revision: str, spec: GroupSpec, artifacts_uri: str) -> Group:
+def _group(revision: str, spec: GroupSpec, artifacts_uri: str) -> TargetPods:
     package = Package.model_validate(spec.package)
-    return Group(
+    return TargetPods(
         name=group_name(revision, package.target),
         package=package,
         artifacts_uri=spec.artifacts_uri or artifacts_uri,

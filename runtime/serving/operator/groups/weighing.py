@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from shiplift.runtime.serving.kubernetes.objects.front import weights_of
 from shiplift.runtime.serving.kubernetes.objects.names import Object
 from shiplift.runtime.serving.operator.evidence import Weights
-from shiplift.runtime.serving.operator.observed import Group, Observed
+from shiplift.runtime.serving.operator.observed import Observed, TargetPods
 from shiplift.runtime.serving.operator.repair import is_right, key_of
 
 _FINE = 100  # weights per percent in routes, if a revision of the service has several groups
@@ -86,7 +86,7 @@ def _within(observed: Observed, revision: str, total: int) -> dict[str, int]:
     return split(total, powers(observed, revision))
 
 
-def _capacity(group: Group) -> float:
+def _capacity(group: TargetPods) -> float:
     return group.capacity.within_slo_per_s if group.capacity else 0.0
 
 

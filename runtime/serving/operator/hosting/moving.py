@@ -30,7 +30,7 @@ class Hosting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moving:
+class MoveOrders:
     """What the moves of a service ask for."""
 
     evidence: Evidence
@@ -50,16 +50,16 @@ def hosting(observed: Observed, group: str) -> Hosting:
     return Hosting(server=goal if _arrives(observed, group, goal) else now, own=not (now and goal))
 
 
-def moving(observed: Observed, evidence: Evidence) -> Moving:
+def moving(observed: Observed, evidence: Evidence) -> MoveOrders:
     """What to ask and clean up for a move of the serving revision; `evidence` is the rollout's."""
     group = observed.status.revision
     if not observed.package(group) or not (observed.servers or evidence.moves):
-        return Moving(evidence=evidence)
+        return MoveOrders(evidence=evidence)
     now, goal, after = observed.host(group), server_goal(observed, group), hosting(observed, group)
     evidence = replace(evidence, moves={group: _noted(observed, group, after.server, goal)})
     asks = _asks(observed, group, goal) if after.server != goal else ()
     busy = now != goal or (not after.own and ("Deployment", group) in observed.live)
-    return Moving(
+    return MoveOrders(
         evidence=evidence,
         measure=asks,
         patch=tuple(_leaving(observed, group, now)),

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from shiplift.runtime.records.capacity import Capacity
-from shiplift.runtime.serving.operator.observed import Group, Observed
+from shiplift.runtime.serving.operator.observed import Observed, TargetPods
 from shiplift.runtime.serving.operator.resources import ServiceSpec
 from shiplift.runtime.serving.operator.upkeep.surge import extra_replicas
 from shiplift.runtime.serving.operator.zero.phases import leaves_autoscaler, sleeps, stays_asleep
@@ -92,7 +92,7 @@ def _as_target(observed: Observed, spec: ServiceSpec, name: str) -> int:
     return math.ceil(power / after.within_slo_per_s - 1e-9)
 
 
-def fleet_capacity(groups: Sequence[Group]) -> Capacity | None:
+def fleet_capacity(groups: Sequence[TargetPods]) -> Capacity | None:
     """The capacity of one pod of each group together; None if a group was not measured."""
     each = [group.capacity for group in groups if group.capacity]
     if not each or len(each) < len(groups):

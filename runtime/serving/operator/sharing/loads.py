@@ -21,7 +21,7 @@ _THREADS = 8
 _WEIGHT = 0.3  # of a new reading, so that a short burst moves no model
 
 
-class Loads:
+class ServiceLoads:
     """The loads of services, smoothed over some minutes. They include heartbeats, which are few."""
 
     def __init__(self) -> None:

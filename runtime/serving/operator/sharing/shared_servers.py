@@ -14,7 +14,7 @@ from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Object
-from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, POD_DISRUPTION_BUDGET, POD_MONITOR, Kind
+from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, POD_DISRUPTION_BUDGET, POD_MONITOR, ResourceKind
 from shiplift.runtime.serving.kubernetes.objects.names import SERVER
 from shiplift.runtime.serving.kubernetes.objects.shared import (
     digests_of,
@@ -26,7 +26,7 @@ from shiplift.runtime.serving.operator.cluster.observing import Snapshot
 from shiplift.runtime.serving.operator.declared import of_object
 from shiplift.runtime.serving.operator.observed import ServerSeen
 from shiplift.runtime.serving.operator.repair import covers, key_of
-from shiplift.runtime.serving.operator.sharing.loads import Loads
+from shiplift.runtime.serving.operator.sharing.loads import ServiceLoads
 from shiplift.runtime.serving.operator.sharing.making import owners_of, replicas_of, shared_members, without_quantities
 from shiplift.runtime.serving.operator.sharing.placing import PlacementLimits, PlacementPlan, Tenant, place
 from shiplift.runtime.serving.operator.sharing.tenants import Inhabitant, placed_servers, tenants_of
@@ -40,7 +40,7 @@ class SharedServers:
 
     def __init__(self, api: KubernetesClient, cluster: Cluster) -> None:
         self._api, self._cluster = api, cluster
-        self._loads = Loads()
+        self._loads = ServiceLoads()
         self._unused_since: dict[str, float] = {}
         self._barred: dict[frozenset[str], float] = {}  # until when
         self._log = structlog.get_logger()
@@ -160,5 +160,5 @@ class SharedServers:
             monitored="PodMonitor" in snapshot.optional,
         )
 
-    def _kinds(self, snapshot: Snapshot) -> list[Kind]:
+    def _kinds(self, snapshot: Snapshot) -> list[ResourceKind]:
         return [DEPLOYMENT, POD_DISRUPTION_BUDGET, *([POD_MONITOR] if "PodMonitor" in snapshot.optional else [])]

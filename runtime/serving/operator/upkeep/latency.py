@@ -6,7 +6,7 @@ The servers count the operator's own requests too, so nothing is reported unless
 import math
 from collections.abc import Mapping
 
-from shiplift.runtime.serving.operator.evidence import Evidence, Latency, Weights
+from shiplift.runtime.serving.operator.evidence import Evidence, LatencyReading, Weights
 from shiplift.runtime.serving.operator.measurements import ReadLatency
 from shiplift.runtime.serving.operator.observed import Observed
 
@@ -52,14 +52,14 @@ def clients_told(observed: Observed, evidence: Evidence) -> float | None:
 
 
 def after(
-    before: Latency, requests: Mapping[str, float], p99_ms: float | None, asked: ReadLatency, now: float
-) -> Latency:
+    before: LatencyReading, requests: Mapping[str, float], p99_ms: float | None, asked: ReadLatency, now: float
+) -> LatencyReading:
     """What is known after a reading: each pod's requests so far, and the slowest pod's percentile."""
     again = bool(before.requests) and before.requests.keys() == requests.keys()
     more = sum(max(0.0, requests[pod] - before.requests[pod]) for pod in requests) if again else 0
     enough = more >= _LEAST + asked.own
     per_minute = _per_minute(more, asked, now - before.asked_at) if again else None
-    return Latency(asked_at=now, requests=requests, p99_ms=p99_ms if enough else None, per_minute=per_minute)
+    return LatencyReading(asked_at=now, requests=requests, p99_ms=p99_ms if enough else None, per_minute=per_minute)
 
 
 def _per_minute(more: float, asked: ReadLatency, seconds: float) -> float:

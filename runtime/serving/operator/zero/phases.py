@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from shiplift.runtime.serving.kubernetes.objects.activator import leads_to_activator
 from shiplift.runtime.serving.operator import shares
-from shiplift.runtime.serving.operator.evidence import Traffic, Weights
+from shiplift.runtime.serving.operator.evidence import TrafficReading, Weights
 from shiplift.runtime.serving.operator.measurements import AskPods, Measurement, ReadTraffic
 from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.operator.resources import Activation, ServiceSpec
@@ -73,13 +73,13 @@ def begun(observed: Observed) -> Observed:
     """The look with the activation that it shows."""
     evidence = observed.evidence
     if not evidence.traffic.since:
-        evidence = replace(evidence, traffic=Traffic(seen_at=observed.now, since=observed.now))
+        evidence = replace(evidence, traffic=TrafficReading(seen_at=observed.now, since=observed.now))
     return replace(observed, activation=seen(observed), evidence=evidence)
 
 
 def changed(observed: Observed, activation: Activation) -> Observed:
     """The look with a new activation. The routes are asked later, since they need a moment to follow."""
-    traffic = Traffic(seen_at=observed.now, since=observed.now)
+    traffic = TrafficReading(seen_at=observed.now, since=observed.now)
     evidence = replace(observed.evidence, traffic=traffic, routes={}, routes_at=observed.now)
     return replace(observed, activation=activation, evidence=evidence)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shiplift.pipelines.commands import console
-from shiplift.pipelines.engines.answers import Answer
+from shiplift.pipelines.engines.answers import Prediction
 from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.pipelines.engines.local.releases import Releases
@@ -136,7 +136,9 @@ def test_targets_that_are_not_served_are_shown_with_the_verdict(name: str, capfd
 
 
 def test_an_answer_is_shown_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
-    console.show_answer(Answer(model="digits", version=3, outputs={"label": [[7]], "name": ["[red]seven[/] :smile:"]}))
+    console.show_answer(
+        Prediction(model="digits", version=3, outputs={"label": [[7]], "name": ["[red]seven[/] :smile:"]})
+    )
     assert capfd.readouterr().out == "digits version 3\nlabel: [[7]]\nname: ['[red]seven[/] :smile:']\n"
 
 

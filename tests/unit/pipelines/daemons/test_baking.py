@@ -5,7 +5,7 @@ from pathlib import Path
 
 from shiplift.pipelines.daemons.baking import BakeWatch
 from shiplift.pipelines.daemons.prober import BAD_BEATS, Prober, ProbeResult, State
-from shiplift.runtime.records.baking import Alarm, Baking, Reading
+from shiplift.runtime.records.baking import Alarm, BakeReading, Baking
 from shiplift.runtime.serving.alarm_readings import reading_of, worst_of
 from shiplift.runtime.serving.machine import baking
 from shiplift.runtime.serving.machine.served import note_served
@@ -29,8 +29,8 @@ def known(**fields: object) -> Baking:
 
 def test_a_reading_is_about_the_version_that_bakes() -> None:
     reading = reading_of(PAGE, "digits", 2, 1.0)
-    assert reading == Reading(at_s=1.0, answered=90, failed=3, latency_ms={0.9: 1.5})
-    assert reading_of(None, "digits", 2, 1.0) == Reading(at_s=1.0)
+    assert reading == BakeReading(at_s=1.0, answered=90, failed=3, latency_ms={0.9: 1.5})
+    assert reading_of(None, "digits", 2, 1.0) == BakeReading(at_s=1.0)
 
 
 def test_only_numbers_are_the_answer_to_a_query() -> None:

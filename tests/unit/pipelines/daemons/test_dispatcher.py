@@ -13,18 +13,18 @@ from shiplift.pipelines.engines.interruption import Interrupted
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.graph import Pipeline, Placement, Stage
 from shiplift.runtime.base.errors import Cancelled
-from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.kinds import EventKind
 from shiplift.runtime.events.outbox import Outbox
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.host.processes import start_child
 from shiplift.runtime.records.failure import Failure
-from shiplift.runtime.records.promotion import Drift, Reinstated
+from shiplift.runtime.records.promotion import AliasDrift, Reinstated
 from shiplift.runtime.records.release import Ending, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.champion import ADVICE
-from shiplift.runtime.serving.machine.served import Served, note_served
+from shiplift.runtime.serving.machine.served import ServedPackage, note_served
 from tests.unit.examples import package, site
 
 WEBHOOK = Trigger(kind="webhook")
@@ -128,7 +128,7 @@ def test_the_sweep_looks_into_each_model_once_and_again_when_its_aliases_move(
 ) -> None:
     aliases = {"digits": {"champion": 2, "previous": 1}, "foreign": {"champion": 1}}
     asked: list[str] = []
-    drift = Drift(model="digits", alias="champion", named=3, version=2)
+    drift = AliasDrift(model="digits", alias="champion", named=3, version=2)
 
     class Registry:
         def models(self) -> Iterator[tuple[str, int, dict[str, int]]]:
@@ -162,7 +162,7 @@ def test_an_interrupted_stage_leaves_neither_processes_nor_folders(
 ) -> None:
     """The signal arrives in the windows that no stage can close: before a server is noted, amid a removal."""
 
-    def measure(site: Site) -> Served:
+    def measure(site: Site) -> ServedPackage:
         folder = Path(tempfile.mkdtemp(prefix="shiplift-tune-", dir=site.home))
         (folder / "file").write_text("x")
         child = start_child(["sleep", "600"], environment={"PATH": os.environ["PATH"]}, log=tmp_path / "log")
@@ -216,7 +216,7 @@ def test_others_are_told_how_a_release_ended_before_it_leaves_the_queue(releases
     for _ in range(2):  # a process that was killed in between ends it again
         dispatcher._end(tmp_path, releases, name, order, report)
     ((_, event),) = Outbox(tmp_path).events()
-    assert (event.kind, event.subject, event.release) == (Kind.CANCELLED, "digits/1", name)
+    assert (event.kind, event.subject, event.release) == (EventKind.CANCELLED, "digits/1", name)
     assert not releases.active(name)
     (tmp_path / "events.db").write_text("no database at all, but a file that is long enough to be read as one")
     accept(releases, 2)

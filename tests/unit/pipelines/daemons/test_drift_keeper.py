@@ -10,7 +10,7 @@ from shiplift.pipelines.engines.local import drifting, incidents
 from shiplift.pipelines.triggers.drift_metrics import DriftMetrics
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.events.event import ModelEvent, model_event
-from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.kinds import EventKind
 from shiplift.runtime.events.outbox import Outbox
 from shiplift.runtime.events.targets import EventTarget
 from shiplift.runtime.records.baking import Alarm, Baking
@@ -128,7 +128,7 @@ def test_only_a_hook_may_be_named_by_a_spec() -> None:
     chat = EventTarget(name="chat", url="https://example.org", kinds=("model.retired",))
 
     def drifted(model: str, named: str) -> ModelEvent:
-        return model_event(Kind.DRIFTED, model, 1, at=1.0, hook=named)
+        return model_event(EventKind.DRIFTED, model, 1, at=1.0, hook=named)
 
     assert [hook.wants(drifted("digits", name)) for name in ("retrain", "", "chat")] == [True, False, False]
     assert not hook.wants(drifted("others", "retrain"))

@@ -20,7 +20,7 @@ from shiplift.pipelines.engines.local import incidents, stack
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.storage import write_atomically
-from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.kinds import EventKind
 from shiplift.runtime.events.outbox import Outbox
 from shiplift.runtime.guest.pod.heartbeat import MARGIN_S
 from shiplift.runtime.host.processes import identify
@@ -290,7 +290,7 @@ def test_others_are_told_once_that_a_model_has_gone_wrong_and_once_that_it_is_ri
         prober.bad = bad
         watchdog._tell_health()
     told = [(event.kind, event.subject, event.text) for _, event in Outbox(tmp_path).events()]
-    assert told == [(Kind.UNHEALTHY, "m/3", "off by 3"), (Kind.HEALTHY, "m/3", "")]
+    assert told == [(EventKind.UNHEALTHY, "m/3", "off by 3"), (EventKind.HEALTHY, "m/3", "")]
 
 
 def test_a_process_of_triton_s_python_backend_that_died_is_told_once_and_quarantines_its_version(
@@ -320,4 +320,4 @@ def test_a_process_of_triton_s_python_backend_that_died_is_told_once_and_quarant
     assert events[3].startswith("it was loaded again, and was whole after ")
     assert "crashed 3 times" in quarantined(tmp_path, "m", 3)
     told = [(event.kind, event.subject) for _, event in Outbox(tmp_path).events()]
-    assert told == [(Kind.QUARANTINED, "m/3")]
+    assert told == [(EventKind.QUARANTINED, "m/3")]

@@ -13,7 +13,7 @@ from shiplift.pipelines.daemons.telling import Telling
 from shiplift.pipelines.engines.argo.engine import ArgoEngine
 from shiplift.pipelines.engines.argo.layout import EVENTS
 from shiplift.pipelines.engines.argo.releases import concluding
-from shiplift.pipelines.engines.argo.told import Told, ToldTargets
+from shiplift.pipelines.engines.argo.told import TargetPosition, ToldTargets
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.events.targets import EventSettings, EventTarget
 from shiplift.runtime.records.request import Request, Trigger
@@ -82,7 +82,7 @@ class Cluster:
         self.telling.turn(runs, lambda model, version: f"https://page.example/{model}/{version}")
         return [(kind, subject) for _, kind, subject in self.got[before:]]
 
-    def told(self) -> dict[str, Told]:
+    def told(self) -> dict[str, TargetPosition]:
         return ToldTargets(self.server.api()).read()
 
 

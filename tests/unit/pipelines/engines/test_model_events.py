@@ -14,13 +14,13 @@ from shiplift.pipelines.engines.argo.releases import ArgoReleases
 from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.runtime.events.emit import emit
 from shiplift.runtime.events.event import model_event
-from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.kinds import EventKind
 from shiplift.runtime.records.request import Request, Trigger
 
 
 def test_a_machine_s_events_are_listed_and_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def happens(number: int, model: str = "digits") -> None:
-        emit(tmp_path, model_event(Kind.PROMOTED, model, number, at=number))
+        emit(tmp_path, model_event(EventKind.PROMOTED, model, number, at=number))
 
     monkeypatch.setattr(time, "sleep", lambda _: happens(9))
     local = LocalEngine(tmp_path)
@@ -60,7 +60,7 @@ def test_a_cluster_s_events_are_those_of_its_workflows(monkeypatch: pytest.Monke
     releases = cast("ArgoReleases", Releases())
     found = on_argo.model_events(releases, "digits", newest=2, follow=True)
     assert [(each.kind, each.version) for each in islice(found, 3)] == [
-        (Kind.REFUSED, 1),
-        (Kind.STARTED, 2),
-        (Kind.STARTED, 3),
+        (EventKind.REFUSED, 1),
+        (EventKind.STARTED, 2),
+        (EventKind.STARTED, 3),
     ]

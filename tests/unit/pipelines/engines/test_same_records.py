@@ -50,7 +50,7 @@ from shiplift.runtime.records.release import Ending, StageRuns
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome, Packages, Scored, Verdict
-from shiplift.runtime.serving.kubernetes.kinds import Kind
+from shiplift.runtime.serving.kubernetes.kinds import ResourceKind
 from shiplift.runtime.spec.target import Fleet, Target
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
@@ -262,10 +262,10 @@ class Workflows:
         self.body = body
         self._patch = patch
 
-    def get(self, kind: Kind, name: str) -> dict[str, Any] | None:
+    def get(self, kind: ResourceKind, name: str) -> dict[str, Any] | None:
         return self.body if (kind.name, name) == ("Workflow", NAME) else None
 
-    def merge(self, kind: Kind, name: str, patch: Any) -> None:
+    def merge(self, kind: ResourceKind, name: str, patch: Any) -> None:
         self._patch(patch)
 
 

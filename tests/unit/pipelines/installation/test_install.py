@@ -6,13 +6,13 @@ from shiplift.pipelines.installation import install
 from shiplift.pipelines.installation.values import Values, parse
 from shiplift.runtime.base.errors import ClusterRefused
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
-from shiplift.runtime.serving.kubernetes.kinds import Kind
+from shiplift.runtime.serving.kubernetes.kinds import ResourceKind
 
 
 class Older:
     """A cluster before Kubernetes 1.30."""
 
-    def serves(self, kind: Kind) -> bool:
+    def serves(self, kind: ResourceKind) -> bool:
         return not kind.name.startswith("ValidatingAdmissionPolicy")
 
 

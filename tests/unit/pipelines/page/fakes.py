@@ -14,18 +14,18 @@ from shiplift.pipelines.engines.answers import (
     Incident,
     ModelStatus,
     ModelVersions,
-    Part,
+    StackProcess,
     StackStatus,
     Status,
     UnderWay,
     VersionStatus,
 )
 from shiplift.pipelines.page.app import create_app
-from shiplift.pipelines.page.asking import Asking
+from shiplift.pipelines.page.asking import AnswerCache
 from shiplift.pipelines.page.doors import Access
 from shiplift.runtime.base.errors import NotFound, NothingToRollBack, ShipliftError
 from shiplift.runtime.events.event import ModelEvent, model_event
-from shiplift.runtime.events.kinds import Kind
+from shiplift.runtime.events.kinds import EventKind
 from shiplift.runtime.records.asked import AskedAgain, RowAsked
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.deployment import Endpoint
@@ -108,7 +108,7 @@ class FakeEngine:
             for name, latest in self.models.items()
         )
         parts = tuple(
-            Part(name=name, running=self.mlflow or name != "mlflow", pid=1, memory_mb=1, address="")
+            StackProcess(name=name, running=self.mlflow or name != "mlflow", pid=1, memory_mb=1, address="")
             for name in ("mlflow", "triton")
         )
         return StackStatus(
@@ -211,7 +211,7 @@ class FakeEngine:
 
     def model_events(self, model: str, *, newest: int, follow: bool) -> Iterator[ModelEvent]:
         assert (newest, follow) == (10, False)
-        yield model_event(Kind.RETIRED, model, 1, at=1e9, text="<b>replaced</b>")
+        yield model_event(EventKind.RETIRED, model, 1, at=1e9, text="<b>replaced</b>")
 
     def tag(self, model: str, version: int, key: str, value: str) -> None:
         if self.error:
@@ -230,5 +230,5 @@ def browser(
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> TestClient:
     """A client of the page, which asks again for every request."""
-    app = create_app(engine, access, asking=Asking(fresh_s=0, patience_s=60, slow_s=60), transport=transport)  # type: ignore[arg-type]
+    app = create_app(engine, access, asking=AnswerCache(fresh_s=0, patience_s=60, slow_s=60), transport=transport)  # type: ignore[arg-type]
     return TestClient(app, base_url=f"http://{host}", raise_server_exceptions=False, follow_redirects=False)

@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from shiplift.pipelines.page.asking import Asking
+from shiplift.pipelines.page.asking import AnswerCache
 from shiplift.runtime.base.errors import NotFound, ShipliftError, Temporary
 
 
 def test_a_question_that_hangs_does_not_hang_the_page() -> None:
-    asking, released = Asking(fresh_s=0, patience_s=0.05), threading.Event()
+    asking, released = AnswerCache(fresh_s=0, patience_s=0.05), threading.Event()
 
     async def ask() -> None:
         with pytest.raises(Temporary, match="no answer for"):
@@ -22,7 +22,7 @@ def test_a_question_that_hangs_does_not_hang_the_page() -> None:
 
 
 def test_what_was_known_is_told_with_why_there_is_nothing_newer() -> None:
-    asking = Asking(fresh_s=0, patience_s=60)
+    asking = AnswerCache(fresh_s=0, patience_s=60)
 
     def fail() -> str:
         raise Temporary("the registry does not answer", do="Wait.")
@@ -41,7 +41,7 @@ def test_what_was_known_is_told_with_why_there_is_nothing_newer() -> None:
 
 
 def test_what_does_not_exist_any_more_is_not_shown_from_memory() -> None:
-    asking = Asking(fresh_s=0, patience_s=60)
+    asking = AnswerCache(fresh_s=0, patience_s=60)
 
     def gone() -> str:
         raise NotFound("it was deleted", do="Go on.")
@@ -55,7 +55,7 @@ def test_what_does_not_exist_any_more_is_not_shown_from_memory() -> None:
 
 
 def test_many_pages_ask_once_and_a_change_makes_them_ask_again() -> None:
-    asking, asked = Asking(fresh_s=1000, patience_s=60), []
+    asking, asked = AnswerCache(fresh_s=1000, patience_s=60), []
 
     async def ask() -> None:
         await asyncio.gather(*(asking.ask("models", lambda: asked.append(1)) for _ in range(100)))
@@ -68,7 +68,7 @@ def test_many_pages_ask_once_and_a_change_makes_them_ask_again() -> None:
 
 
 def test_a_slow_question_is_asked_in_the_background_and_rests_longer_than_it_takes() -> None:
-    asking, begun, go_on = Asking(fresh_s=0, patience_s=60, slow_s=0.01), [0], threading.Event()
+    asking, begun, go_on = AnswerCache(fresh_s=0, patience_s=60, slow_s=0.01), [0], threading.Event()
 
     def listed() -> int:
         begun[0] += 1
@@ -105,4 +105,4 @@ def test_a_bug_is_an_error_and_not_an_endless_wait() -> None:
         raise ValueError("why")
 
     with pytest.raises(ShipliftError, match="a bug in Shiplift: ValueError: why"):
-        asyncio.run(Asking().ask("x", broken))
+        asyncio.run(AnswerCache().ask("x", broken))

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.pipelines.page.app import create_app
-from shiplift.pipelines.page.asking import Asking
+from shiplift.pipelines.page.asking import AnswerCache
 from shiplift.runtime.host.processes import identify
 from shiplift.runtime.serving.machine import served
 from tests.unit.examples import package
@@ -97,7 +97,7 @@ def stack_of(home: Path, address: str) -> None:
 def page_of(home: Path, address: str) -> TestClient:
     """The page of such a home."""
     stack_of(home, address)
-    app = create_app(LocalEngine(home), LOCAL, asking=Asking(fresh_s=0, patience_s=60, slow_s=60))
+    app = create_app(LocalEngine(home), LOCAL, asking=AnswerCache(fresh_s=0, patience_s=60, slow_s=60))
     return TestClient(app, base_url=f"http://{HOST}")
 
 

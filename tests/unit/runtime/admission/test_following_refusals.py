@@ -197,7 +197,15 @@ class Script:
             def predict(self, context: Any, model_input: Any) -> Any:
                 return np.asarray(model_input).real.reshape(len(model_input), -1).sum(axis=1)
 
-        used: tuple[Any, ...] = (ModelSignature, infer_signature, ColSpec, Schema, TensorSpec, make_column_transformer, SimpleImputer)
+        used: tuple[Any, ...] = (
+            ModelSignature,
+            infer_signature,
+            ColSpec,
+            Schema,
+            TensorSpec,
+            make_column_transformer,
+            SimpleImputer,
+        )
         used += (LinearRegression, make_pipeline, FunctionTransformer, OneHotEncoder, Rows)
         return {each.__name__: each for each in used} | {
             "operator": operator,

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from shiplift.runtime.admission import inspection
-from shiplift.runtime.admission.inspection import INSPECT, Inspected, inspect
+from shiplift.runtime.admission.inspection import INSPECT, InspectedVersion, inspect
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.spec.document import ReleaseSpec, parse
@@ -21,7 +21,7 @@ from tests.unit.examples import save
 from tests.unit.unconfined import unconfined
 
 
-def inspected_in(home: Path, model: Path, place: Workplace, spec: ReleaseSpec | None = None) -> Inspected:
+def inspected_in(home: Path, model: Path, place: Workplace, spec: ReleaseSpec | None = None) -> InspectedVersion:
     store = ArtifactStore((home / "artifacts").as_uri())
     return inspect(model, place, spec or ReleaseSpec(), store, home / "inspections")
 
@@ -34,7 +34,7 @@ Answer = tuple[dict[str, Any], bytes]
 class Scanned:
     """A scan by the real sandbox: what was made of it, what the sandbox said, and the model's files after it."""
 
-    inspected: Inspected
+    inspected: InspectedVersion
     answer: Answer
     files: list[str]
 
@@ -104,7 +104,7 @@ class Registry:
     def __init__(self, home: Path, answer: Answer) -> None:
         self.home, self.answer, self.asked = home, answer, 0
 
-    def register(self, spec: str = "", change: Callable[[Path], object] = lambda _: None) -> Inspected:
+    def register(self, spec: str = "", change: Callable[[Path], object] = lambda _: None) -> InspectedVersion:
         with TemporaryDirectory(dir=self.home) as folder:
             model = onnx_folder(Path(folder) / "model")
             (model / "input_example.json").write_text(EXAMPLE)

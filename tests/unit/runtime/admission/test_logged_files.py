@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from shiplift.runtime.admission import logged_files
-from shiplift.runtime.admission.logged_files import Noted, datasets_of, logged_file, resolve_spec, still_logged
+from shiplift.runtime.admission.logged_files import LoggedFiles, datasets_of, logged_file, resolve_spec, still_logged
 from shiplift.runtime.admission.policy import check_site, check_size
 from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, SpecInvalid
 from shiplift.runtime.records.base import identity
@@ -109,7 +109,7 @@ def test_admission_holds_while_the_run_has_the_same_files(
 ) -> None:
     run = Run()
     run.texts = {"shiplift/shiplift.yaml": "slo: {p99_ms: 5}", "shiplift/requests.npz": "requests"}
-    noted = Noted(cast("Registry", run))
+    noted = LoggedFiles(cast("Registry", run))
     (tmp_path / "logged").mkdir()
     for path in ("shiplift/shiplift.yaml", "shiplift/validation.npz", "shiplift/requests.npz"):
         noted.download_run_file("run", path, tmp_path / "logged")

@@ -11,7 +11,7 @@ from sklearn.cluster import KMeans
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.multioutput import MultiOutputClassifier
 
-from shiplift.runtime.admission.pyfunc_answers import Judged, _matched, as_logged, judge
+from shiplift.runtime.admission.pyfunc_answers import PyfuncOutput, _matched, as_logged, judge
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.contracts import read_model
@@ -24,7 +24,7 @@ ROWS = np.random.default_rng(5).normal(size=(60, 3))
 CLASSES = (ROWS[:, 0] > 0).astype(np.int64)
 
 
-def judged(folder: Path, model: Any, questions: Any = ROWS, **settings: Any) -> Judged:
+def judged(folder: Path, model: Any, questions: Any = ROWS, **settings: Any) -> PyfuncOutput:
     """What pyfunc answers of a model, logged plainly."""
     answer = getattr(model, settings.get("pyfunc_predict_fn", "predict"))(ROWS)
     mlflow.sklearn.save_model(

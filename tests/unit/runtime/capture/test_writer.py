@@ -12,16 +12,16 @@ from shiplift.runtime.base.errors import StorageFull
 from shiplift.runtime.capture import folder as folders
 from shiplift.runtime.capture.folder import CaptureFolder
 from shiplift.runtime.capture.ring import Ring
-from shiplift.runtime.capture.writer import Writer
+from shiplift.runtime.capture.writer import CaptureWriter
 from shiplift.runtime.records.capturing import Capturing
 from tests.unit.runtime.capture.rings import CAPACITY, NOW, Server
 
 M = Capturing(share=1.0, limit_bytes=10**9, retention_s=86400, hash=("email",), omit=("name",), key="email")
 
 
-def writer_of(work: Path, **options: float) -> Writer:
+def writer_of(work: Path, **options: float) -> CaptureWriter:
     settings = {"capacity": CAPACITY, "flush_s": 0, "clock": lambda: NOW} | options
-    return Writer(work / "kept", "secret", **settings)  # type: ignore[arg-type]
+    return CaptureWriter(work / "kept", "secret", **settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> Server:
     return found
 
 
-def look(work: Path, writer: Writer) -> None:
+def look(work: Path, writer: CaptureWriter) -> None:
     writer.look(work / "rings", {"m": M})
 
 

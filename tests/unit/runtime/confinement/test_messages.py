@@ -6,11 +6,11 @@ import pytest
 
 from shiplift.runtime.base import advice
 from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, ShipliftError, every_error
-from shiplift.runtime.confinement.messages import MOST_BYTES, Log, Received
+from shiplift.runtime.confinement.messages import MOST_BYTES, Log, MessageReceiver
 
 
-def received(*lines: str) -> Received:
-    messages = Received()
+def received(*lines: str) -> MessageReceiver:
+    messages = MessageReceiver()
     for line in lines:
         messages.take(line.encode("utf-8", "surrogatepass") + b"\n")
     return messages
@@ -23,7 +23,7 @@ def test_a_line_that_is_no_message_is_nothing(line: str) -> None:
 
 
 def test_a_message_may_come_in_pieces() -> None:
-    messages = Received()
+    messages = MessageReceiver()
     for piece in (b'{"va', b'lue": [1, ', b"2]}\n"):
         messages.take(piece)
     assert messages.values == [[1, 2]]
@@ -64,7 +64,7 @@ def test_a_log_keeps_its_end() -> None:
 
 
 def test_where_only_our_code_runs_its_advice_is_taken_over() -> None:
-    messages = Received(hostile_code=False)
+    messages = MessageReceiver(hostile_code=False)
     line = json.dumps({"error": ExportFailed.exit_code, "what": "too new", "do": "Set `export.opset: 19`.\x1b[2J"})
     messages.take(line.encode() + b"\n")
     assert messages.errors[0].what == "too new"

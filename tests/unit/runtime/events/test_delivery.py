@@ -12,18 +12,18 @@ import pytest
 from pydantic import ValidationError
 
 from shiplift.runtime.base.errors import SpecInvalid
-from shiplift.runtime.events.delivery import Delivery
+from shiplift.runtime.events.delivery import EventDelivery
 from shiplift.runtime.events.emit import emit
 from shiplift.runtime.events.event import ModelEvent, model_event
 from shiplift.runtime.events.formats import FORMATS, signature, written
-from shiplift.runtime.events.kinds import ENDED, Kind
+from shiplift.runtime.events.kinds import ENDED, EventKind
 from shiplift.runtime.events.outbox import Outbox
 from shiplift.runtime.events.targets import EventSettings, EventTarget
 
 URL = "https://hooks.example/T0/secret-path"
 
 
-def event(number: int, kind: Kind = Kind.PROMOTED, model: str = "digits", at: float = 1e9) -> ModelEvent:
+def event(number: int, kind: EventKind = EventKind.PROMOTED, model: str = "digits", at: float = 1e9) -> ModelEvent:
     return model_event(kind, model, number, at=at, key=str(number))
 
 
@@ -40,9 +40,9 @@ class Receiver:
         self.delivery = self.restarted()
         self.outbox.place("ops")
 
-    def restarted(self) -> Delivery:
+    def restarted(self) -> EventDelivery:
         transport = httpx.MockTransport(self._receive)
-        return Delivery(self.home, "urn:shiplift:x", self.told.append, transport=transport, clock=lambda: self.now)
+        return EventDelivery(self.home, "urn:shiplift:x", self.told.append, transport=transport, clock=lambda: self.now)
 
     def _receive(self, request: httpx.Request) -> httpx.Response:
         self.got.append(request)
@@ -75,8 +75,8 @@ def test_a_new_target_hears_of_what_happens_from_now_on_and_of_what_it_asked_for
     emit(tmp_path, event(1))
     receiver = Receiver(tmp_path, kinds=["model.retired"], models=["digits"])
     emit(tmp_path, event(2))
-    emit(tmp_path, event(3, Kind.RETIRED))
-    emit(tmp_path, event(4, Kind.RETIRED, "letters"))
+    emit(tmp_path, event(3, EventKind.RETIRED))
+    emit(tmp_path, event(4, EventKind.RETIRED, "letters"))
     assert receiver.deliver() == [3]
     assert receiver.outbox.place("ops").waiting == 0
 
@@ -152,7 +152,7 @@ def test_an_event_has_the_attributes_of_cloudevents() -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_names_and_reasons_are_only_text_in_every_format(form: str) -> None:
-    hostile = model_event(Kind.REFUSED, "<!channel>", 1, at=1e9, text="<http://evil|click>\n\x1b[2J")
+    hostile = model_event(EventKind.REFUSED, "<!channel>", 1, at=1e9, text="<http://evil|click>\n\x1b[2J")
     body, headers = written(hostile, form, "urn:x", "", 1e9)  # type: ignore[arg-type]
     text = json.dumps(json.loads(body))
     assert "json" in headers["content-type"]
@@ -179,5 +179,7 @@ def test_the_outbox_keeps_what_a_target_waits_for_and_lists_the_newest(tmp_path:
 
 def test_every_end_of_a_release_has_a_kind() -> None:
     assert {str(kind) for kind in ENDED.values()} == {
-        str(kind) for kind in Kind if kind.startswith("release.") and kind not in (Kind.STARTED, Kind.SHADOWING)
+        str(kind)
+        for kind in EventKind
+        if kind.startswith("release.") and kind not in (EventKind.STARTED, EventKind.SHADOWING)
     }

@@ -14,11 +14,11 @@ import pytest
 from pydantic import ValidationError
 
 from shiplift.runtime.base.git import path_of
-from shiplift.runtime.events.delivery import Delivery
+from shiplift.runtime.events.delivery import EventDelivery
 from shiplift.runtime.events.emit import emit
 from shiplift.runtime.events.event import ModelEvent, begun, ended, model_event
 from shiplift.runtime.events.forges import STATES
-from shiplift.runtime.events.kinds import ENDED, Kind
+from shiplift.runtime.events.kinds import ENDED, EventKind
 from shiplift.runtime.events.outbox import Outbox
 from shiplift.runtime.events.targets import EventSettings, EventTarget
 from shiplift.runtime.records.release import ReleaseReport
@@ -108,7 +108,7 @@ class Home:
             secret_file=str(token),
         )
         transport = httpx.HTTPTransport(verify=False)  # certificates take a while to load, and it is http
-        self.delivery = Delivery(
+        self.delivery = EventDelivery(
             folder, "urn:shiplift:x", self.told.append, transport=transport, clock=lambda: self.now
         )
         self.outbox = Outbox(folder)
@@ -198,7 +198,7 @@ def test_only_commits_of_its_repository_get_one(tmp_path: Path, server: Server) 
         PUSH.model_copy(update={"repository": ""}),
     ]
     others = [each.model_copy(update={"requested_at": float(number)}) for number, each in enumerate(others)]
-    home.tell(*map(start, others), model_event(Kind.ROLLED_BACK, "digits", 3, at=1e9))
+    home.tell(*map(start, others), model_event(EventKind.ROLLED_BACK, "digits", 3, at=1e9))
     assert (server.paths, home.outbox.place("forge").waiting) == ([], 0)
     pushed = path_of("https://user:s3cret@git.example/srv/acme/models.git")
     assert pushed == "srv/acme/models"
@@ -207,7 +207,7 @@ def test_only_commits_of_its_repository_get_one(tmp_path: Path, server: Server) 
 
 
 def test_every_end_of_a_release_has_a_state() -> None:
-    assert set(ENDED.values()) | {Kind.STARTED} == set(STATES)
+    assert set(ENDED.values()) | {EventKind.STARTED} == set(STATES)
 
 
 def test_what_a_forge_needs_is_asked_for_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:

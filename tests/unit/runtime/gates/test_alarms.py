@@ -9,7 +9,7 @@ import pytest
 
 from shiplift.runtime.gates.alarms import JUDGES, LASTS, LOOK_S, QUIET, judge, lower_bound
 from shiplift.runtime.gates.statistics import shared
-from shiplift.runtime.records.baking import Alarm, Reading
+from shiplift.runtime.records.baking import Alarm, BakeReading
 from shiplift.runtime.spec.baking import AlarmSpec
 
 SURE = shared(0.95, 1800)
@@ -27,11 +27,11 @@ class Server:
     failed: int = 0
     at_s: float = 0.0
 
-    def then(self, answered: int = 0, failed: int = 0, **fields: object) -> Reading:
+    def then(self, answered: int = 0, failed: int = 0, **fields: object) -> BakeReading:
         self.at_s += LOOK_S
         self.answered += answered
         self.failed += failed
-        return Reading(at_s=self.at_s, answered=self.answered, failed=self.failed, **fields)
+        return BakeReading(at_s=self.at_s, answered=self.answered, failed=self.failed, **fields)
 
 
 def test_every_alarm_of_the_spec_has_a_judge() -> None:
@@ -66,7 +66,7 @@ def test_at_the_limit_a_whole_bake_raises_seldom_more_than_chance_allows() -> No
     """Twenty bakes of an hour whose true share of failures is the limit; 0.05 of them may raise an alarm."""
     raised, random = 0, np.random.default_rng(7)
     for _ in range(20):
-        server, readings = Server(), [Reading(at_s=0, answered=0, failed=0)]
+        server, readings = Server(), [BakeReading(at_s=0, answered=0, failed=0)]
         failures = map(int, random.binomial(20, 0.01, size=300))
         readings += [server.then(answered=20 - failed, failed=failed) for failed in failures]
         raised += any(judge(ERRORS, readings[:looks], SURE).raised for looks in range(10, 300, 10))
@@ -99,19 +99,19 @@ def test_a_p99_over_its_limit_in_nearly_all_minutes_is_an_alarm() -> None:
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf])
 def test_a_query_without_a_number_is_unknown_never_quiet(value: float | None) -> None:
-    found = judge(QUERY, [Reading(at_s=0, values={"up": value})], SURE)
+    found = judge(QUERY, [BakeReading(at_s=0, values={"up": value})], SURE)
     assert (found.raised, found.unknown) == ("", "the query 'up' gives no number")
 
 
 def test_a_query_is_an_alarm_once_its_breach_lasts() -> None:
-    bad = [Reading(at_s=LOOK_S * number, values={"up": 0.0}) for number in range(LASTS)]
+    bad = [BakeReading(at_s=LOOK_S * number, values={"up": 0.0}) for number in range(LASTS)]
     assert judge(QUERY, bad[:-1], SURE) == QUIET
     assert judge(QUERY, bad, SURE).raised == "the query 'up' gave 0, below its limit 1"
 
 
 @pytest.mark.parametrize("alarm", [ERRORS, P99, Alarm(kind="answers"), Alarm(kind="of the future")])
 def test_what_can_not_be_read_is_unknown(alarm: Alarm) -> None:
-    assert judge(alarm, [Reading(at_s=0)], SURE).unknown
+    assert judge(alarm, [BakeReading(at_s=0)], SURE).unknown
 
 
 def test_the_bound_of_a_share_is_exact() -> None:

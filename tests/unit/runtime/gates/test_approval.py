@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shiplift.runtime.base.errors import AwaitingApproval, Rejected
-from shiplift.runtime.gates.approval import Answer, decide
+from shiplift.runtime.gates.approval import ApprovalOutcome, decide
 from shiplift.runtime.records.decision import Approval, Decision
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import SitePolicy
@@ -25,9 +25,9 @@ class Registry:
     champion: int = 3
     known: Approval | None = None
     approvers: tuple[str, ...] = ()
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[ApprovalOutcome] = field(default_factory=list)
 
-    def release(self, decision: Decision | None = None) -> Answer:
+    def release(self, decision: Decision | None = None) -> ApprovalOutcome:
         asked = Approval(
             digest=self.digest, package="p", champion=self.champion, since=self.now, until=self.now + 10 * HOURS
         )
@@ -38,7 +38,7 @@ class Registry:
         return answer
 
 
-def told(answer: Answer) -> str:
+def told(answer: ApprovalOutcome) -> str:
     return str(answer.error) if answer.error else ""
 
 

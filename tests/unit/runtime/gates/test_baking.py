@@ -2,7 +2,7 @@
 
 from shiplift.runtime.gates.alarms import LOOK_S
 from shiplift.runtime.gates.baking import Watch
-from shiplift.runtime.records.baking import Alarm, Baking, Reading
+from shiplift.runtime.records.baking import Alarm, BakeReading, Baking
 
 ANSWERS = Alarm(kind="answers")
 BAKING = Baking(model="digits", version=2, previous=1, for_s=10, silence_s=20, alarms=(ANSWERS,))
@@ -12,7 +12,7 @@ def after(baking: Baking, *wrong: str | None, start: float = 0.0) -> Baking:
     """The bake after looks by one process."""
     watch = Watch()
     for number, each in enumerate(wrong):
-        baking = watch.after(baking, Reading(at_s=start + number * LOOK_S, wrong=each))
+        baking = watch.after(baking, BakeReading(at_s=start + number * LOOK_S, wrong=each))
     return baking
 
 
@@ -38,13 +38,13 @@ def test_a_restart_and_a_clock_that_jumps_count_no_time_that_nobody_watched() ->
     again = after(before, "", "", start=1e9)
     assert again.watched_s == 6
     watch = Watch()
-    watch.after(BAKING, Reading(at_s=0, wrong=""))
-    assert watch.after(BAKING, Reading(at_s=3600, wrong="")).watched_s == 6
+    watch.after(BAKING, BakeReading(at_s=0, wrong=""))
+    assert watch.after(BAKING, BakeReading(at_s=3600, wrong="")).watched_s == 6
 
 
 def test_readings_of_a_long_bake_stay_bounded() -> None:
     watch, baking = Watch(), BAKING.model_copy(update={"for_s": 1e9})
     for number in range(2100):
-        baking = watch.after(baking, Reading(at_s=number * LOOK_S, wrong=""))
+        baking = watch.after(baking, BakeReading(at_s=number * LOOK_S, wrong=""))
     assert len(watch.readings) <= 2000
     assert [each.at_s for each in watch.readings[-30:]] == [number * LOOK_S for number in range(2070, 2100)]

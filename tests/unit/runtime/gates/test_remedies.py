@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from shiplift.pipelines.commands.app import COMMANDS
 from shiplift.runtime.gates.policy import KINDS
-from shiplift.runtime.gates.remedies import REMEDIES, Kind, remedy
+from shiplift.runtime.gates.remedies import REMEDIES, CheckKind, remedy
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.rules import METRICS
@@ -17,9 +17,9 @@ UNDECIDED = (Outcome.FAIL, Outcome.INCONCLUSIVE)
 
 
 def test_every_kind_of_check_has_advice() -> None:
-    assert set(REMEDIES) == set(Kind)
-    assert all(remedy(kind, outcome).endswith(".") for kind in Kind for outcome in UNDECIDED)
-    assert not any(remedy(kind, Outcome.PASS) for kind in Kind)
+    assert set(REMEDIES) == set(CheckKind)
+    assert all(remedy(kind, outcome).endswith(".") for kind in CheckKind for outcome in UNDECIDED)
+    assert not any(remedy(kind, Outcome.PASS) for kind in CheckKind)
 
 
 def test_every_metric_of_a_rule_is_of_a_kind() -> None:
@@ -43,9 +43,9 @@ def in_spec(path: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", CheckKind)
 @pytest.mark.parametrize("outcome", UNDECIDED)
-def test_advice_names_commands_and_fields_that_there_are(kind: Kind, outcome: Outcome) -> None:
+def test_advice_names_commands_and_fields_that_there_are(kind: CheckKind, outcome: Outcome) -> None:
     words = re.findall(r"`([^`]+)`", remedy(kind, outcome))
     assert words
     for word in words:

@@ -17,8 +17,8 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.offline import dataset as dataset_module
 from shiplift.runtime.offline.dataset import Dataset, Unreadable
 from shiplift.runtime.offline.output import Output, PartNote, StoredPlan
-from shiplift.runtime.offline.part import Job, score_part
-from shiplift.runtime.offline.planning import Work, begin, work_of
+from shiplift.runtime.offline.part import ScoringJob, score_part
+from shiplift.runtime.offline.planning import ScoringPlan, begin, work_of
 from shiplift.runtime.offline.running import _digest, finished
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.records.offline import InputPart, OfflineOrder, OfflinePlan
@@ -72,11 +72,11 @@ class Place:
     def order(self, **changes: Any) -> OfflineOrder:
         return OfflineOrder(model="doubling", input=str(self.data), output=str(self.out), **changes)
 
-    def work(self, **changes: Any) -> Work:
+    def work(self, **changes: Any) -> ScoringPlan:
         return work_of(self.order(**changes), packaged(self.served))
 
-    def job(self, work: Work) -> Job:
-        return Job(
+    def job(self, work: ScoringPlan) -> ScoringJob:
+        return ScoringJob(
             dataset=Dataset(work.plan.order.input),
             output=Output(str(self.out)),
             columns=work.columns,

@@ -4,7 +4,7 @@ from typing import Any
 
 from shiplift.runtime.planning.arrivals import Arrivals
 from shiplift.runtime.planning.options import Problem
-from shiplift.runtime.planning.profiles import Configuration, Profiles, StepProfile
+from shiplift.runtime.planning.profiles import MemberConfiguration, Profiles, StepProfile
 from shiplift.runtime.planning.scenario import Graph, Scenario, draw, graph_of
 from shiplift.runtime.planning.settings import MemberSettings
 from shiplift.runtime.spec.pipeline import PipelineSpec, parse
@@ -71,10 +71,10 @@ def spec(name: str) -> PipelineSpec:
     return parse(GRAPHS[name]).spec
 
 
-def configuration(**changes: Any) -> Configuration:
+def configuration(**changes: Any) -> MemberConfiguration:
     """10 ms for a row, and 4 ms for each further one."""
     defaults: dict[str, Any] = {"max_batch": 8, "batch_ms": {1: 10.0, 8: 38.0}, "spread": 0.2, "memory_mb": 100.0}
-    return Configuration(**defaults | changes)
+    return MemberConfiguration(**defaults | changes)
 
 
 def settings(instances: int = 1, max_batch: int = 1, queue_delay_us: int = 0, **changes: Any) -> MemberSettings:
@@ -83,7 +83,7 @@ def settings(instances: int = 1, max_batch: int = 1, queue_delay_us: int = 0, **
     )
 
 
-def profiles(name: str, *configurations: Configuration, **changes: Any) -> Profiles:
+def profiles(name: str, *configurations: MemberConfiguration, **changes: Any) -> Profiles:
     """The same configurations for every member."""
     written = spec(name)
     return Profiles(
@@ -94,7 +94,7 @@ def profiles(name: str, *configurations: Configuration, **changes: Any) -> Profi
 
 
 def problem(
-    name: str, *configurations: Configuration, rate: float = 40, p99_ms: float = 200, **changes: Any
+    name: str, *configurations: MemberConfiguration, rate: float = 40, p99_ms: float = 200, **changes: Any
 ) -> Problem:
     written = spec(name)
     return Problem(

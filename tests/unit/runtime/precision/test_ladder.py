@@ -14,7 +14,7 @@ from shiplift.runtime.base.errors import MissingTool, SpecInvalid
 from shiplift.runtime.model.tensors import DataLimits
 from shiplift.runtime.precision import nncf_graphs, rungs, tensorrt_plans
 from shiplift.runtime.precision.evaluation import Validation
-from shiplift.runtime.precision.ladder import _KINDS, Builder, Dataset, Text
+from shiplift.runtime.precision.ladder import _KINDS, Builder, LoggedDataset, Text
 from shiplift.runtime.precision.tensorrt_plans import PLAN, STAMP
 from shiplift.runtime.records.precision import AS_EXPORTED, Built, Evaluation
 from shiplift.runtime.spec.model import Data, Quantization
@@ -43,7 +43,7 @@ def builder(bench: Bench, work: str = "work", **changes: Any) -> Builder:
         "memory_mb": 8192,
         "limits": DataLimits(),
         "settings": Quantization(max_score_drop=1, methods=("minmax",)),
-        "validation": Dataset(file=validation, name="validation.npz"),
+        "validation": LoggedDataset(file=validation, name="validation.npz"),
     }
     return Builder(**defaults | changes)
 

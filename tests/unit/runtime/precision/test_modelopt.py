@@ -36,12 +36,12 @@ def python(tmp_path: Path) -> Path:
     return file
 
 
-def job(tmp_path: Path, kind: Any, python: Path, target: Target = GPU, **settings: Any) -> rungs.Job:
+def job(tmp_path: Path, kind: Any, python: Path, target: Target = GPU, **settings: Any) -> rungs.RungJob:
     model = perceptron(tmp_path / "fp32" / "model.onnx")
     samples = {"input": np.zeros((8, 4), np.float32)}
     validation = Validation(metric=None, asked=samples, reference={})
     (tmp_path / "work").mkdir(exist_ok=True)
-    return rungs.Job(
+    return rungs.RungJob(
         kind=kind,
         model=str(model),
         folder=str(tmp_path / "work"),

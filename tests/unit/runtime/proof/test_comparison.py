@@ -7,13 +7,13 @@ import numpy as np
 
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
-from shiplift.runtime.proof.comparison import Comparison, compare, with_row
+from shiplift.runtime.proof.comparison import AnswerComparison, compare, with_row
 from shiplift.runtime.records.proof import RowsAsked
 
 LARGE = np.array([[3e5, 80.0], [2e5, 60.0], [4e5, 90.0]])
 
 
-def compared(original: Any, served: Any) -> Comparison:
+def compared(original: Any, served: Any) -> AnswerComparison:
     left, right = (Answers.of({"y": np.asarray(each)}) for each in (original, served))
     return compare(left, right, ["example"] * len(left.errors))
 

@@ -12,12 +12,12 @@ import numpy as np
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.questions.question import Questions
-from shiplift.runtime.proof.served import CLIENTS, Difference, Form, prove_served
+from shiplift.runtime.proof.served import CLIENTS, Difference, JudgedForm, prove_served
 from shiplift.runtime.proof.settings import Ask, Busy
 from shiplift.runtime.records.proof import ServedProof
 
 ROWS = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
-LOSSLESS, LOSSY = Form(), Form(lossy=5e-2)
+LOSSLESS, LOSSY = JudgedForm(), JudgedForm(lossy=5e-2)
 
 
 def scores(inputs: Arrays) -> Arrays:
@@ -56,7 +56,7 @@ def server(off: Any = lambda *_: 0.0, label: Any = lambda right, *_: right) -> S
     return Server(off, label)
 
 
-def proved(asked: Ask, form: Form = LOSSLESS, **options: Any) -> ServedProof | Difference:
+def proved(asked: Ask, form: JudgedForm = LOSSLESS, **options: Any) -> ServedProof | Difference:
     settings: dict[str, Any] = {"most": 8, "clock": lambda: 0.0} | options  # on a busy machine, too
     return prove_served(asked, ASKED, form, **settings)
 

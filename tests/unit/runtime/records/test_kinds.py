@@ -16,7 +16,7 @@ from shiplift.runtime.records.kinds.exported import Exported, ExportedGraph, Exp
 from shiplift.runtime.records.kinds.package import Package, PipelinePackage, TextPackage
 from shiplift.runtime.records.kinds.union import Kinded
 from shiplift.runtime.records.promotion import Champion, Promotion
-from shiplift.runtime.serving.machine.served import Served
+from shiplift.runtime.serving.machine.served import ServedPackage
 from tests.old_records import package_of_0_1
 from tests.unit.examples import artifact, exported
 
@@ -176,7 +176,9 @@ def test_what_production_keeps_of_0_1_is_read() -> None:
     assert Promotion.model_validate_json(promotion.model_dump_json()) == promotion
     champion = Champion.model_validate_json(json.dumps(OLD["champion"]))
     assert isinstance(champion.package, TextPackage)
-    pipeline = Served.model_validate_json(json.dumps({"package": OLD["packages"]["pipeline"], "former": ["old-1"]}))
+    pipeline = ServedPackage.model_validate_json(
+        json.dumps({"package": OLD["packages"]["pipeline"], "former": ["old-1"]})
+    )
     assert pipeline.kept == ("old-1", "find-1a2b", "read-1a2b")
 
 

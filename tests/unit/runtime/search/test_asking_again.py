@@ -11,12 +11,12 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.proof.answers import Answers
 from shiplift.runtime.proof.file import in_file
 from shiplift.runtime.proof.questions.question import Questions
-from shiplift.runtime.proof.served import Form
+from shiplift.runtime.proof.served import JudgedForm
 from shiplift.runtime.proof.settings import Ask
 from shiplift.runtime.search.asking_again import ask_form, found_rows
 
 X = np.arange(6, dtype=np.float32).reshape(3, 2)
-LOSSLESS, LOSSY = Form(), Form(lossy=5e-2)
+LOSSLESS, LOSSY = JudgedForm(), JudgedForm(lossy=5e-2)
 
 
 def double(inputs: Arrays) -> Arrays:
@@ -43,7 +43,7 @@ class Crowded:
         return answer
 
 
-def differences(ask: Ask, form: Form, *, rows: int = 3, clients: int = 1, most: int = 8) -> list[str]:
+def differences(ask: Ask, form: JudgedForm, *, rows: int = 3, clients: int = 1, most: int = 8) -> list[str]:
     questions = Questions(inputs={"x": X[:rows]}, origins=("example",) * rows)
     right = Answers.of(double({"x": X[:rows]}))
     return [each.difference for each in ask_form(ask, questions, right, form, clients, most)]

@@ -12,7 +12,7 @@ from shiplift.runtime.measure.generator import Demand, LoadTarget, Measurement, 
 from shiplift.runtime.records.measurement import Trial
 from shiplift.runtime.search.disturbance import Others
 from shiplift.runtime.search.goal import Goal
-from shiplift.runtime.search.measuring import Measuring
+from shiplift.runtime.search.measuring import SearchMeasuring
 from shiplift.runtime.search.planner import Search
 from shiplift.runtime.search.space import Point, space_of
 from shiplift.runtime.search.workbench import Workbench
@@ -69,7 +69,7 @@ def searched(server: Server, folder: Path, *, others_cores: float = 0.0, **load:
     used = iter(range(1000))
     others = Others(lambda: others_cores * next(used), 2, clock=lambda: float(next(clock)), sleep=lambda _: None)
     journal = Journal(folder / "trials.jsonl", Trial)
-    measuring = Measuring(workbench=workbench, search=search, journal=journal, others=others)
+    measuring = SearchMeasuring(workbench=workbench, search=search, journal=journal, others=others)
     measuring.explore()
     explored = len(server.asked)
     measuring.hold_finals()

@@ -9,7 +9,7 @@ import pytest
 
 from shiplift.pipelines.daemons.operator import watches as watching
 from shiplift.pipelines.daemons.operator.watches import Watches, pause_after, services_of
-from shiplift.runtime.serving.kubernetes.kinds import POD, TRITON_SERVICE, Kind
+from shiplift.runtime.serving.kubernetes.kinds import POD, TRITON_SERVICE, ResourceKind
 from tests.unit.api_server import ApiServer, running
 
 
@@ -44,7 +44,7 @@ def until(condition: Callable[[], object]) -> None:
 class Watched:
     """Watches that run, their server, and what they woke."""
 
-    def __init__(self, server: ApiServer, *kinds: Kind) -> None:
+    def __init__(self, server: ApiServer, *kinds: ResourceKind) -> None:
         self.server, self.woken = server, list[str]()
         self.watches = Watches(server.api("models"), kinds, self.woken.append)
 
@@ -62,7 +62,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
 
 
 @contextmanager
-def watched(server: ApiServer, *kinds: Kind) -> Iterator[Watched]:
+def watched(server: ApiServer, *kinds: ResourceKind) -> Iterator[Watched]:
     watched = Watched(server, *kinds)
     watched.watches.start()
     try:

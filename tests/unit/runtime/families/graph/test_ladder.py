@@ -9,7 +9,7 @@ import pytest
 
 from shiplift.runtime.base import advice
 from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, SandboxLimit, Temporary
-from shiplift.runtime.families.graph.ladder import RUNGS, Rung, Work, export_first, no_python, rungs_of
+from shiplift.runtime.families.graph.ladder import RUNGS, FormRung, Work, export_first, no_python, rungs_of
 from shiplift.runtime.families.work import Exporting
 from shiplift.runtime.records.kinds.contract import DeclaredGraph
 from shiplift.runtime.records.kinds.exported import Exported
@@ -114,7 +114,7 @@ def failing(error: Exception) -> Callable[[Work], Exported]:
     return make
 
 
-def ladder(graph: Callable[[Work], Exported], python: Callable[[Work], Exported]) -> tuple[Rung, ...]:
+def ladder(graph: Callable[[Work], Exported], python: Callable[[Work], Exported]) -> tuple[FormRung, ...]:
     return replace(RUNGS[0], make=graph), replace(RUNGS[1], make=python)
 
 

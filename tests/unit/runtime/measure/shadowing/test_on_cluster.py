@@ -11,7 +11,7 @@ from shiplift.runtime.measure.shadowing.on_cluster import UNCOMPARED, ClusterSha
 from shiplift.runtime.records.deployment import Deployment, Endpoint, ServerPods
 from shiplift.runtime.records.site import Cluster, GatewayRef
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
-from shiplift.runtime.serving.kubernetes.kinds import Kind
+from shiplift.runtime.serving.kubernetes.kinds import ResourceKind
 from shiplift.runtime.serving.kubernetes.objects.front import copying, routes
 from shiplift.runtime.serving.operator.resources import SHADOW, mirror_of
 from shiplift.runtime.spec.shadowing import Shadow
@@ -38,7 +38,7 @@ class Models:
         self.service: dict[str, Any] = {"metadata": meta, "spec": spec, "status": status}
         self.beats: list[int] = []
 
-    def get(self, kind: Kind, _name: str) -> dict[str, Any] | None:
+    def get(self, kind: ResourceKind, _name: str) -> dict[str, Any] | None:
         if kind.name == "TritonService":
             return self.service
         route = routes("digits", CLUSTER, GATEWAY, {"digits-1-a": 100})[0]
@@ -50,12 +50,12 @@ class Models:
             copied["spec"]["rules"][0]["filters"][0]["requestMirror"].pop("fraction")
         return cast("dict[str, Any]", copied)
 
-    def merge(self, _kind: Kind, _name: str, patch: dict[str, Any]) -> None:
+    def merge(self, _kind: ResourceKind, _name: str, patch: dict[str, Any]) -> None:
         self.service["metadata"]["annotations"] |= patch["metadata"]["annotations"]
         if mirror := mirror_of(self.service):
             self.beats.append(mirror.beat)
 
-    def find(self, _kind: Kind, selector: str) -> list[dict[str, Any]]:
+    def find(self, _kind: ResourceKind, selector: str) -> list[dict[str, Any]]:
         revision = selector.partition("=")[2]
         return [{"metadata": {"name": f"{revision}-pod"}, "status": {"podIP": revision}}]
 

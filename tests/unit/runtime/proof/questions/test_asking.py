@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shiplift.runtime.model.tensors import Arrays, numpy_type
 from shiplift.runtime.proof.questions.asking import questions
-from shiplift.runtime.proof.questions.question import Asked, Budget, KnownRows
+from shiplift.runtime.proof.questions.question import Budget, KnownRows, QuestionSet
 from shiplift.runtime.records.facts import ColumnFacts, ModelFacts
 from shiplift.runtime.records.tensor import Datatype, TensorSpec
 
@@ -72,7 +72,7 @@ def test_the_same_seed_asks_the_same(model: tuple[ModelFacts, KnownRows], seed: 
             np.testing.assert_array_equal(array, right.inputs[name])
 
 
-def _table(budget: Budget, rows: int = 40, seed: int = 0) -> tuple[Asked, Arrays]:
+def _table(budget: Budget, rows: int = 40, seed: int = 0) -> tuple[QuestionSet, Arrays]:
     rng = np.random.default_rng(0)
     spec = TensorSpec(name="x", datatype="FP64", shape=(-1, 6))
     splits = [tuple(rng.normal(size=80)) for _ in range(6)]
@@ -83,7 +83,7 @@ def _table(budget: Budget, rows: int = 40, seed: int = 0) -> tuple[Asked, Arrays
     ), known.validation
 
 
-def _origins(asked: Asked) -> Counter[str]:
+def _origins(asked: QuestionSet) -> Counter[str]:
     return Counter(origin.partition(":")[0] for part in asked.questions for origin in part.origins)
 
 

@@ -22,7 +22,7 @@ from shiplift.runtime.serving.kubernetes.kinds import (
     SERVICE,
     WORKFLOW,
     WORKFLOW_TEMPLATE,
-    Kind,
+    ResourceKind,
 )
 from tests.unit.api_server import ApiServer, running
 
@@ -204,7 +204,7 @@ def test_a_kind_that_the_cluster_does_not_know_is_named_with_what_brings_it(
 def test_the_table_has_each_kind_once() -> None:
     assert len(KNOWN) == len({(kind.version, kind.plural) for kind in KNOWN.values()})
     assert KNOWN["v1", "Service"] is SERVICE
-    assert isinstance(SERVICE, Kind)
+    assert isinstance(SERVICE, ResourceKind)
 
 
 # --- errors ---

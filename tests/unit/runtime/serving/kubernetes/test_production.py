@@ -24,7 +24,13 @@ from shiplift.runtime.records.site import Cluster, GatewayRef
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.kubernetes import production
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
-from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, GRPC_ROUTE, TRITON_REVISION, TRITON_SERVICE, Kind
+from shiplift.runtime.serving.kubernetes.kinds import (
+    DEPLOYMENT,
+    GRPC_ROUTE,
+    TRITON_REVISION,
+    TRITON_SERVICE,
+    ResourceKind,
+)
 from shiplift.runtime.serving.kubernetes.objects.names import package_name, revision_name
 from shiplift.runtime.serving.kubernetes.production import ClusterProduction
 from shiplift.runtime.serving.operator import declared
@@ -53,22 +59,22 @@ class FakeCluster:
         self.operator = operator
         self.wanted: list[str] = []
 
-    def get(self, kind: Kind, name: str) -> dict[str, Any] | None:
+    def get(self, kind: ResourceKind, name: str) -> dict[str, Any] | None:
         return self.objects.get((kind.name, name))
 
-    def find(self, kind: Kind, selector: str = "") -> list[dict[str, Any]]:
+    def find(self, kind: ResourceKind, selector: str = "") -> list[dict[str, Any]]:
         return [body for (each, _), body in self.objects.items() if each == kind.name]
 
-    def each(self, kind: Kind) -> Iterator[dict[str, Any]]:
+    def each(self, kind: ResourceKind) -> Iterator[dict[str, Any]]:
         yield from self.find(kind)
 
-    def serves(self, kind: Kind) -> bool:
+    def serves(self, kind: ResourceKind) -> bool:
         return True
 
-    def delete(self, kind: Kind, name: str) -> bool:
+    def delete(self, kind: ResourceKind, name: str) -> bool:
         return self.objects.pop((kind.name, name), None) is not None
 
-    def merge(self, kind: Kind, name: str, patch: dict[str, Any]) -> dict[str, Any] | None:
+    def merge(self, kind: ResourceKind, name: str, patch: dict[str, Any]) -> dict[str, Any] | None:
         body = self.objects.get((kind.name, name))
         if body is None:
             return None

@@ -23,7 +23,14 @@ from shiplift.runtime.serving.operator.cluster.seeing import alarm_of, kept_of
 from shiplift.runtime.serving.operator.deciding import Decision, next_action
 from shiplift.runtime.serving.operator.declared import AT_ONCE
 from shiplift.runtime.serving.operator.evidence import Evidence, Key, Protocol, Route, TrafficSample
-from shiplift.runtime.serving.operator.observed import GatewaySeen, Group, Observed, PodSeen, RetiredPod, RevisionSeen
+from shiplift.runtime.serving.operator.observed import (
+    GatewaySeen,
+    Observed,
+    PodSeen,
+    RetiredPod,
+    RevisionSeen,
+    TargetPods,
+)
 from shiplift.runtime.serving.operator.repair import key_of, remember
 from shiplift.runtime.serving.operator.resources import BAKING, PROMOTION, RolloutSpec, ServiceSpec, ServiceStatus
 from shiplift.runtime.serving.operator.upkeep.fronts import next_look_s
@@ -105,7 +112,7 @@ class World:
         seen, name = self.revisions[name_of(version)], name_of(version)
         assert seen.package is not None
         groups = [
-            Group(
+            TargetPods(
                 name=group_name(name, target),
                 package=seen.package.model_copy(update={"target": target}),
                 artifacts_uri=seen.artifacts_uri,

@@ -10,11 +10,11 @@ from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.kinds.package import Package
 from shiplift.runtime.serving.operator.cluster.golden import GoldenRequests
-from shiplift.runtime.serving.operator.observed import Group
+from shiplift.runtime.serving.operator.observed import TargetPods
 from tests.unit.runtime.serving.operator.world import World, name_of
 
 
-def group() -> Group:
+def group() -> TargetPods:
     return World().look().groups(name_of(1))[0]
 
 

@@ -7,7 +7,7 @@ from shiplift.runtime.serving.operator.cluster.observing import Snapshot
 from shiplift.runtime.serving.operator.observed import RevisionSeen
 from shiplift.runtime.serving.operator.resources import ServiceSpec, ServiceStatus
 from shiplift.runtime.serving.operator.sharing import loads
-from shiplift.runtime.serving.operator.sharing.loads import Loads
+from shiplift.runtime.serving.operator.sharing.loads import ServiceLoads
 from shiplift.runtime.serving.operator.sharing.tenants import Inhabitant
 from tests.unit.examples import package
 from tests.unit.runtime.serving.operator.world import cluster
@@ -21,7 +21,7 @@ class Minutes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.total = 1000.0, 0
-        self.loads = Loads()
+        self.loads = ServiceLoads()
         self.counted: int | None = 0
         monkeypatch.setattr(loads, "_total", lambda *_: self.counted)
         monkeypatch.setattr(f"{loads.__name__}.time.monotonic", lambda: self.now)

@@ -9,7 +9,7 @@ import pytest
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.serving import Nodes, ServerNeeds
 from shiplift.runtime.records.site import Sharing
-from shiplift.runtime.serving.operator.observed import Group, RevisionSeen
+from shiplift.runtime.serving.operator.observed import RevisionSeen, TargetPods
 from shiplift.runtime.serving.operator.resources import (
     ConditionType,
     Reason,
@@ -63,7 +63,7 @@ def both(each: Tenant) -> tuple[bool, bool]:
         ({"production": True}, {}, "it is for production"),
         ({"scaling": ScalingSpec(max_replicas=3)}, {}, "an autoscaler chooses the number of its pods"),
         ({"scaling": ScalingSpec(to_zero=True)}, {}, "it is scaled to zero"),
-        ({}, {"others": (Group(name="x", package=package(), artifacts_uri=""),)}, "several targets serve it"),
+        ({}, {"others": (TargetPods(name="x", package=package(), artifacts_uri=""),)}, "several targets serve it"),
         ({}, {"package": package(server="nvidia")}, "its target has its own server or a GPU"),
         ({}, {"package": package(nodes=Nodes(gpus=1))}, "its target has its own server or a GPU"),
         ({}, {"package": package(sequences=True)}, "it serves sequences, whose state is on one server"),

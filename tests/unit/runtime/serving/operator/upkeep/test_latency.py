@@ -6,7 +6,7 @@ import pytest
 
 from shiplift.runtime.serving.operator import measurements as m
 from shiplift.runtime.serving.operator.cluster.latencies import read
-from shiplift.runtime.serving.operator.evidence import Latency
+from shiplift.runtime.serving.operator.evidence import LatencyReading
 from shiplift.runtime.serving.operator.upkeep import latency
 from tests.unit.runtime.serving.operator.world import World
 
@@ -84,26 +84,26 @@ def test_without_clients_the_latency_is_unknown_and_not_written() -> None:
 
 def test_an_operator_that_has_just_started_keeps_the_reported_latency() -> None:
     world = serving()
-    world.evidence = replace(world.evidence, latency=Latency())
+    world.evidence = replace(world.evidence, latency=LatencyReading())
     world.turn()
     assert world.status.p99_milliseconds == 5
 
 
 @pytest.mark.parametrize(("own", "told"), [(0, 5.0), (60, None)])
 def test_the_operators_own_requests_are_no_clients(own: int, told: float | None) -> None:
-    before = Latency(asked_at=1, requests={"a": 0.0})
+    before = LatencyReading(asked_at=1, requests={"a": 0.0})
     asked = m.ReadLatency(revision="r", own=own)
     assert latency.after(before, {"a": 150.0}, 5.0, asked, 61).p99_ms == told
     assert latency.after(before, {"b": 5000.0}, 5.0, asked, 61).p99_ms is None
 
 
 def test_clients_are_what_the_heartbeat_can_t_have_sent() -> None:
-    before = Latency(asked_at=1, requests={"a": 0.0})
+    before = LatencyReading(asked_at=1, requests={"a": 0.0})
     asked = m.ReadLatency(revision="r", own=96, beat=4, interval_s=5)
     assert latency.after(before, {"a": 52.0}, None, asked, 61).per_minute == 0  # 13 beats
     assert latency.after(before, {"a": 152.0}, None, asked, 61).per_minute == 100
     assert latency.after(before, {"b": 152.0}, None, asked, 61).per_minute is None
-    assert latency.after(Latency(), {"a": 152.0}, None, asked, 61).per_minute is None
+    assert latency.after(LatencyReading(), {"a": 152.0}, None, asked, 61).per_minute is None
     world = serving()
     world.requests = 400
     world.run(180)
