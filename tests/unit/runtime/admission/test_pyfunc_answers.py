@@ -44,7 +44,8 @@ def judged(folder: Path, model: Any, questions: Any = ROWS, **settings: Any) -> 
 
 def whole(tensor: str, *, rank: int) -> dict[str, Any]:
     """The form of an answer that is one tensor as it is."""
-    return {"kind": "array", "parts": [{"name": "", "tensor": tensor, "rank": rank, "column": -1, "holds": ""}]}
+    part = {"name": "", "tensor": tensor, "rank": rank, "column": -1, "holds": "", "axis": ""}
+    return {"kind": "array", "parts": [part]}
 
 
 def test_what_pyfunc_answers_is_among_the_outputs_of_the_loaded_model(tmp_path: Path) -> None:

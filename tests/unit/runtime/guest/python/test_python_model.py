@@ -97,7 +97,7 @@ def test_requests_with_parameters_of_their_own_are_never_mixed_with_others(model
 
 def test_a_request_with_wrong_parameters_fails_alone(model: Any) -> None:
     wrong = {
-        "no JSON object": [Request(1, params="{"), Request(1, params="[1]"), Request(1, params="[" * 60_000)],
+        "not a JSON object": [Request(1, params="{"), Request(1, params="[1]"), Request(1, params="[" * 60_000)],
         "the limit is": [Request(1, params=json.dumps({"k": "x" * (64 << 10)}))],
         "another form": [Request(1, frame=True)],
     }
