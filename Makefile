@@ -39,7 +39,8 @@ $(INSTALLED): pyproject.toml constraints.txt runtime/serving/triton/requirements
 	$(INSTALL) -e '.[local,torch,sklearn]'
 	@touch $@
 
-$(SERVER): $(INSTALLED)
+SERVER_SOURCES := $(shell find runtime/serving/triton/backends -name "*.[ch]") $(wildcard runtime/serving/triton/building/*.py)
+$(SERVER): $(INSTALLED) $(SERVER_SOURCES)
 	$(BIN)/python -m shiplift.runtime.serving.triton.environment
 	@touch $@
 

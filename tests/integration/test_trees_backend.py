@@ -166,7 +166,7 @@ def test_what_is_no_forest_is_refused_and_the_server_keeps_running(tmp_path: Pat
     refused: dict[str, tuple[dict[str, str], str]] = {
         "format": ({"model_type": "xgboost_json"}, "model_type is treelite_checkpoint, not 'xgboost_json'"),
         "classes": ({"classes": "1,2"}, "another number of classes"),
-        "list": ({"classes": "1,b,3"}, "no list of at most 4096 whole numbers"),
+        "list": ({"classes": "1,b,3"}, "is not a list of at most 4096 whole numbers"),
         "threshold": ({"threshold": "half"}, "parameter threshold is not a number: 'half'"),
         "threads": ({"cpu_nthread": "0"}, "cpu_nthread is not a number above 0"),
         "broken": ({}, "treelite: "),
