@@ -1,6 +1,5 @@
 """Hundreds of connections that never finish their headers, against the real receiver: others are still answered."""
 
-import random
 import socket
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from shiplift.runtime.host.processes import free_port
 from tests.integration.conftest import until
 
 REQUEST = b"POST /webhooks/mlflow HTTP/1.1\r\nHost: x\r\n"
@@ -35,7 +35,7 @@ serve(intake, Listening(host="0.0.0.0", port=int(sys.argv[2]), health_port=int(s
 
 @pytest.fixture
 def ports(tmp_path: Path) -> Iterator[tuple[int, int]]:
-    port, health = random.sample(range(20000, 32000), 2)  # the attack uses up many ephemeral ports
+    port, health = free_port(), free_port()
     process = subprocess.Popen([sys.executable, "-c", RECEIVER, str(tmp_path), str(port), str(health)])
     try:
         until(lambda: status(health, "/healthz") == 200)
