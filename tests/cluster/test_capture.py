@@ -94,11 +94,8 @@ def test_what_clients_send_is_kept_and_the_next_version_is_released_on_it(lab: L
     promoted(lab, MODEL, first)
     until(lambda: captured_pods(lab, first), seconds=120)
     shown = captured(lab)
-    assert (shown["on"], shown["share"], shown["rows"]) == (
-        True,
-        1,
-        0,
-    )  # golden requests and load tests are no client's
+    # Golden requests, the operator's every five seconds among them, and load tests are not clients'.
+    assert (shown["on"], shown["share"], shown["rows"]) == (True, 1, 0)
     ask(lab, [7] * 5 + [8] * 25)
     rows_are(lab, 30)
     rows = exported(lab, tmp_path, 30)

@@ -23,7 +23,7 @@ from shiplift.runtime.serving.kubernetes.objects.deployment import deployment, s
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, PACKAGE, package_name
 from shiplift.runtime.serving.kubernetes.objects.pods import is_captured
 from shiplift.runtime.serving.kubernetes.objects.shared import selected_server
-from shiplift.runtime.serving.triton.client import TritonClient, check_package
+from shiplift.runtime.serving.triton.client import OWN_REQUESTS, TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.store.artifacts import ArtifactStore
 
@@ -128,7 +128,7 @@ class Workloads:
 
 
 def _check(address: str, package: Package, golden: Arrays) -> None:
-    with TritonClient(address) as client:
+    with TritonClient(address, request_id=OWN_REQUESTS) as client:
         check_package(client, serving_name(package.model), package, golden)
 
 

@@ -59,7 +59,7 @@ class SequenceStep:
 
 
 ALONE = SequenceStep()
-OWN_REQUESTS = "shiplift-check"  # the id of golden requests, which `backends/capture` leaves out
+OWN_REQUESTS = "shiplift-check"  # the id of golden requests and probes, which `backends/capture` leaves out
 
 
 def steps_of(count: int) -> list[SequenceStep]:
@@ -239,7 +239,7 @@ class TritonClient:
         tensors = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in given(package.signature, inputs)]
         (step,) = steps_of(1) if package.stateful else (ALONE,)
         name, timeout_s = serving_name(package.model), self._timeout_s
-        result = self._client.infer(name, tensors, client_timeout=timeout_s, **vars(step))
+        result = self._client.infer(name, tensors, request_id=self._request_id, client_timeout=timeout_s, **vars(step))
         return int(result.get_response().model_version)
 
     def default_version(self, model: str) -> int:

@@ -22,13 +22,13 @@ _HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
 class TritonHttpClient:
-    """A client of one server; `http` knows its address and how to reach it.
+    """A client of one server; `http` knows its address and how to reach it. `request_id` is that of every inference.
 
     Every method raises `ServerFailed` if Triton refuses, and `Temporary` if nothing answers.
     """
 
-    def __init__(self, http: httpx.Client) -> None:
-        self._http = http
+    def __init__(self, http: httpx.Client, *, request_id: str = "") -> None:
+        self._http, self._id = http, {"id": request_id} if request_id else {}
 
     def signature(self, model: str) -> Signature:
         """A model's tensors, according to the server.
@@ -80,6 +80,7 @@ class TritonHttpClient:
         contents = [_raw(spec.datatype, array) for spec, array in tensors]
         header = json.dumps(
             {
+                **self._id,
                 "inputs": [
                     {
                         "name": spec.name,

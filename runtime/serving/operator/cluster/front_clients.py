@@ -21,7 +21,7 @@ from shiplift.runtime.serving.kubernetes.objects.front import hostnames
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
 from shiplift.runtime.serving.operator.evidence import Route, TrafficSample
 from shiplift.runtime.serving.operator.observed import Observed
-from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.client import OWN_REQUESTS, TritonClient
 from shiplift.runtime.serving.triton.http_client import TritonHttpClient
 
 _AGAIN_S = 0.05  # pause after a wrong answer
@@ -38,7 +38,8 @@ def _over_grpc(
     host = hostnames(package.model, observed.cluster)[2]
     gateway = observed.cluster.gateway is not None
     address, authority = (observed.address, host) if gateway else (host, "")
-    with TritonClient(f"{bracketed(address)}:{GRPC}", authority=authority, timeout_s=timeout_s) as client:
+    at = f"{bracketed(address)}:{GRPC}"
+    with TritonClient(at, authority=authority, timeout_s=timeout_s, request_id=OWN_REQUESTS) as client:
         yield _asking(client, package, row)
 
 
@@ -51,7 +52,9 @@ def _over_http(
     headers = {} if by_path else {"Host": host}
     url = f"http://{bracketed(address)}:{HTTP}"
     with httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False, verify=NO_AUTHORITIES) as http:
-        yield _asking(TritonHttpClient(http), package, None if package.signature.streamed else row)
+        yield _asking(
+            TritonHttpClient(http, request_id=OWN_REQUESTS), package, None if package.signature.streamed else row
+        )
 
 
 @contextmanager

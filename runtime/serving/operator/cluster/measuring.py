@@ -48,7 +48,7 @@ from shiplift.runtime.serving.operator.measurements import (
 )
 from shiplift.runtime.serving.operator.observed import Observed, TargetPods
 from shiplift.runtime.serving.operator.upkeep import latency
-from shiplift.runtime.serving.triton.client import TritonClient, check_package
+from shiplift.runtime.serving.triton.client import OWN_REQUESTS, TritonClient, check_package
 
 _BEAT_S = 5.0  # for a pod to answer
 _REQUEST_S = 60.0  # for each request of a sample
@@ -84,7 +84,7 @@ class Measurer:
         try:
             for group in groups:
                 golden, name = self._golden.of(group), serving_name(group.package.model)
-                with TritonClient(f"{group.name}.{observed.namespace}.svc:{GRPC}") as client:
+                with TritonClient(f"{group.name}.{observed.namespace}.svc:{GRPC}", request_id=OWN_REQUESTS) as client:
                     check_package(client, name, group.package, golden)
         except (GoldenMismatch, ServerFailed, ArtifactCorrupt, NotFound) as error:
             return with_answers(evidence, wanted.revision, f"{str(error).rstrip('.')}.")
@@ -187,7 +187,7 @@ def _row(package: Package, golden: Arrays) -> Arrays:
 def _beat(package: Package, golden: Arrays, address: str) -> tuple[bool, str]:
     """Whether a pod's answer was wrong, and what the problem is; an empty message if there is none."""
     try:
-        with TritonClient(f"{address}:{GRPC}", timeout_s=_BEAT_S) as client:
+        with TritonClient(f"{address}:{GRPC}", timeout_s=_BEAT_S, request_id=OWN_REQUESTS) as client:
             check_package(client, serving_name(package.model), package, golden)
     except GoldenMismatch as error:
         return True, f"answers wrongly: {error}"

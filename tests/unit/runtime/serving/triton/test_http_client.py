@@ -9,7 +9,7 @@ import pytest
 
 from shiplift.runtime.base.errors import NotFound, ServerFailed, Temporary
 from shiplift.runtime.records.tensor import Datatype, Signature
-from shiplift.runtime.serving.triton.client import SequenceStep
+from shiplift.runtime.serving.triton.client import OWN_REQUESTS, SequenceStep
 from shiplift.runtime.serving.triton.http_client import TritonHttpClient
 from tests.unit.examples import tensor
 
@@ -78,6 +78,21 @@ def test_a_step_says_its_sequence_and_a_version_is_in_the_path() -> None:
     header = json.loads(requests[0].content[: int(requests[0].headers[LENGTH])])
     assert header["parameters"] == {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
     assert requests[0].url.path == "/v2/models/m/versions/3/infer"
+
+
+def test_requests_of_shiplift_itself_say_so() -> None:
+    """Capture leaves them out by their id; a client's request has none of ours."""
+    ids: list[str] = []
+    signature = Signature(inputs=(tensor("x", -1, 1),), outputs=(tensor("y", -1, 1),))
+
+    def note(request: httpx.Request) -> httpx.Response:
+        ids.append(json.loads(request.content[: int(request.headers[LENGTH])]).get("id", ""))
+        return echo(request)
+
+    http = httpx.Client(base_url="http://triton", transport=httpx.MockTransport(note))
+    for server in (TritonHttpClient(http), TritonHttpClient(http, request_id=OWN_REQUESTS)):
+        server.infer("m", signature, {"x": np.zeros((1, 1))})
+    assert ids == ["", OWN_REQUESTS]
 
 
 def test_a_server_s_refusal_is_quoted() -> None:
