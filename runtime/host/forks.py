@@ -13,12 +13,13 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Self, cast
+from typing import IO, Any, NoReturn, Self, cast
 
 from shiplift.runtime.base.daemon import run_main
-from shiplift.runtime.base.errors import ServerFailed
+from shiplift.runtime.base.errors import ServerFailed, ShipliftError
 from shiplift.runtime.host.processes import identify
 from shiplift.runtime.records.process import Process
 
@@ -74,8 +75,27 @@ class Forks:
         self.close()
 
 
-def _become(order: dict[str, Any]) -> None:
-    """Turns this fork into the daemon."""
+def _become(order: dict[str, Any]) -> NoReturn:
+    """Turns this fork into the daemon, and ends with it.
+
+    At exit, libraries wait for threads that they started at their import; a fork has none of them, and would wait for
+    ever. So it ends as forks do, without that.
+    """
+    code = ShipliftError.exit_code
+    try:
+        _run(order)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _run(order: dict[str, Any]) -> None:
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_NAME, order["name"].encode(), 0, 0, 0)
     log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -98,8 +118,7 @@ def main() -> None:
         if pid := os.fork():
             print(pid, flush=True)
         else:
-            return _become(json.loads(line))
-    return None
+            _become(json.loads(line))
 
 
 if __name__ == "__main__":

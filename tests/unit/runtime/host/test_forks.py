@@ -15,13 +15,17 @@ from shiplift.runtime.host.processes import alive, inherited, stop, wait_for
 from shiplift.runtime.records.process import Process
 
 DAEMON = """
-import json, os, sys, time
+import ctypes, json, os, sys, time
 imported_by = os.getpid()
 def main():
     told = {"imported_by": imported_by, "pid": os.getpid(), "session": os.getsid(0), "arguments": sys.argv[1:]}
     print(json.dumps(told), flush=True)
     if "fails" in sys.argv:
         raise SystemExit(3)
+    if "ends" in sys.argv:
+        libc = ctypes.CDLL(None)  # as a library that waits for its threads at exit, which a fork does not have
+        libc.__cxa_atexit(libc.pause, None, None)
+        return
     time.sleep(60)
 """
 
@@ -74,6 +78,13 @@ def test_a_daemon_that_ends_is_not_alive_while_what_forked_it_goes_on(folder: Pa
         assert alive(other)
         os.kill(other.pid, signal.SIGKILL)
         assert ended(other)
+
+
+def test_a_daemon_ends_though_a_library_waits_at_exit_for_threads_that_a_fork_lacks(folder: Path) -> None:
+    with forks_of(folder, "a_daemon") as forks:
+        daemon = forks.start("one", "a_daemon", "ends", log=folder / "one.log")
+        told(folder / "one.log")
+        assert ended(daemon)
 
 
 def test_modules_that_can_t_be_imported_are_an_error_that_names_the_log(folder: Path) -> None:
