@@ -65,7 +65,8 @@ class CapturedPackages:
         """
         with self._lock:
             if self._steady() - self._looked_at >= _FRESH_S:
-                self._known = {package.repository.sha256: kept for package, kept in self._all()}
+                found = _captured(self._api.find(TRITON_REVISION))
+                self._known = {package.repository.sha256: kept for package, kept in found}
                 self._looked_at = self._steady()
             return self._known.get(digest)
 
@@ -74,9 +75,6 @@ class CapturedPackages:
         revisions = {service.status.revision or service.spec.revision for service in declared.everything(self._api)}
         bodies = [body for body in self._api.find(TRITON_REVISION) if body["metadata"]["name"] in revisions]
         return {kept.served: kept.capturing for _, kept in _captured(bodies)}
-
-    def _all(self) -> Iterator[tuple[Package, KeptPackage]]:
-        yield from _captured(self._api.find(TRITON_REVISION))
 
 
 def _captured(bodies: Iterable[dict[str, object]]) -> Iterator[tuple[Package, KeptPackage]]:

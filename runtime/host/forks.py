@@ -13,14 +13,14 @@ import json
 import os
 import subprocess
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, NoReturn, Self, cast
+from typing import IO, Any, Self, cast
 
 from shiplift.runtime.base.daemon import run_main
-from shiplift.runtime.base.errors import ServerFailed, ShipliftError
-from shiplift.runtime.host.processes import identify
+from shiplift.runtime.base.errors import ServerFailed
+from shiplift.runtime.host.processes import fork, identify
 from shiplift.runtime.records.process import Process
 
 _PR_SET_NAME = 15
@@ -75,27 +75,8 @@ class Forks:
         self.close()
 
 
-def _become(order: dict[str, Any]) -> NoReturn:
-    """Turns this fork into the daemon, and ends with it.
-
-    At exit, libraries wait for threads that they started at their import; a fork has none of them, and would wait for
-    ever. So it ends as forks do, without that.
-    """
-    code = ShipliftError.exit_code
-    try:
-        _run(order)
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _run(order: dict[str, Any]) -> None:
+def _become(order: dict[str, Any]) -> int:
+    """Turns this fork into the daemon, and returns the exit code of one that ends by itself."""
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_NAME, order["name"].encode(), 0, 0, 0)
     log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -106,6 +87,7 @@ def _run(order: dict[str, Any]) -> None:
     os.close(nothing)
     sys.argv = [order["module"], *order["arguments"]]
     run_main(importlib.import_module(order["module"]).main)
+    return 0
 
 
 def main() -> None:
@@ -115,10 +97,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # a collection in a fork would write to every object, and so copy the pages that are shared
     while line := sys.stdin.readline():
-        if pid := os.fork():
-            print(pid, flush=True)
-        else:
-            _become(json.loads(line))
+        print(fork(partial(_become, json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":

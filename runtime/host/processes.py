@@ -267,7 +267,9 @@ def _start(
 def fork(job: Callable[[], int]) -> int:
     """Runs a job in a forked child with this process's memory; returns its pid. The job's result is its exit code.
 
-    An exception is a bug: its traceback goes to stderr, and the exit code is that of an unknown error.
+    SystemExit with a number ends it with that code. Any other exception is a bug: its traceback goes to stderr, and the
+    exit code is that of an unknown error. The child ends without what libraries do at exit: some wait there for threads
+    that they started before the fork, which the child does not have.
     """
     sys.stdout.flush()
     pid = os.fork()
@@ -277,6 +279,8 @@ def fork(job: Callable[[], int]) -> int:
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         code = job()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else code
     except BaseException:
         traceback.print_exc()
     finally:
